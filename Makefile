@@ -1,0 +1,50 @@
+# Two commands do everything on a machine with Python 3.11 and make: `make demo` and `make test`.
+# Both create .venv once and reuse it; `make setup` alone does only that.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help setup demo test check format lock bench crash soak clean
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
+
+setup: $(STAMP)  ## Create .venv and install the locked dependencies
+
+# No build isolation for metaq itself: its build backend is in the lock file like everything else.
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "metaq needs Python 3.11 or newer: install one, or name it with make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || { echo "creating .venv with $(PYTHON)"; $(PYTHON) -m venv .venv || { echo "$(PYTHON) -m venv failed: on Debian and Ubuntu, install python3-venv" >&2; rm -rf .venv; exit 2; }; }
+	@echo "installing the locked dependencies (about 600 MB the first time: Spark and a Java runtime are the bulk)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.csv" for real invoices)
+	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
+
+test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(STAMP)  ## Let ruff write the layout
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: $(STAMP)  ## Write requirements.lock anew from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
+bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same run
+	@$(BIN)/python -m bench --all
+
+crash: $(STAMP)  ## The crash tests, many rounds
+	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
+
+clean:  ## Remove .venv and every cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
