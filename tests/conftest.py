@@ -1,0 +1,25 @@
+"""Fixtures every package's tests share: one real ZooKeeper a run, and a corner of it for each test."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from zk.corner import Corner, corner
+from zk.embedded import EmbeddedZooKeeper
+
+_corner_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    """One ZooKeeper for the whole run. A test that kills a server starts its own."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Corner]:
+    """An empty part of the run's ZooKeeper for one test; `.connect` is its connect string."""
+    with corner(zookeeper_server.connect, f"test-{next(_corner_numbers)}") as part:
+        yield part

