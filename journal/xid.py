@@ -2,8 +2,8 @@
 
 Pure. X/Open XA names a branch by format id, global transaction id (gtrid) and branch qualifier (bqual).
 psycopg and pgjdbc write that triple as ``<format id>_<base64 gtrid>_<base64 bqual>``; MetaQ writes it as
-``XID:<format id>:<hex gtrid>:<hex bqual>:<unique qualifier>`` (spec 2.1). Both texts are kept exactly, so that an
-identifier pasted from ``pg_prepared_xacts`` finds the same branch on a broker.
+``XID:<format id>:<hex gtrid>:<hex bqual>:<unique qualifier>`` (spec 2.1). Both texts are kept exactly, so
+that an identifier pasted from ``pg_prepared_xacts`` finds the same branch on a broker.
 """
 
 import base64
@@ -35,8 +35,8 @@ class Xid:
     bqual: bytes
 
     def __post_init__(self) -> None:
-        if not 0 <= self.format_id <= INT32_MAX:
-            raise InvalidXid(f"format id {self.format_id} is outside [0, {INT32_MAX}]")
+        if not INT32_MIN <= self.format_id <= INT32_MAX:
+            raise InvalidXid(f"format id {self.format_id} is not an int32")
         if len(self.gtrid) > GTRID_BYTES_MAX:
             raise InvalidXid(f"gtrid of {len(self.gtrid)} bytes is longer than {GTRID_BYTES_MAX}")
         if len(self.bqual) > BQUAL_BYTES_MAX:
@@ -82,7 +82,7 @@ class LocalKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class XaKey:
-    """An XA branch as a broker knows it: the xid and the unique qualifier of the producer that recovers it."""
+    """An XA branch as a broker knows it: the xid and its producer's unique qualifier, which RECOVER filters by."""
 
     xid: Xid
     qualifier: str

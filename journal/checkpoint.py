@@ -1,0 +1,166 @@
+"""Checkpoint files: the fold of every record below an LSN, so that recovery reads only what came after.
+
+`checkpoint.<n>` holds two lines: the CRC-32 of the second in eight hexadecimal digits, and the state as JSON. It is
+written whole or not at all, and the newest three are kept: a damaged one costs a longer replay, nothing else. It
+is complete; it is never needed, as long as the journal from its start is there.
+"""
+
+import re
+import zlib
+from typing import Final
+
+import msgspec
+
+from journal.fold import Branch, JournalState, Run, Span
+from journal.frame import Lsn, Offset
+from journal.records import PartitionName
+from journal.states import BranchState
+from journal.storage import Storage
+from journal.xid import InvalidXid, parse_key
+
+CHECKPOINTS_KEPT: Final = 3
+FORMAT: Final = 1
+_NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
+
+
+class IndexMark(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a partition's index file belongs to the checkpoint: its first *entries*, and their CRC-32."""
+
+    entries: int
+    crc: int
+
+
+class PartitionMark(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition: offsets [start, end), and its index file when the writer of the checkpoint keeps one."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    index: IndexMark | None = None
+
+
+class RunMark(msgspec.Struct, frozen=True, array_like=True):
+    """Message frames of a branch: topic, partition, LSN, bytes, messages, milliseconds."""
+
+    topic: str
+    partition: int
+    lsn: int
+    bytes: int
+    messages: int
+    time_ms: int
+
+
+class BranchMark(msgspec.Struct, frozen=True, kw_only=True):
+    """One live branch, with everything a commit would publish."""
+
+    key: str
+    state: str
+    first_lsn: int
+    began_ms: int
+    prepared_ms: int
+    runs: list[RunMark]
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a checkpoint file. *lsn*: replay starts here."""
+
+    format: int
+    lsn: int
+    epoch: int
+    incarnation: int
+    time_ms: int
+    partitions: list[PartitionMark]
+    branches: list[BranchMark]
+
+
+def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
+    """A checkpoint of *state* as it is now; *index* tells each partition's index file, if it has one."""
+    return Checkpoint(
+        format=FORMAT,
+        lsn=state.lsn,
+        epoch=state.epoch,
+        incarnation=state.incarnation,
+        time_ms=state.time_ms,
+        partitions=[
+            PartitionMark(
+                topic=name.topic, partition=name.partition, start=span.start, end=span.end, index=index.get(name)
+            )
+            for name, span in sorted(state.spans.items())
+        ],
+        branches=[_branch_mark(branch) for branch in state.branches.values()],
+    )
+
+
+def state_of(checkpoint: Checkpoint) -> JournalState:
+    """The state a checkpoint holds: `checkpoint_of`, read backwards."""
+    state = JournalState(Lsn(checkpoint.lsn), checkpoint.epoch, checkpoint.incarnation, checkpoint.time_ms)
+    for mark in checkpoint.partitions:
+        state.spans[PartitionName(mark.topic, mark.partition)] = Span(Offset(mark.start), Offset(mark.end))
+    for live in checkpoint.branches:
+        branch = Branch(
+            parse_key(live.key), Lsn(live.first_lsn), live.began_ms, BranchState[live.state], live.prepared_ms
+        )
+        for run in live.runs:
+            branch.add(PartitionName(run.topic, run.partition), Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms))
+        state.branches[branch.first_lsn] = branch
+    return state
+
+
+def _branch_mark(branch: Branch) -> BranchMark:
+    return BranchMark(
+        key=str(branch.key),
+        state=branch.state.name,
+        first_lsn=branch.first_lsn,
+        began_ms=branch.began_ms,
+        prepared_ms=branch.prepared_ms,
+        runs=[
+            RunMark(name.topic, name.partition, run.lsn, run.bytes, run.messages, run.time_ms)
+            for name, runs in branch.runs.items()
+            for run in runs
+        ],
+    )
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    body = msgspec.json.encode(checkpoint)
+    return f"{zlib.crc32(body):08x}\n".encode() + body + b"\n"
+
+
+def decode_checkpoint(raw: bytes) -> Checkpoint | str:
+    """The checkpoint, or the reason why these bytes are none."""
+    crc, _, body = raw.removesuffix(b"\n").partition(b"\n")
+    if crc != f"{zlib.crc32(body):08x}".encode():
+        return "checksum"
+    try:
+        checkpoint = msgspec.json.decode(body, type=Checkpoint)
+        state_of(checkpoint)
+    except (msgspec.DecodeError, InvalidXid, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return checkpoint if checkpoint.format == FORMAT else f"format {checkpoint.format}, this metaq reads {FORMAT}"
+
+
+def checkpoint_numbers(storage: Storage) -> list[int]:
+    """Numbers of the checkpoint files in the directory, rising."""
+    return sorted(int(match[1]) for name in storage.names() if (match := _NAME.fullmatch(name)))
+
+
+def read_newest(storage: Storage) -> tuple[int, Checkpoint | None, list[str]]:
+    """The newest valid checkpoint: its number (0: none), itself, and a line for every newer one that is damaged."""
+    damaged: list[str] = []
+    for number in reversed(checkpoint_numbers(storage)):
+        checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))
+        if isinstance(checkpoint, Checkpoint):
+            return number, checkpoint, damaged
+        damaged.append(f"{storage.path}/checkpoint.{number}: {checkpoint}")
+    return 0, None, damaged
+
+
+def write_checkpoint(storage: Storage, number: int, checkpoint: Checkpoint) -> None:
+    """Write checkpoint.<number>, durable on return, and delete all but the newest three.
+
+    Every record below its LSN must be durable before: a checkpoint never knows more than the journal.
+    """
+    storage.replace(f"checkpoint.{number}", encode_checkpoint(checkpoint))
+    for old in checkpoint_numbers(storage)[:-CHECKPOINTS_KEPT]:
+        storage.remove(f"checkpoint.{old}")

@@ -1,0 +1,46 @@
+"""What can go wrong with a journal, by what the reader of the message has to do."""
+
+
+class JournalError(Exception):
+    """Base of every error of this package."""
+
+
+class StorageFailed(JournalError):
+    """A write or fsync failed. The journal has stopped for good; restart the process once the disk is well."""
+
+
+class JournalClosed(JournalError):
+    """The journal was closed; nothing can be appended any more."""
+
+
+class ForeignJournal(JournalError):
+    """The directory belongs to another broker or cluster, or to a newer metaq. Nothing was touched."""
+
+
+class DirectoryInUse(JournalError):
+    """Another process holds the directory. Stop it, or name another directory."""
+
+
+class RottenJournal(JournalError):
+    """Bytes that were once fsynced no longer read back. Nothing was touched; see `metaq journal check`.
+
+    *lsn* is the first bad byte, *resumes* the next record that is whole (None when there is none).
+    """
+
+    def __init__(self, lsn: int, resumes: int | None, reason: str, path: str) -> None:
+        until = "the end of the journal" if resumes is None else f"LSN {resumes}"
+        super().__init__(
+            f"{path}: the journal is rotten at LSN {lsn} ({reason}): acknowledged bytes from there to {until} "
+            f"do not read back; nothing was changed: keep a copy and run `metaq journal check`"
+        )
+        self.lsn = lsn
+        self.resumes = resumes
+        self.reason = reason
+
+
+class RecordTooLarge(JournalError):
+    """A record does not fit into a segment. Raise segment_bytes or send less at a time."""
+
+
+class InvalidRecord(JournalError):
+    """A record passed its checksums but says something impossible: written by a newer or a broken metaq."""

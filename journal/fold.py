@@ -1,0 +1,187 @@
+"""The state that a journal's records add up to, and the one function that adds a record. Pure.
+
+Live appends, recovery, the audit and the tests all call `apply`: there is no second account of what a record
+means. The state holds references to message bytes (LSN, length), never the bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from journal.errors import InvalidRecord
+from journal.frame import Header, Lsn, Offset
+from journal.records import (
+    NO_BRANCH,
+    CheckpointMark,
+    Commit,
+    Decision,
+    Epoch,
+    Forget,
+    Pad,
+    PartitionName,
+    Prepare,
+    Put,
+    Record,
+    Rollback,
+    Take,
+    TxPut,
+)
+from journal.states import BranchState
+from journal.xid import BranchKey
+
+ZERO = Offset(0)
+
+
+class Run(NamedTuple):
+    """Contiguous message frames in the journal: *messages* messages in [lsn, lsn + bytes), put at *time_ms*."""
+
+    lsn: Lsn
+    bytes: int
+    messages: int
+    time_ms: int
+
+
+class Publication(NamedTuple):
+    """A run that takes offsets [base, base + run.bytes) of a partition."""
+
+    name: PartitionName
+    base: Offset
+    run: Run
+
+
+@dataclass(slots=True)
+class Span:
+    """A partition's offsets: [start, end). Invariant: start <= end; end only grows."""
+
+    start: Offset = ZERO
+    end: Offset = ZERO
+
+    def take(self, base: int, size: int) -> None:
+        """Move the end over *size* bytes that begin at *base*. Replaying what it already covers changes nothing."""
+        if base + size <= self.end:
+            return
+        if base != self.end:
+            raise ValueError(f"offsets [{base}, {base + size}) do not follow the end {self.end}")
+        self.end = Offset(base + size)
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """A transaction branch that has put something. Its runs are kept per partition, in put order."""
+
+    key: BranchKey
+    first_lsn: Lsn
+    began_ms: int
+    state: BranchState = BranchState.IN_USE
+    prepared_ms: int = 0
+    runs: dict[PartitionName, list[Run]] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+
+    def add(self, name: PartitionName, run: Run) -> None:
+        self.runs.setdefault(name, []).append(run)
+        self.messages += run.messages
+        self.bytes += run.bytes
+
+    def takes(self, spans: dict[PartitionName, Span]) -> tuple[Take, ...]:
+        """What a commit takes now: each partition's runs as one contiguous block from that partition's end."""
+        return tuple(
+            Take(
+                name,
+                spans[name].end if name in spans else ZERO,
+                sum(run.bytes for run in runs),
+                sum(run.messages for run in runs),
+            )
+            for name, runs in self.runs.items()
+        )
+
+
+@dataclass(slots=True)
+class JournalState:
+    """The fold of every record below *lsn*."""
+
+    lsn: Lsn = NO_BRANCH
+    epoch: int = 0
+    incarnation: int = 0
+    time_ms: int = 0  # the latest time any record carries
+    checkpoint: int = 0  # number of the newest checkpoint file that a record mentions
+    spans: dict[PartitionName, Span] = field(default_factory=dict)
+    branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
+
+    def span(self, name: PartitionName) -> Span:
+        """The partition's offsets; made on first use."""
+        if (span := self.spans.get(name)) is None:
+            span = self.spans[name] = Span()
+        return span
+
+
+def apply(state: JournalState, header: Header, record: Record) -> list[Publication]:
+    """Add one record; returns what it publishes, in offset order per partition.
+
+    Records must come in LSN order. Raises InvalidRecord when the record contradicts the state.
+    """
+    state.lsn = header.end
+    state.time_ms = max(state.time_ms, header.time_ms)
+    try:
+        match record:
+            case Put(name, base, count):
+                run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
+                state.span(name).take(base, run.bytes)
+                return [Publication(name, base, run)]
+            case TxPut():
+                _tx_put(state, header, record)
+            case Prepare(_, branch_lsn, _, _):
+                branch = _live(state, branch_lsn)
+                branch.state = BranchState.PREPARED
+                branch.prepared_ms = header.time_ms
+            case Commit(_, branch_lsn, _, takes):
+                branch = _live(state, branch_lsn)
+                del state.branches[branch_lsn]
+                branch.state = BranchState.FINISHED
+                return list(_publish(state, branch, takes))
+            case Rollback(_, branch_lsn, _):
+                branch = _live(state, branch_lsn)
+                del state.branches[branch_lsn]
+                branch.state = BranchState.FINISHED
+            case Epoch(epoch, incarnation, _):
+                state.epoch, state.incarnation = epoch, incarnation
+            case CheckpointMark(number, _):
+                state.checkpoint = number
+            case Pad():
+                pass
+            case Decision() | Forget():
+                raise ValueError("a coordinator's record in a broker's journal")
+            case _:
+                assert_never(record)
+    except ValueError as error:
+        raise InvalidRecord(
+            f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
+        ) from error
+    return []
+
+
+def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
+    if record.branch_lsn == NO_BRANCH:
+        branch = Branch(record.key, header.lsn, header.time_ms)
+        state.branches[header.lsn] = branch
+    else:
+        branch = _live(state, record.branch_lsn)
+    branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
+
+
+def _live(state: JournalState, branch_lsn: Lsn) -> Branch:
+    if (branch := state.branches.get(branch_lsn)) is None:
+        raise ValueError(f"no live branch began at LSN {branch_lsn}")
+    return branch
+
+
+def _publish(state: JournalState, branch: Branch, takes: tuple[Take, ...]) -> Iterator[Publication]:
+    for take in takes:
+        runs = branch.runs.get(take.name, [])
+        if sum(run.bytes for run in runs) != take.bytes:
+            raise ValueError(f"{take.bytes} bytes taken in {take.name}, which is not what the branch put there")
+        state.span(take.name).take(take.base, take.bytes)
+        base = take.base
+        for run in runs:
+            yield Publication(take.name, base, run)
+            base = Offset(base + run.bytes)

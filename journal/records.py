@@ -1,0 +1,299 @@
+"""What a record says: one frozen dataclass a kind, encoded to and decoded from a record's meta part. Pure.
+
+The body of PUT and TX_PUT is message frames, copied verbatim and never looked into; every other kind has none.
+PUT and COMMIT name the base offset they take in each partition: redo is physical, so replaying twice is harmless.
+A transaction's records carry the LSN of its first record, *branch_lsn*: one identifier may serve several
+branches in the life of a broker, a branch's first LSN never.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, assert_never
+
+from journal.errors import InvalidRecord
+from journal.frame import Header, Kind, Lsn, Offset
+from journal.xid import BranchKey, InvalidXid, parse_key
+
+NO_BRANCH = Lsn(0)  # a segment header stands there, never a record
+TOPIC_BYTES_MAX = 255
+
+_PUT = struct.Struct("<QII")  # base offset, message count, partition; the topic follows
+_BRANCH = struct.Struct("<QH")  # branch LSN, key bytes; the key follows
+_RUN = struct.Struct("<II")  # message count, partition; the topic follows
+_TAKE_COUNT = struct.Struct("<BI")  # one phase, takes
+_TAKE = struct.Struct("<QQIIB")  # base offset, bytes, message count, partition, topic bytes; the topic follows
+_PREPARE = struct.Struct("<QQ")  # messages, bytes
+_EPOCH = struct.Struct("<II")
+_CHECKPOINT = struct.Struct("<QQ")  # file number, LSN
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionName:
+    """A partition of a topic on this broker."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """*count* messages, visible once acknowledged, at *base* of a partition. Body: their frames."""
+
+    name: PartitionName
+    base: Offset
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TxPut:
+    """*count* messages inside a branch: stored, visible to nobody. branch_lsn 0: this is the first record."""
+
+    key: BranchKey
+    branch_lsn: Lsn
+    name: PartitionName
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The branch has promised: it can commit or roll back after any crash."""
+
+    key: BranchKey
+    branch_lsn: Lsn
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The offsets a commit takes in one partition: the branch's runs there, in put order, from *base* on."""
+
+    name: PartitionName
+    base: Offset
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The commit point of a branch, once durable."""
+
+    key: BranchKey
+    branch_lsn: Lsn
+    one_phase: bool
+    takes: tuple[Take, ...]
+
+
+class RollbackReason(IntEnum):
+    """Why a branch was rolled back."""
+
+    ASKED = 1
+    DISCONNECTED = 2
+    TIMED_OUT = 3
+    PRESUMED = 4  # it was active when the broker stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """The branch is undone; its runs are never published."""
+
+    key: BranchKey
+    branch_lsn: Lsn
+    reason: RollbackReason
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The first record of an open: from here on records carry this epoch and incarnation."""
+
+    epoch: int
+    incarnation: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMark:
+    """File checkpoint.<number> holds the fold of every record below *lsn*."""
+
+    number: int
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """The rest of a segment, holding nothing: the next record stands in the next segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A coordinator's decision to commit (no record: presumed abort). Only in a coordinator's own journal."""
+
+    key: BranchKey
+    participants: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Every participant has heard the decision; it needs no remembering. Only in a coordinator's journal."""
+
+    key: BranchKey
+
+
+Record = Put | TxPut | Prepare | Commit | Rollback | Epoch | CheckpointMark | Pad | Decision | Forget
+
+
+def encode(record: Record) -> tuple[Kind, bytes]:
+    """The kind and the meta part of *record*."""
+    match record:
+        case Put(name, base, count):
+            return Kind.PUT, _PUT.pack(base, count, name.partition) + name.topic.encode()
+        case TxPut(key, branch_lsn, name, count):
+            return Kind.TX_PUT, _branch(key, branch_lsn) + _RUN.pack(count, name.partition) + name.topic.encode()
+        case Prepare(key, branch_lsn, messages, size):
+            return Kind.PREPARE, _branch(key, branch_lsn) + _PREPARE.pack(messages, size)
+        case Commit(key, branch_lsn, one_phase, takes):
+            head = _branch(key, branch_lsn) + _TAKE_COUNT.pack(one_phase, len(takes))
+            return Kind.COMMIT, head + b"".join(map(_take, takes))
+        case Rollback(key, branch_lsn, reason):
+            return Kind.ROLLBACK, _branch(key, branch_lsn) + bytes([reason])
+        case Epoch(epoch, incarnation, version):
+            return Kind.EPOCH, _EPOCH.pack(epoch, incarnation) + version.encode()
+        case CheckpointMark(number, lsn):
+            return Kind.CHECKPOINT, _CHECKPOINT.pack(number, lsn)
+        case Pad():
+            return Kind.PAD, b""
+        case Decision(key, participants):
+            return Kind.DECISION, _branch(key, NO_BRANCH) + participants.encode()
+        case Forget(key):
+            return Kind.FORGET, _branch(key, NO_BRANCH)
+    assert_never(record)
+
+
+def put_meta_tail(name: PartitionName) -> bytes:
+    """The constant end of every PUT meta of a partition, for the one caller that packs PUTs by hand."""
+    return name.topic.encode()
+
+
+def put_meta(base: int, count: int, partition: int, tail: bytes) -> bytes:
+    """`encode(Put(...))[1]` without the dataclass: a put a microsecond counts."""
+    return _PUT.pack(base, count, partition) + tail
+
+
+def decode(header: Header, meta: memoryview) -> Record:
+    """Read a record whose header was checked. Raises InvalidRecord for a meta part that cannot be."""
+    try:
+        return _DECODERS[header.kind](bytes(meta))
+    except KeyError:
+        raise InvalidRecord(
+            f"LSN {header.lsn}: a record of kind {Kind(header.kind).name}, which this version of metaq does not "
+            f"read: open the journal with the version that wrote it"
+        ) from None
+    except (struct.error, ValueError, InvalidXid) as error:
+        raise InvalidRecord(f"LSN {header.lsn}: a malformed {Kind(header.kind).name} record: {error}") from error
+
+
+def _branch(key: BranchKey, branch_lsn: int) -> bytes:
+    text = str(key).encode()
+    return _BRANCH.pack(branch_lsn, len(text)) + text
+
+
+def _take(take: Take) -> bytes:
+    topic = take.name.topic.encode()
+    return _TAKE.pack(take.base, take.bytes, take.count, take.name.partition, len(topic)) + topic
+
+
+def _read_branch(meta: bytes) -> tuple[BranchKey, Lsn, int]:
+    branch_lsn, key_bytes = _BRANCH.unpack_from(meta)
+    end = _BRANCH.size + key_bytes
+    if end > len(meta):
+        raise ValueError("a key longer than the record")
+    return parse_key(meta[_BRANCH.size : end].decode()), Lsn(branch_lsn), end
+
+
+def _topic(raw: bytes) -> str:
+    if not 0 < len(raw) <= TOPIC_BYTES_MAX:
+        raise ValueError(f"a topic of {len(raw)} bytes")
+    return raw.decode()
+
+
+def _read_put(meta: bytes) -> Put:
+    base, count, partition = _PUT.unpack_from(meta)
+    return Put(PartitionName(_topic(meta[_PUT.size :]), partition), Offset(base), count)
+
+
+def _read_tx_put(meta: bytes) -> TxPut:
+    key, branch_lsn, at = _read_branch(meta)
+    count, partition = _RUN.unpack_from(meta, at)
+    return TxPut(key, branch_lsn, PartitionName(_topic(meta[at + _RUN.size :]), partition), count)
+
+
+def _read_prepare(meta: bytes) -> Prepare:
+    key, branch_lsn, at = _read_branch(meta)
+    messages, size = _PREPARE.unpack_from(meta, at)
+    return Prepare(key, branch_lsn, messages, size)
+
+
+def _read_commit(meta: bytes) -> Commit:
+    key, branch_lsn, at = _read_branch(meta)
+    one_phase, takes_left = _TAKE_COUNT.unpack_from(meta, at)
+    at += _TAKE_COUNT.size
+    takes = []
+    for _ in range(takes_left):
+        base, size, count, partition, topic_bytes = _TAKE.unpack_from(meta, at)
+        at += _TAKE.size
+        name = PartitionName(_topic(meta[at : at + topic_bytes]), partition)
+        takes.append(Take(name, Offset(base), size, count))
+        at += topic_bytes
+    if at != len(meta):
+        raise ValueError(f"{len(meta) - at} bytes after the last take")
+    return Commit(key, branch_lsn, bool(one_phase), tuple(takes))
+
+
+def _read_rollback(meta: bytes) -> Rollback:
+    key, branch_lsn, at = _read_branch(meta)
+    (reason,) = meta[at:]
+    return Rollback(key, branch_lsn, RollbackReason(reason))
+
+
+def _read_epoch(meta: bytes) -> Epoch:
+    epoch, incarnation = _EPOCH.unpack_from(meta)
+    return Epoch(epoch, incarnation, meta[_EPOCH.size :].decode())
+
+
+def _read_checkpoint(meta: bytes) -> CheckpointMark:
+    number, lsn = _CHECKPOINT.unpack(meta)
+    return CheckpointMark(number, Lsn(lsn))
+
+
+def _read_pad(meta: bytes) -> Pad:
+    if meta:
+        raise ValueError("a PAD with a meta part")
+    return Pad()
+
+
+def _read_decision(meta: bytes) -> Decision:
+    key, _, at = _read_branch(meta)
+    return Decision(key, meta[at:].decode())
+
+
+def _read_forget(meta: bytes) -> Forget:
+    return Forget(_read_branch(meta)[0])
+
+
+_DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
+    Kind.PUT: _read_put,
+    Kind.TX_PUT: _read_tx_put,
+    Kind.PREPARE: _read_prepare,
+    Kind.COMMIT: _read_commit,
+    Kind.ROLLBACK: _read_rollback,
+    Kind.EPOCH: _read_epoch,
+    Kind.CHECKPOINT: _read_checkpoint,
+    Kind.PAD: _read_pad,
+    Kind.DECISION: _read_decision,
+    Kind.FORGET: _read_forget,
+}

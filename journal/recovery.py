@@ -1,0 +1,123 @@
+"""From a directory to a state: newest valid checkpoint, then a fold over the records after it.
+
+Cost follows what came after the checkpoint. The torn tail is cut here, rot is refused here. Nothing is changed
+on disk before the verdict is in.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from journal.checkpoint import Checkpoint, PartitionMark, read_newest, state_of
+from journal.errors import RottenJournal
+from journal.fold import JournalState, Publication, apply
+from journal.frame import Lsn
+from journal.journal import clear_beyond
+from journal.records import PartitionName, decode
+from journal.scan import ScanEnd, Scanner, Verdict
+from journal.segments import Segments
+
+log = logging.getLogger(__name__)
+
+
+class PublicationSink(Protocol):
+    """Who keeps the partition indexes: told what a checkpoint covers, then of every publication in order."""
+
+    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
+        """Go back to what the checkpoint knew. Returns the partitions whose index is lost or damaged."""
+
+    def publish(self, publication: Publication) -> None:
+        """Add one index entry."""
+
+
+class NoSink:
+    """For readers that keep no index."""
+
+    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
+        del marks
+        return set()
+
+    def publish(self, publication: Publication) -> None:
+        del publication
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found. *end*: where appending goes on."""
+
+    state: JournalState
+    end: Lsn
+    scan: ScanEnd
+    checkpoint_number: int
+    replayed_bytes: int
+    replayed_records: int
+    damaged: list[str] = field(default_factory=list)  # checkpoints and indexes that were passed over or rebuilt
+
+
+def replay(scanner: Scanner, state: JournalState, publish: Callable[[Publication], None]) -> int:
+    """Fold every record that *scanner* yields into *state*; returns how many. Raises InvalidRecord."""
+    count = 0
+    for entry in scanner:
+        for publication in apply(state, entry.header, decode(entry.header, entry.meta)):
+            publish(publication)
+        count += 1
+    return count
+
+
+def recover(segments: Segments, sink: PublicationSink) -> Recovered:
+    """Rebuild the state, feed *sink*, cut a torn tail. On return the journal can be appended to at `end`.
+
+    Raises RottenJournal (nothing was changed), InvalidRecord, StorageFailed.
+    """
+    number, checkpoint, damaged = read_newest(segments.storage)
+    state = _initial_state(segments, checkpoint)
+    start = state.lsn
+    lost = sink.restore(checkpoint.partitions if checkpoint else [])
+    for name in sorted(lost):
+        damaged.append(f"index of {name}: rebuilt from the journal")
+    for publication in _history(segments, state.lsn, lost):
+        sink.publish(publication)
+    scanner = Scanner(segments, state.lsn)
+    count = replay(scanner, state, sink.publish)
+    end = scanner.finish()
+    if end.verdict is Verdict.ROTTEN:
+        raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
+    if end.dirty:
+        log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
+    clear_beyond(segments, end.end)
+    for line in damaged:
+        log.warning("damaged, passed over %s", line)
+    state.lsn = end.end
+    return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
+
+
+def _initial_state(segments: Segments, checkpoint: Checkpoint | None) -> JournalState:
+    if checkpoint is None:
+        return JournalState(segments.start)
+    if not segments.start <= checkpoint.lsn <= segments.end:
+        raise RottenJournal(
+            segments.end,
+            None,
+            f"the newest checkpoint was taken at LSN {checkpoint.lsn}, the segments hold "
+            f"[{segments.start}, {segments.end})",
+            segments.storage.path,
+        )
+    return state_of(checkpoint)
+
+
+def _history(segments: Segments, until: Lsn, names: set[PartitionName]) -> Iterator[Publication]:
+    """Every publication below *until* in the partitions *names*, from the journal's birth on."""
+    if not names:
+        return
+    state = JournalState(segments.start)
+    scanner = Scanner(segments, segments.start)
+    for entry in scanner:
+        if entry.header.lsn >= until:
+            return
+        for publication in apply(state, entry.header, decode(entry.header, entry.meta)):
+            if publication.name in names:
+                yield publication
+    if scanner.end < until:
+        end = scanner.finish()
+        raise RottenJournal(end.end, end.resumes or until, end.reason, segments.storage.path)

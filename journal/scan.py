@@ -1,0 +1,135 @@
+"""Reading records in order, and the verdict on where they stop: whole, torn, or rotten.
+
+A bad record below the durable LSN of any later valid record was once fsynced, so it was acknowledged or could
+have been: that is rot, and recovery must not touch it. Any other bad record is the tail a crash tore: its fsync
+never returned, nobody was told, and it is cut.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, Kind, Lsn, unpack
+from journal.segments import SEGMENT_HEADER_BYTES, Segments
+
+SEARCH_CHUNK_BYTES = 1 << 20
+
+
+class Verdict(Enum):
+    """What the end of a journal looks like."""
+
+    WHOLE = "whole"
+    TORN = "torn tail"
+    ROTTEN = "rotten"
+
+
+class Entry(NamedTuple):
+    """A record where it stands; *view* is its segment and *position* the record's place there."""
+
+    header: Header
+    view: memoryview
+    position: int
+
+    @property
+    def meta(self) -> memoryview:
+        start = self.position + HEADER_BYTES
+        return self.view[start : start + self.header.meta_bytes]
+
+    @property
+    def body(self) -> memoryview:
+        start = self.position + HEADER_BYTES + self.header.meta_bytes
+        return self.view[start : start + self.header.body_bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Where the records stop and why. *end* is the first byte after the last good record.
+
+    *resumes*: the first valid record beyond *end*, if any. *dirty*: something other than zeros stands beyond
+    *end*, which must be cleared before the first append.
+    """
+
+    verdict: Verdict
+    end: Lsn
+    reason: str
+    resumes: Lsn | None
+    dirty: bool
+
+
+class Scanner:
+    """Iterates over the records from *start*; afterwards `finish()` tells why it stopped.
+
+    Records come in LSN order, checksums verified, epochs and incarnations never falling.
+    """
+
+    def __init__(self, segments: Segments, start: int) -> None:
+        self._segments = segments
+        self.end = Lsn(start)  # first byte after the last good record
+        self._reason = "no record"
+
+    def __iter__(self) -> Iterator[Entry]:
+        segments = self._segments
+        epoch = incarnation = 0
+        while self.end < segments.end:
+            base, file = segments.locate(self.end)
+            if self.end == base:
+                self.end = Lsn(base + SEGMENT_HEADER_BYTES)
+            view, size = file.view(), file.size
+            position = self.end - base
+            while position + HEADER_BYTES <= size:
+                header = unpack(view, position, self.end)
+                if isinstance(header, Bad):
+                    self._reason = header.reason
+                    return
+                if (header.epoch, header.incarnation) < (epoch, incarnation):
+                    self._reason = f"incarnation {header.incarnation} after {incarnation}"
+                    return
+                epoch, incarnation = header.epoch, header.incarnation
+                self.end = Lsn(self.end + header.bytes_total)
+                if header.kind != Kind.PAD:
+                    yield Entry(header, view, position)
+                position += header.bytes_total
+            self.end = Lsn(base + size)  # fewer bytes than a header: the segment ends here
+
+    def finish(self) -> ScanEnd:
+        """The verdict on what stands beyond the last good record. Call it once iteration has ended."""
+        dirty = False
+        first: Lsn | None = None
+        for lsn, header in _later_records(self._segments, self.end):
+            dirty = True
+            if header is None:
+                continue
+            first = first or lsn
+            if header.durable > self.end:
+                return ScanEnd(Verdict.ROTTEN, self.end, self._reason, first, dirty=True)
+        verdict = Verdict.TORN if dirty else Verdict.WHOLE
+        return ScanEnd(verdict, self.end, self._reason, first, dirty)
+
+
+def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, Header | None]]:
+    """Every valid record beyond *lsn*, and (LSN, None) for every chunk that is not all zeros.
+
+    A record holds its own LSN, so that a candidate is a word that equals its own address: the search compares
+    words and asks `unpack` only about those.
+    """
+    for base, file in segments:
+        view, size = file.view(), file.size
+        position = max(lsn - base, SEGMENT_HEADER_BYTES)
+        while position < size and (position := max(position, file.next_data(position) & -ALIGNMENT)) < size:
+            chunk = bytes(view[position : position + SEARCH_CHUNK_BYTES + HEADER_BYTES])
+            if chunk.count(0) != len(chunk):
+                yield Lsn(base + position), None
+                for at in _candidates(chunk, base + position):
+                    header = unpack(view, position + at, base + position + at)
+                    if isinstance(header, Header):
+                        yield header.lsn, header
+            position += SEARCH_CHUNK_BYTES
+
+
+def _candidates(chunk: bytes, lsn: int) -> Iterator[int]:
+    words = array("Q", chunk[LSN_FIELD : LSN_FIELD + (len(chunk) - LSN_FIELD) // 8 * 8])
+    for index, word in enumerate(words):
+        if word == lsn + index * ALIGNMENT:
+            yield index * ALIGNMENT

@@ -1,0 +1,187 @@
+"""The journal as one address space over its segment files: which file holds an LSN, and its bytes.
+
+Segment `<20-digit base LSN>.journal` holds LSNs [base, base + size); the segment header takes the first of them,
+so that file position = LSN - base, always. Loop thread and writer thread both read `_bases` and `_files`; only
+`roll` and `cut` change them, and they append or drop whole entries.
+"""
+
+import re
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from journal.errors import ForeignJournal, RottenJournal
+from journal.frame import HEADER_BYTES, Lsn
+from journal.storage import Storage, StorageFile
+
+MAGIC = b"METAQJNL"
+VERSION = 1
+SEGMENT_HEADER_BYTES = 128
+SEGMENT_BYTES_MIN = 4096
+SEGMENT_BYTES_MAX = 1 << 32
+CLUSTER_BYTES_MAX = 64
+
+_NAME = re.compile(r"(\d{20})\.journal", re.ASCII)
+# magic, version, broker id, base LSN, segment bytes, cluster name; then zeros, and the checksum of all before it
+_HEADER = struct.Struct("<8sIiQQB64s")
+_CRC = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose journal it is. Stands in every segment header."""
+
+    cluster: str
+    broker_id: int
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_id} of cluster {self.cluster!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The first 128 bytes of a segment file."""
+
+    identity: Identity
+    base: Lsn
+    size: int
+
+    def pack(self) -> bytes:
+        cluster = self.identity.cluster.encode()
+        if not 0 < len(cluster) <= CLUSTER_BYTES_MAX:
+            raise ValueError(f"cluster name {self.identity.cluster!r} is not 1 to {CLUSTER_BYTES_MAX} bytes long")
+        head = _HEADER.pack(MAGIC, VERSION, self.identity.broker_id, self.base, self.size, len(cluster), cluster)
+        head = head.ljust(SEGMENT_HEADER_BYTES - _CRC.size, b"\0")
+        return head + _CRC.pack(zlib.crc32(head))
+
+    @classmethod
+    def unpack(cls, raw: bytes | memoryview, where: str) -> Self | str:
+        """The header, or the reason why these bytes are none. Raises ForeignJournal for another version."""
+        if len(raw) < SEGMENT_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
+            return "no segment header"
+        head = raw[: SEGMENT_HEADER_BYTES - _CRC.size]
+        if _CRC.unpack_from(raw, SEGMENT_HEADER_BYTES - _CRC.size) != (zlib.crc32(head),):
+            return "segment header checksum"
+        _, version, broker_id, base, size, cluster_bytes, cluster = _HEADER.unpack_from(raw)
+        if version != VERSION:
+            raise ForeignJournal(
+                f"{where}: journal format {version}, this metaq reads {VERSION}: use the metaq that wrote it"
+            )
+        return cls(Identity(cluster[:cluster_bytes].decode(), broker_id), Lsn(base), size)
+
+
+def segment_name(base: int) -> str:
+    return f"{base:020d}.journal"
+
+
+class Segments:
+    """Every segment of a journal, in LSN order, each starting where the one before it ends."""
+
+    def __init__(self, storage: Storage, identity: Identity, segment_bytes: int) -> None:
+        if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX or segment_bytes % 4096:
+            raise ValueError(
+                f"segment_bytes {segment_bytes} is not a multiple of 4096 in [{SEGMENT_BYTES_MIN}, {SEGMENT_BYTES_MAX}]"
+            )
+        self.storage = storage
+        self.identity = identity
+        self.segment_bytes = segment_bytes
+        self._bases: list[Lsn] = []
+        self._files: list[StorageFile] = []
+
+    @classmethod
+    def open(cls, storage: Storage, identity: Identity | None, segment_bytes: int, *, writable: bool) -> Self:
+        """Open what the directory holds (nothing, for a new one). *identity* None: whoever's it is.
+
+        Raises ForeignJournal when a segment belongs to another broker, RottenJournal when a header or the chain
+        of segments is broken.
+        """
+        found = identity or Identity("?", 0)
+        segments = cls(storage, found, segment_bytes)
+        try:
+            for name in storage.names():
+                if match := _NAME.fullmatch(name):
+                    segments._adopt(name, int(match[1]), checked=identity is not None, writable=writable)
+        except BaseException:
+            segments.close()
+            raise
+        return segments
+
+    def _adopt(self, name: str, base: int, *, checked: bool, writable: bool) -> None:
+        where = f"{self.storage.path}/{name}"
+        file = self.storage.open(name, writable=writable)
+        self._bases.append(Lsn(base))
+        self._files.append(file)
+        header = SegmentHeader.unpack(file.view()[:SEGMENT_HEADER_BYTES], where)
+        if isinstance(header, str):
+            raise RottenJournal(base, None, header, where)
+        if checked and header.identity != self.identity:
+            raise ForeignJournal(
+                f"{where} belongs to {header.identity}, not to {self.identity}: start that broker here, "
+                f"or give this one its own --data directory"
+            )
+        self.identity = header.identity
+        if (header.base, header.size) != (base, file.size):
+            raise RottenJournal(base, None, f"a file of {file.size} bytes that should hold {header.size}", where)
+        if len(self._bases) > 1 and (before := self._bases[-2] + self._files[-2].size) != base:
+            raise RottenJournal(before, Lsn(base), "a segment is missing", where)
+
+    def __len__(self) -> int:
+        return len(self._bases)
+
+    def __iter__(self) -> Iterator[tuple[Lsn, StorageFile]]:
+        return iter(list(zip(self._bases, self._files, strict=True)))
+
+    @property
+    def start(self) -> Lsn:
+        """The first LSN a record can have."""
+        return Lsn((self._bases[0] if self._bases else 0) + SEGMENT_HEADER_BYTES)
+
+    @property
+    def end(self) -> Lsn:
+        """The first LSN beyond the last segment."""
+        return Lsn(self._bases[-1] + self._files[-1].size) if self._bases else Lsn(0)
+
+    @property
+    def body_bytes_max(self) -> int:
+        """The longest meta plus body a record can have: a record never spans segments."""
+        return self.segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES - 8
+
+    def roll(self) -> tuple[Lsn, StorageFile]:
+        """Create the next segment; it is durable on return. Writer thread only, once the journal runs."""
+        base = self.end
+        header = SegmentHeader(self.identity, base, self.segment_bytes).pack()
+        file = self.storage.create(segment_name(base), self.segment_bytes, header)
+        self._files.append(file)
+        self._bases.append(base)  # last: a reader that sees the base finds the file
+        return base, file
+
+    def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
+        """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""
+        if (index := bisect_right(self._bases, lsn) - 1) < 0 or lsn >= self._bases[index] + self._files[index].size:
+            raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path}")
+        return self._bases[index], self._files[index]
+
+    def slice(self, lsn: int, size: int) -> memoryview:
+        """Bytes [lsn, lsn + size) without copying; they must lie inside one record."""
+        base, file = self.locate(lsn)
+        return file.view()[lsn - base : lsn - base + size]
+
+    def drop_from(self, base: int) -> None:
+        """Delete the segments from *base* on, newest first; durable on return."""
+        while self._bases and self._bases[-1] >= base:
+            self._files.pop().close()
+            self.storage.remove(segment_name(self._bases.pop()))
+
+    def drop_before(self, lsn: int) -> None:
+        """Delete the segments that end at or below *lsn*, oldest first; durable on return."""
+        while self._bases and self._bases[0] + self._files[0].size <= lsn:
+            self._files.pop(0).close()
+            self.storage.remove(segment_name(self._bases.pop(0)))
+
+    def close(self) -> None:
+        """Idempotent."""
+        for file in self._files:
+            file.close()

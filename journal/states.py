@@ -1,0 +1,125 @@
+"""States of a transaction branch: one table, walked by one function. Pure (spec 2.7, corrections of Appendix A in).
+
+A branch that is committed or rolled back is forgotten, so that the table names no state after them: FINISHED is
+where every life ends. A pair that the table lacks is a protocol error with the text and code of spec 2.7.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from typing import Final
+
+from journal.xid import BranchKey, LocalKey
+
+
+class XaCode(IntEnum):
+    """X/Open XA return codes that this broker can answer (spec 2.3)."""
+
+    XA_OK = 0
+    XA_RDONLY = 3
+    XA_HEURRB = 6
+    XA_HEURCOM = 7
+    XA_HEURHAZ = 8
+    XA_RBOTHER = 104
+    XA_RBTIMEOUT = 106
+    XAER_RMERR = -3
+    XAER_NOTA = -4
+    XAER_INVAL = -5
+    XAER_PROTO = -6
+    XAER_RMFAIL = -7
+    XAER_DUPID = -8
+
+
+class BranchState(Enum):
+    """Where a branch is in its life."""
+
+    START = 0
+    IN_USE = 1
+    PREPARED = 2
+    FINISHED = 3
+
+
+class BranchEvent(Enum):
+    """What can happen to a branch."""
+
+    PUT = "put"
+    PREPARE = "prepare"
+    COMMIT_ONE_PHASE = "commit in one phase"
+    COMMIT_TWO_PHASE = "commit in two phases"
+    ROLLBACK = "rollback"
+    TIMEOUT = "timeout"
+
+
+class XaError(Exception):
+    """A verb that the branch's state does not allow. *code* and *text* are what the wire tells."""
+
+    def __init__(self, code: XaCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class BranchNotStarted(XaError):
+    """Nobody began this branch, or it is over: the broker holds nothing under this key."""
+
+    def __init__(self, key: BranchKey) -> None:
+        kind = "Local" if isinstance(key, LocalKey) else "XA"
+        super().__init__(XaCode.XAER_NOTA, f"{kind} transaction '{key}' has not been started.")
+
+
+S = BranchState
+E = BranchEvent
+
+NEXT_XA: Final[Mapping[S, Mapping[E, S]]] = {
+    S.START: {
+        E.PUT: S.IN_USE,
+        E.PREPARE: S.FINISHED,  # vote XA_RDONLY: nothing to promise
+        E.COMMIT_ONE_PHASE: S.FINISHED,
+        E.ROLLBACK: S.FINISHED,
+        E.TIMEOUT: S.FINISHED,
+    },
+    S.IN_USE: {
+        E.PUT: S.IN_USE,
+        E.PREPARE: S.PREPARED,
+        E.COMMIT_ONE_PHASE: S.FINISHED,
+        E.ROLLBACK: S.FINISHED,
+        E.TIMEOUT: S.FINISHED,
+    },
+    S.PREPARED: {
+        E.COMMIT_ONE_PHASE: S.FINISHED,
+        E.COMMIT_TWO_PHASE: S.FINISHED,
+        E.ROLLBACK: S.FINISHED,
+        E.TIMEOUT: S.PREPARED,  # never: that branch has promised
+    },
+    S.FINISHED: {},
+}
+
+# A local transaction never prepares, and one-phase and two-phase commit are the same to it.
+NEXT_LOCAL: Final[Mapping[S, Mapping[E, S]]] = {
+    state: {event: S.FINISHED if state is not S.FINISHED and event is not E.PUT else S.IN_USE for event in allowed}
+    for state, allowed in {
+        S.START: (E.PUT, E.COMMIT_ONE_PHASE, E.COMMIT_TWO_PHASE, E.ROLLBACK, E.TIMEOUT),
+        S.IN_USE: (E.PUT, E.COMMIT_ONE_PHASE, E.COMMIT_TWO_PHASE, E.ROLLBACK, E.TIMEOUT),
+    }.items()
+} | {S.PREPARED: {}, S.FINISHED: {}}
+
+_REFUSED: Final[Mapping[E, str]] = {
+    E.PUT: "Cannot put now: the transaction has been prepared.",
+    E.PREPARE: "Cannot call prepare now.",
+    E.COMMIT_TWO_PHASE: "Cannot do 2 phase commit if the transaction has not been prepared.",
+    E.COMMIT_ONE_PHASE: "Cannot commit now.",
+    E.ROLLBACK: "Cannot roll back now.",
+    E.TIMEOUT: "Cannot time out now.",
+}
+
+
+def next_state(key: BranchKey, state: BranchState, event: BranchEvent) -> BranchState:
+    """The state after *event*. Raises XaError (BranchNotStarted once finished) for what is not in the table."""
+    if state is S.FINISHED:
+        raise BranchNotStarted(key)
+    is_local = isinstance(key, LocalKey)
+    if is_local and event is E.PREPARE:
+        raise XaError(XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
+    after = (NEXT_LOCAL if is_local else NEXT_XA)[state].get(event)
+    if after is None:
+        raise XaError(XaCode.XAER_PROTO, _REFUSED[event])
+    return after

@@ -1,0 +1,219 @@
+"""The seam to the disk: the only file of this package that calls the operating system.
+
+Everything above speaks to the `Storage` and `StorageFile` protocols, so that tests can fail every call in turn
+and cut the power. Errors of the system arrive as StorageFailed, translated here, once.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from journal.errors import DirectoryInUse, StorageFailed
+
+IOV_MAX = 1024  # what Linux takes in one pwritev
+Buffer = bytes | bytearray | memoryview
+
+
+class StorageFile(Protocol):
+    """One preallocated file of fixed size."""
+
+    @property
+    def size(self) -> int: ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers one after the other from *position*. The OS has them on return; not durable."""
+
+    def sync(self) -> None:
+        """Everything written before is durable on return. Never call it again after it failed."""
+
+    def view(self) -> memoryview:
+        """The file's bytes, read-only, showing later writes too. Valid until close."""
+
+    def next_data(self, position: int) -> int:
+        """The first position from *position* on that may hold anything but zeros; *size* if there is none."""
+
+    def close(self) -> None:
+        """Idempotent."""
+
+
+class Storage(Protocol):
+    """One directory."""
+
+    @property
+    def path(self) -> str:
+        """For messages."""
+
+    def names(self) -> list[str]:
+        """Names of the files in it, sorted."""
+
+    def create(self, name: str, size: int, head: bytes) -> StorageFile:
+        """A new file of *size* zero bytes that begins with *head*; file and name are durable on return."""
+
+    def open(self, name: str, *, writable: bool) -> StorageFile: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make *name* hold *data*: all of it or, after a crash, what it held before. Durable on return."""
+
+    def remove(self, name: str) -> None:
+        """Durable on return."""
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror or error}") from error
+
+
+class MappedFile:
+    """A StorageFile on disk: written with pwritev, read through one shared mapping."""
+
+    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+        self._path = path
+        self._fd = fd
+        self._writable = writable
+        self.size = os.fstat(fd).st_size
+        self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+        self._view = memoryview(self._map)
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        with _translated(self._path):
+            for start in range(0, len(buffers), IOV_MAX):
+                position = self._write_some(position, buffers[start : start + IOV_MAX])
+
+    def _write_some(self, position: int, buffers: Sequence[Buffer]) -> int:
+        wanted = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, position)
+        if written < wanted:  # a signal or a nearly full disk: the rest the slow way, until it fits or fails
+            rest = memoryview(b"".join(buffers))
+            while written < wanted:
+                written += os.pwrite(self._fd, rest[written:], position + written)
+        return position + wanted
+
+    def sync(self) -> None:
+        with _translated(self._path):
+            os.fdatasync(self._fd)
+
+    def view(self) -> memoryview:
+        return self._view
+
+    def next_data(self, position: int) -> int:
+        if position >= self.size:
+            return self.size
+        try:
+            return os.lseek(self._fd, position, os.SEEK_DATA)
+        except OSError:  # ENXIO: only holes from here on. A file system without SEEK_DATA answers position.
+            return self.size
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        self._view.release()
+        with suppress(BufferError):  # an answer still being sent pins the mapping; the last slice frees it
+            self._map.close()
+        os.close(self._fd)
+        self._fd = -1
+
+
+class DirectoryStorage:
+    """A Storage on a real directory, held by one process at a time."""
+
+    def __init__(self, path: Path, lock_fd: int | None) -> None:
+        self._path = path
+        self._lock_fd = lock_fd
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    @classmethod
+    def open_for_writing(cls, path: Path) -> "DirectoryStorage":
+        """Create the directory if need be and lock it. Raises DirectoryInUse, StorageFailed."""
+        with _translated(path):
+            path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise DirectoryInUse(
+                f"{path} is in use by another process: stop that broker first, or give this one its own directory"
+            ) from error
+        return cls(path, fd)
+
+    @classmethod
+    def open_for_reading(cls, path: Path) -> "DirectoryStorage":
+        """For tools that look at a directory, live or dead: no lock, no change. Raises StorageFailed."""
+        if not path.is_dir():
+            raise StorageFailed(f"{path}: not a directory: name the data directory of a broker")
+        return cls(path, None)
+
+    def names(self) -> list[str]:
+        with _translated(self._path):
+            return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file())
+
+    def create(self, name: str, size: int, head: bytes) -> MappedFile:
+        path, temporary = self._path / name, self._path / f"{name}.tmp"
+        with _translated(path):
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(fd, 0, size)
+                os.pwrite(fd, head, 0)
+                os.fsync(fd)
+                temporary.rename(path)
+                self._sync_directory()
+                return MappedFile(path, fd, writable=True)
+            except OSError:
+                os.close(fd)
+                raise
+
+    def open(self, name: str, *, writable: bool) -> MappedFile:
+        path = self._path / name
+        with _translated(path):
+            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            try:
+                return MappedFile(path, fd, writable=writable)
+            except (OSError, ValueError) as error:
+                os.close(fd)
+                raise StorageFailed(f"{path}: {error}") from error
+
+    def read(self, name: str) -> bytes:
+        path = self._path / name
+        with _translated(path):
+            return path.read_bytes()
+
+    def replace(self, name: str, data: bytes) -> None:
+        path, temporary = self._path / name, self._path / f"{name}.tmp"
+        with _translated(path):
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+            self._sync_directory()
+
+    def remove(self, name: str) -> None:
+        path = self._path / name
+        with _translated(path):
+            path.unlink()
+            self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go of the lock. Idempotent."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None

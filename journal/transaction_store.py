@@ -1,0 +1,267 @@
+"""JournalTransactionStore: begin, put, prepare, commit, rollback, recover, on one journal.
+
+One owner thread (a broker's loop). A verb checks that it is legal, appends its record, folds it into the state and
+returns the LSN below which the journal must be acknowledged before anybody may be told. Memory runs ahead of
+the disk, knowledge never does: whoever answers waits at the fence, errors included, because an error too
+tells what another, unacknowledged record did. A record that cannot be written stops the journal for good.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from journal.checkpoint import Checkpoint, IndexMark, checkpoint_of, write_checkpoint
+from journal.fold import Branch, JournalState, Publication, apply
+from journal.frame import Header, Lsn
+from journal.journal import Journal, JournalConfig
+from journal.records import (
+    NO_BRANCH,
+    CheckpointMark,
+    Commit,
+    Epoch,
+    PartitionName,
+    Prepare,
+    Put,
+    Record,
+    Rollback,
+    RollbackReason,
+    TxPut,
+)
+from journal.recovery import NoSink, PublicationSink, Recovered, recover
+from journal.segments import Identity, Segments
+from journal.states import BranchEvent, BranchNotStarted, BranchState, XaCode, next_state
+from journal.storage import Buffer, Storage
+from journal.xid import BranchKey, XaKey
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One live branch as the store's callers hold it. *branch* is None until something was put.
+
+    *timeout_ms*: rolled back when it is still active that long after *began_ms*; 0 never.
+    """
+
+    key: BranchKey
+    began_ms: int
+    timeout_ms: int = 0
+    branch: Branch | None = None
+    is_over: bool = False
+
+    @property
+    def state(self) -> BranchState:
+        if self.is_over:
+            return BranchState.FINISHED
+        return self.branch.state if self.branch is not None else BranchState.START
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A record was appended: what it publishes, and the LSN to wait for before anyone is told."""
+
+    lsn: Lsn
+    publications: list[Publication]
+
+
+class JournalTransactionStore:
+    """The store of one broker. Owner thread only, but for `write_checkpoint`.
+
+    `transactions` is the map of XA branches, started and prepared, in the order of their beginning; local
+    transactions belong to whoever holds them (a connection), the store only keeps their runs.
+    """
+
+    def __init__(self, journal: Journal, recovered: Recovered, clock_ms: Callable[[], int]) -> None:
+        self.journal = journal
+        self.state: JournalState = recovered.state
+        self.recovered = recovered
+        self.transactions: dict[XaKey, Transaction] = {}
+        self.checkpoint_lsn = recovered.end  # where the newest checkpoint was taken
+        self._checkpoint_number = recovered.checkpoint_number
+        self._clock_ms = clock_ms
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        identity: Identity,
+        config: JournalConfig,
+        *,
+        version: str,
+        sink: PublicationSink | None = None,
+        on_progress: Callable[[], None] = lambda: None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> "JournalTransactionStore":
+        """Recover what the directory holds, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
+
+        Returns with recovery done and its own records durable, or leaves nothing open. Raises ForeignJournal,
+        RottenJournal, InvalidRecord, StorageFailed.
+        """
+        segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
+        try:
+            recovered = recover(segments, sink or NoSink())
+            state = recovered.state
+            journal = Journal.start(
+                segments,
+                recovered.end,
+                epoch=max(state.epoch, 1),
+                incarnation=state.incarnation + 1,
+                flush=config.flush,
+                on_progress=on_progress,
+            )
+        except BaseException:
+            segments.close()
+            raise
+        store = cls(journal, recovered, clock_ms)
+        try:
+            store._begin_life(version)
+        except BaseException:
+            journal.close()
+            raise
+        return store
+
+    def _begin_life(self, version: str) -> None:
+        """The records of an open: who writes from now on, and what is presumed aborted."""
+        self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
+        for branch in list(self.state.branches.values()):
+            if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey):
+                self.transactions[branch.key] = Transaction(branch.key, branch.began_ms, branch=branch)
+            else:
+                self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.PRESUMED))
+        self.journal.wait_flushed(self.journal.end)
+
+    # -- messages ---------------------------------------------------------------------------------------------
+
+    def put(self, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int) -> Done:
+        """Append *count* messages, outside any transaction, at the end of a partition.
+
+        `publications[0].base` is their offset, final once acknowledged. *frames* must not change until then.
+        """
+        return self._append(Put(name, self.state.span(name).end, count), frames, frame_bytes)
+
+    def begin(self, key: BranchKey, timeout_ms: int = 0) -> Transaction:
+        """Start a branch; nothing is journaled before its first put. A live XA key is returned as it is (spec 2.6)."""
+        if isinstance(key, XaKey) and (live := self.transactions.get(key)) is not None:
+            return live
+        transaction = Transaction(key, self._clock_ms(), timeout_ms)
+        if isinstance(key, XaKey):
+            self.transactions[key] = transaction
+        return transaction
+
+    def find(self, key: XaKey) -> Transaction:
+        """The live branch of *key*. Raises BranchNotStarted."""
+        if (transaction := self.transactions.get(key)) is None:
+            raise BranchNotStarted(key)
+        return transaction
+
+    def transactional_put(
+        self, transaction: Transaction, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int
+    ) -> Lsn:
+        """Store *count* messages inside a branch, visible to nobody. Raises XaError once it is prepared or over.
+
+        The caller may answer at once: until PREPARE the broker promises nothing.
+        """
+        next_state(transaction.key, transaction.state, BranchEvent.PUT)
+        branch = transaction.branch
+        first_lsn = NO_BRANCH if branch is None else branch.first_lsn
+        record = TxPut(transaction.key, first_lsn, name, count)
+        lsn = self._append(record, frames, frame_bytes).lsn
+        if branch is None:
+            transaction.branch = next(reversed(self.state.branches.values()))
+        return lsn
+
+    # -- verbs ------------------------------------------------------------------------------------------------
+
+    def prepare(self, transaction: Transaction) -> tuple[XaCode, Lsn]:
+        """Promise that the branch can still commit or roll back after any crash.
+
+        Returns the vote (XA_OK; XA_RDONLY if nothing was put, and the branch is over) and the LSN to wait for.
+        Raises XaError.
+        """
+        after = next_state(transaction.key, transaction.state, BranchEvent.PREPARE)
+        branch = transaction.branch
+        if after is BranchState.FINISHED or branch is None:
+            self._forget(transaction)
+            return XaCode.XA_RDONLY, self.journal.end
+        done = self._append(Prepare(branch.key, branch.first_lsn, branch.messages, branch.bytes))
+        return XaCode.XA_OK, done.lsn
+
+    def commit(self, transaction: Transaction, *, one_phase: bool) -> Done:
+        """Decide for the branch: its messages take their offsets. The record, durable, is the commit point.
+
+        Raises XaError.
+        """
+        event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
+        next_state(transaction.key, transaction.state, event)
+        branch = transaction.branch
+        self._forget(transaction)
+        if branch is None:
+            return Done(self.journal.end, [])
+        return self._append(Commit(branch.key, branch.first_lsn, one_phase, branch.takes(self.state.spans)))
+
+    def rollback(self, transaction: Transaction, reason: RollbackReason = RollbackReason.ASKED) -> Lsn:
+        """Decide against the branch. Returns the LSN to wait for. Raises XaError.
+
+        A timeout of a prepared branch changes nothing.
+        """
+        event = BranchEvent.TIMEOUT if reason is RollbackReason.TIMED_OUT else BranchEvent.ROLLBACK
+        if next_state(transaction.key, transaction.state, event) is not BranchState.FINISHED:
+            return self.journal.end
+        branch = transaction.branch
+        self._forget(transaction)
+        if branch is None:
+            return self.journal.end
+        return self._append(Rollback(branch.key, branch.first_lsn, reason)).lsn
+
+    def recover(self, qualifier: str | None = None) -> list[Transaction]:
+        """The prepared XA branches of a unique qualifier (None: all), in the order of their beginning."""
+        return [
+            transaction
+            for key, transaction in self.transactions.items()
+            if transaction.state is BranchState.PREPARED and qualifier in (None, key.qualifier)
+        ]
+
+    def _forget(self, transaction: Transaction) -> None:
+        transaction.is_over = True
+        if isinstance(transaction.key, XaKey) and self.transactions.get(transaction.key) is transaction:
+            del self.transactions[transaction.key]
+
+    def _append(self, record: Record, frames: Sequence[Buffer] = (), frame_bytes: int = 0) -> Done:
+        header: Header = self.journal.append(record, self._clock_ms(), frames, frame_bytes)
+        return Done(header.end, apply(self.state, header, record))
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Checkpoint:
+        """The state as it is now, as a checkpoint without index marks. It holds every record appended so far."""
+        checkpoint = checkpoint_of(self.state, {})
+        self.checkpoint_lsn = self.state.lsn
+        return checkpoint
+
+    def write_checkpoint(self, checkpoint: Checkpoint, index: dict[PartitionName, IndexMark]) -> int:
+        """Write *checkpoint* to its file once the journal is durable up to it; returns its number.
+
+        Blocks on the disk: a worker thread's job, one at a time. *index* must cover exactly the publications of
+        records below the checkpoint's LSN. Raises StorageFailed.
+        """
+        self.journal.wait_flushed(checkpoint.lsn)
+        marked = [
+            msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
+            for mark in checkpoint.partitions
+        ]
+        number = self._checkpoint_number + 1
+        write_checkpoint(self.journal.storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
+        self._checkpoint_number = number
+        return number
+
+    def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
+        """Say in the journal that checkpoint *number* exists."""
+        self._append(CheckpointMark(number, Lsn(checkpoint.lsn)))
+
+    def close(self) -> None:
+        """Write and fsync what is queued. Idempotent. Raises StorageFailed if the journal had stopped."""
+        self.journal.close()
