@@ -1,0 +1,58 @@
+"""Sessions on the test's corner of ZooKeeper, closed when it ends, and the means to break one."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from zk.corner import Corner
+from zk.session import ZooKeeperSession
+
+
+@pytest.fixture
+def open_session(zookeeper: Corner) -> Iterator[Callable[..., ZooKeeperSession]]:
+    """Open any number of sessions on this test's corner; options are ZooKeeperSession's."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(**options: Any) -> ZooKeeperSession:
+            options.setdefault("session_timeout_ms", 4_000)
+            return stack.enter_context(ZooKeeperSession(zookeeper.connect, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def session(open_session: Callable[..., ZooKeeperSession]) -> ZooKeeperSession:
+    return open_session()
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool]], None]:
+    """Wait until a condition holds; fail after ten seconds."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def expire(wait_until: Callable[[Callable[[], bool]], None]) -> Callable[[ZooKeeperSession], None]:
+    """End a session at the server while its client still believes in it; returns when the client is back."""
+
+    def expire_one(session: ZooKeeperSession) -> None:
+        epoch = session.epoch
+        # The protocol lets a second connection take a session over with its id and password, and close it.
+        usurper = KazooClient(session.connect, client_id=session._client.client_id)
+        usurper.start()
+        usurper.stop()
+        usurper.close()
+        wait_until(lambda: session.epoch == epoch + 1)
+
+    return expire_one

@@ -1,0 +1,214 @@
+"""Every path of the tree (spec 6.2), built and parsed here and nowhere else. Pure.
+
+ROOT/brokers/ids/B                    master URL, persistent (old clients)      Broker
+ROOT/brokers/ids/B/master             master URL                                Master
+ROOT/brokers/ids/B/slaveS             slave URL                                 Slave
+ROOT/brokers/ids/B/master_config_checksum   CRC-32 of server.ini                ConfigChecksum
+ROOT/brokers/topics/T/B-m             partition count (clients before 1.4.3)    TopicBroker, LEGACY
+ROOT/brokers/topics-pub/T/B-m         topic JSON, when T may be published       TopicBroker, PUB
+ROOT/brokers/topics-sub/T/B-m         topic JSON, when T may be subscribed to   TopicBroker, SUB
+ROOT/brokers/topics-pub/T             parent of those                           TopicParent
+ROOT/consumers/G/ids/C                topics of consumer C                      Consumer
+ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  Owner
+ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffset
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from zk.errors import ZooKeeperError
+from zk.nodes import BrokerName, Partition
+
+NAME_CHARACTERS_MAX = 1_024  # far above any topic or consumer id; a path must fit ZooKeeper's 1 MiB requests
+
+# What a ZooKeeper server or its Java client refuses in a path, and what would lead out of our tree.
+_FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+_SLAVE = re.compile(r"slave(0|[1-9][0-9]{0,9})")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+class InvalidName(ZooKeeperError):
+    """A topic, group or consumer id that can never be a node's name. Choose another."""
+
+
+class TopicKind(Enum):
+    """The three folders that list the brokers of a topic."""
+
+    LEGACY = "topics"
+    PUB = "topics-pub"
+    SUB = "topics-sub"
+
+
+_TOPIC_FOLDERS = frozenset(kind.value for kind in TopicKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slave:
+    broker_id: int
+    slave_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChecksum:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicParent:
+    kind: TopicKind
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBroker:
+    kind: TopicKind
+    topic: str
+    broker: BrokerName
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerParent:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    group: str
+    consumer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    group: str
+    topic: str
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    group: str
+    topic: str
+    partition: Partition
+
+
+Place = (
+    Broker
+    | Master
+    | Slave
+    | ConfigChecksum
+    | TopicParent
+    | TopicBroker
+    | ConsumerParent
+    | Consumer
+    | Owner
+    | StoredOffset
+)
+
+
+def check_name(name: str) -> str:
+    """Return *name* if it can be a node's name. Raises InvalidName."""
+    if not name or name in {".", ".."} or len(name) > NAME_CHARACTERS_MAX or _FORBIDDEN.search(name):
+        shown = repr(name[:80])
+        raise InvalidName(
+            f"{shown} cannot be a ZooKeeper node: use 1 to {NAME_CHARACTERS_MAX} printable characters without /"
+        )
+    return name
+
+
+class Paths:
+    """Paths below one root, ``/meta`` unless configured otherwise (zk.zkRoot)."""
+
+    def __init__(self, root: str = "/meta") -> None:
+        parts = [check_name(part) for part in root.split("/") if part]
+        self.root = "".join(f"/{part}" for part in parts)
+        self.brokers = f"{self.root}/brokers/ids"
+        self.groups = f"{self.root}/consumers"
+
+    def of(self, place: Place) -> str:
+        """The path of a place. Raises InvalidName for a topic, group or consumer id that cannot be one."""
+        match place:
+            case Broker(broker_id):
+                return f"{self.brokers}/{broker_id}"
+            case Master(broker_id):
+                return f"{self.brokers}/{broker_id}/master"
+            case Slave(broker_id, slave_id):
+                return f"{self.brokers}/{broker_id}/slave{slave_id}"
+            case ConfigChecksum(broker_id):
+                return f"{self.brokers}/{broker_id}/master_config_checksum"
+            case TopicParent(kind, topic):
+                return f"{self.topics(kind)}/{check_name(topic)}"
+            case TopicBroker(kind, topic, broker):
+                return f"{self.topics(kind)}/{check_name(topic)}/{broker}"
+            case ConsumerParent(group):
+                return f"{self.groups}/{check_name(group)}/ids"
+            case Consumer(group, consumer_id):
+                return f"{self.groups}/{check_name(group)}/ids/{check_name(consumer_id)}"
+            case Owner(group, topic, partition):
+                return f"{self.groups}/{check_name(group)}/owners/{check_name(topic)}/{partition}"
+            case StoredOffset(group, topic, partition):
+                return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
+        assert_never(place)
+
+    def topics(self, kind: TopicKind) -> str:
+        """The folder of all topics of one kind."""
+        return f"{self.root}/brokers/{kind.value}"
+
+    def maybe_parse(self, path: str) -> Place | None:
+        """The place at *path*; None for a path that is none of these."""
+        if not path.startswith(f"{self.root}/"):
+            return None
+        match path[len(self.root) + 1 :].split("/"):
+            case ["brokers", "ids", broker, *rest] if _NUMBER.fullmatch(broker):
+                return _broker_place(int(broker), rest)
+            case ["brokers", folder, topic, *rest] if folder in _TOPIC_FOLDERS and topic:
+                return _topic_place(TopicKind(folder), topic, rest)
+            case ["consumers", group, "ids"] if group:
+                return ConsumerParent(group)
+            case ["consumers", group, "ids", consumer_id] if group and consumer_id:
+                return Consumer(group, consumer_id)
+            case ["consumers", group, ("owners" | "offsets") as folder, topic, name] if group and topic:
+                if (partition := Partition.maybe_parse(name)) is None:
+                    return None
+                kind = Owner if folder == "owners" else StoredOffset
+                return kind(group, topic, partition)
+        return None
+
+
+def slave_id_of(child: str) -> int | None:
+    """The id in a child ``slaveS`` of a broker's node; None for its other children."""
+    match = _SLAVE.fullmatch(child)
+    return int(match[1]) if match else None
+
+
+def _broker_place(broker_id: int, rest: list[str]) -> Place | None:
+    match rest:
+        case []:
+            return Broker(broker_id)
+        case ["master"]:
+            return Master(broker_id)
+        case ["master_config_checksum"]:
+            return ConfigChecksum(broker_id)
+        case [child] if (slave_id := slave_id_of(child)) is not None:
+            return Slave(broker_id, slave_id)
+    return None
+
+
+def _topic_place(kind: TopicKind, topic: str, rest: list[str]) -> Place | None:
+    match rest:
+        case []:
+            return TopicParent(kind, topic)
+        case [child] if (broker := BrokerName.maybe_parse(child)) is not None:
+            return TopicBroker(kind, topic, broker)
+    return None

@@ -1,0 +1,278 @@
+"""One ZooKeeper session: connects in bounded time, answers in bounded time, tells its owner when it changes.
+
+The only file that speaks to kazoo about nodes; the rest of the package sees typed values and two errors.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.states import KazooState
+
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.paths import Paths
+
+SESSION_TIMEOUT_MS = 30_000  # spec 6.1
+CONNECT_TIMEOUT_MS = 15_000
+TCP_CONNECT_TIMEOUT_S = 5.0  # kazoo would wait a whole session timeout for a host that swallows packets
+RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
+PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
+
+_log = logging.getLogger("zk.kazoo")
+_log.addHandler(logging.NullHandler())  # who configured no logging gets our errors, not kazoo's retries
+
+_GONE = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
+
+
+class SessionState(Enum):
+    """CONNECTED; SUSPENDED: no connection, the session may survive; LOST: it expired with all its ephemerals."""
+
+    CONNECTED = KazooState.CONNECTED
+    SUSPENDED = KazooState.SUSPENDED
+    LOST = KazooState.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """The session's state changed. *epoch* counts sessions from 1: a CONNECTED of a higher epoch than the one
+    known means that every ephemeral node and watch must be made again."""
+
+    state: SessionState
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as read. *session_id* is 0 unless it is ephemeral; *created* orders all creations of the tree."""
+
+    data: bytes
+    session_id: int
+    created: int
+    version: int
+
+
+class ZooKeeperSession:
+    """Owner of one client. Use as a context manager, or start() and close().
+
+    *connect* is ``host:port,...`` with an optional ``/chroot``, made when missing; *root* is the tree's root.
+    *enqueue* gets every SessionEvent, first CONNECTED included, on kazoo's thread: it must only hand it over
+    (``SimpleQueue().put``, or ``partial(loop.call_soon_threadsafe, queue.put_nowait)``).
+    Every other method may be called from any thread but that one, waits at most the session timeout, and
+    raises ZooKeeperUnavailable then; the request may still act.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        root: str = "/meta",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        enqueue: Callable[[SessionEvent], None] = lambda event: None,
+    ) -> None:
+        self.connect = connect
+        self.paths = Paths(root)
+        self.session_timeout_s = session_timeout_ms / 1000
+        self.epoch = 0  # written by kazoo's connection thread alone
+        self._connect_timeout_ms = connect_timeout_ms
+        self._enqueue = enqueue
+        self._state = SessionState.LOST
+        self._client: Any = None
+        self._is_open = False
+
+    def start(self) -> None:
+        """Connect. Returns with a live session, or raises ZooKeeperUnavailable and leaves nothing open."""
+        assert not self._is_open, "already started"
+        try:
+            _, chroot = collect_hosts(self.connect)
+            self._client = KazooClient(
+                self.connect,
+                timeout=self.session_timeout_s,
+                handler=_Handler(),
+                connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
+                logger=_log,
+            )
+        except ValueError as error:
+            raise ZooKeeperError(
+                f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
+            ) from error
+        self._is_open = True
+        self._client.add_listener(self._on_state)
+        try:
+            if not self._client.start_async().wait(self._connect_timeout_ms / 1000):
+                raise ZooKeeperUnavailable(
+                    f"no ZooKeeper at {self.connect} within {self._connect_timeout_ms / 1000:g} s: "
+                    "start one with `metaq zookeeper`, or name another with --zk"
+                )
+            if chroot:
+                self.ensure("/")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the session, and with it its ephemeral nodes. No event follows. Idempotent."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._client.remove_listener(self._on_state)
+        try:
+            self._client.stop()
+        except KazooException:
+            # Its thread still waits for a server that does not answer; it is a daemon and ends by itself.
+            _log.warning("session not closed cleanly connect=%s", self.connect)
+        else:
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def session_id(self) -> int:
+        """The session's id as Node.session_id shows it; raises ZooKeeperUnavailable while there is none."""
+        identity: tuple[int, bytes] | None = self._client.client_id
+        if identity is None or identity[0] is None:
+            raise ZooKeeperUnavailable(f"not connected to ZooKeeper at {self.connect}: wait for it to return")
+        return identity[0]
+
+    def read(self, path: str) -> Node | None:
+        """A node's data and facts; None when there is no such node."""
+        return self.read_many([path]).get(path)
+
+    def read_many(self, paths: Collection[str]) -> dict[str, Node]:
+        """Read many nodes, pipelined; those that do not exist are left out."""
+        found = {}
+        for path, result in self._pipelined(paths, lambda path: self._client.get_async(path)):
+            with contextlib.suppress(NoNodeError):
+                data, stat = self._wait(result, path)
+                # An ephemeral owner is an int64 that kazoo shows signed in both places.
+                found[path] = Node(data or b"", stat.ephemeralOwner, stat.czxid, stat.version)
+        return found
+
+    def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
+        """Names of a node's children; none for a node that does not exist (no watch is left then)."""
+        try:
+            names: list[str] = self._wait(self._client.get_children_async(path, watch), path)
+        except NoNodeError:
+            return []
+        return names
+
+    def create(self, path: str, data: bytes | None = None, *, ephemeral: bool = False) -> bool:
+        """Create a node, missing parents as persistent nodes without data; False when it exists."""
+        try:
+            self._wait(self._client.create_async(path, data, ephemeral=ephemeral), path)
+        except NodeExistsError:
+            return False
+        except NoNodeError:
+            self.ensure(_parent(path))
+            return self.create(path, data, ephemeral=ephemeral)
+        return True
+
+    def ensure(self, path: str) -> None:
+        """Make a persistent node without data, and its parents, unless it exists."""
+        try:
+            self._wait(self._client.create_async(path, None), path)
+        except NodeExistsError:
+            return
+        except NoNodeError:
+            if path == "/":  # the chroot itself lacks a parent: only a client without chroot can make that
+                servers, _, chroot = self.connect.partition("/")
+                with ZooKeeperSession(servers, "/", connect_timeout_ms=self._connect_timeout_ms) as whole_tree:
+                    whole_tree.ensure(f"/{chroot.rstrip('/')}")
+                return
+            self.ensure(_parent(path))
+            self.ensure(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Set a node's data; create it, persistent, when missing."""
+        self.write_many({path: data})
+
+    def write_many(self, data: Mapping[str, bytes]) -> None:
+        """As write, pipelined. When it raises, any subset may have been written."""
+        while missing := self.update_many(data):
+            for path in missing:
+                self.create(path, data[path])
+            data = {path: data[path] for path in missing}  # again: another writer may have made it
+
+    def update_many(self, data: Mapping[str, bytes]) -> list[str]:
+        """Set the data of nodes that exist, pipelined; returns those that do not."""
+        missing = []
+        for path, result in self._pipelined(data, lambda path: self._client.set_async(path, data[path])):
+            try:
+                self._wait(result, path)
+            except NoNodeError:
+                missing.append(path)
+        return missing
+
+    def delete(self, path: str, version: int = -1) -> bool:
+        """Delete a node; False when it is missing, has children, or is not at *version* (-1: any)."""
+        try:
+            self._wait(self._client.delete_async(path, version), path)
+        except (NoNodeError, NotEmptyError, BadVersionError):
+            return False
+        return True
+
+    def _pipelined(self, paths: Collection[str], send: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+        waiting = list(paths)
+        for start in range(0, len(waiting), PIPELINE_MAX):
+            yield from [(path, send(path)) for path in waiting[start : start + PIPELINE_MAX]]
+
+    def _wait(self, result: Any, path: str) -> Any:
+        """The one place where an answer is waited for, and where kazoo's errors become ours."""
+        try:
+            return result.get(timeout=self.session_timeout_s)
+        except _GONE as error:
+            raise ZooKeeperUnavailable(
+                f"ZooKeeper at {self.connect} did not answer for {path} ({type(error).__name__}): "
+                "is it running? the request is safe to repeat"
+            ) from error
+        except (NoNodeError, NodeExistsError, NotEmptyError, BadVersionError):
+            raise  # answers, not failures: each caller has a value for them
+        except KazooException as error:
+            raise ZooKeeperError(
+                f"ZooKeeper at {self.connect} refused {path} ({type(error).__name__}): check its access rules"
+            ) from error
+
+    def _on_state(self, state: str) -> None:
+        """On kazoo's connection thread: count the session and hand the event over, nothing else."""
+        new = SessionState(state)
+        if new is SessionState.CONNECTED and self._state is SessionState.LOST:
+            self.epoch += 1
+        self._state = new
+        self._enqueue(SessionEvent(new, self.epoch))
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
+    """kazoo's threads, with an upper bound on one TCP connect."""
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        options["timeout"] = min(options["timeout"], TCP_CONNECT_TIMEOUT_S)
+        return super().create_connection(*arguments, **options)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
