@@ -1,4 +1,7 @@
 """ZooKeeper as MetaQ uses it (spec 6 and 9), and an embedded server for machines that have none.
 
-Read: errors, nodes, paths (pure: what the tree holds) -> session (the connection) -> ephemerals,
-registration (a broker's side) -> java, embedded_config, embedded, corner (a server to talk to)."""
+Read, pure: errors, nodes, paths (what the tree holds), strategy (who gets which partitions)
+-> session (the only file that speaks to kazoo about nodes), ephemerals, watches
+-> registration (a broker's side), cluster (who is there)
+-> membership, ownership, offsets (a consumer's side), groups (an operator's)
+-> java, embedded_config, embedded, corner (a server to talk to)."""

@@ -213,10 +213,18 @@ class ZooKeeperSession:
 
     def write_many(self, data: Mapping[str, bytes]) -> None:
         """As write, pipelined. When it raises, any subset may have been written."""
-        while missing := self.update_many(data):
-            for path in missing:
-                self.create(path, data[path])
-            data = {path: data[path] for path in missing}  # again: another writer may have made it
+        missing = self.update_many(data)
+        while missing:
+            again = []
+            for path, result in self._pipelined(missing, lambda path: self._client.create_async(path, data[path])):
+                try:
+                    self._wait(result, path)
+                except NodeExistsError:
+                    again.append(path)  # another writer made it meanwhile
+                except NoNodeError:
+                    self.ensure(_parent(path))
+                    again.append(path)
+            missing = self.update_many({path: data[path] for path in again})
 
     def update_many(self, data: Mapping[str, bytes]) -> list[str]:
         """Set the data of nodes that exist, pipelined; returns those that do not."""

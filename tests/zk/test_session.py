@@ -30,6 +30,9 @@ def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperSession) -
         "/a/c/d": b"4",
     }
     assert sorted(session.children("/a")) == ["b", "c"]
+    made = session.read("/a/c/d")
+    assert made is not None
+    assert made.version == 0  # written once, not made and then set
     assert not session.delete("/a/c")  # not empty
     assert not session.delete("/a/b", version=0)  # changed since
     assert session.delete("/a/b", version=1)

@@ -1,0 +1,89 @@
+"""A consumer in its group: its id node with the topics it subscribes to, and who else is there (spec 9.1, 9.3)."""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from zk.ephemerals import Holder, claim_waiting, release
+from zk.errors import ZooKeeperError
+from zk.nodes import decode_topics, encode_topics, string_order
+from zk.paths import Consumer, ConsumerParent, check_name
+from zk.session import ZooKeeperSession
+
+
+class ConsumerIdTaken(ZooKeeperError):
+    """Another live consumer of the group has this id. Two of one id would both read the same partitions."""
+
+
+class GroupChanged(ZooKeeperError):
+    """A member left while the group was read. Read it again."""
+
+
+def new_consumer_id(group: str, host: str, configured: str | None = None) -> str:
+    """``<group>_<configured>``, or an id of its own for this host, process and call. Raises InvalidName."""
+    return check_name(f"{group}_{configured or f'{host}-{os.getpid()}-{uuid.uuid4()}'}")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The members of a group, by topic; each list in string order, as every strategy wants it."""
+
+    consumers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class ConsumerMembership:
+    """One consumer's id node. Call from one thread, cancel() from any."""
+
+    def __init__(self, session: ZooKeeperSession, group: str, consumer_id: str) -> None:
+        self._session = session
+        self._group = group
+        self._path = session.paths.of(Consumer(group, consumer_id))
+        self._cancelled = threading.Event()
+
+    def join(self, topics: frozenset[str], progress: Callable[[str], None]) -> None:
+        """Enter the group with these topics; again after LOST, or with other topics.
+
+        A configured id that a crashed process left is waited for as long as its session may last, which
+        *progress* is told once. Raises ConsumerIdTaken, ZooKeeperUnavailable.
+        """
+        bad = sorted(topic for topic in topics if "," in topic)
+        if bad:
+            raise ZooKeeperError(f"topic {bad[0]!r} holds a comma, which separates topics in {self._path}: rename it")
+
+        def tell(holder: Holder, wait_s: float) -> None:
+            progress(f"{self._path} exists: waiting up to {wait_s:.0f} s for its ZooKeeper session to end")
+
+        holder = claim_waiting(
+            self._session, self._path, encode_topics(topics), progress=tell, cancelled=self._cancelled
+        )
+        if holder is not None:
+            raise ConsumerIdTaken(f"{self._path} belongs to a live consumer: stop it, or use another consumer id")
+
+    def cancel(self) -> None:
+        """Make a join() that waits give up at once."""
+        self._cancelled.set()
+
+    def leave(self) -> None:
+        """Remove the id node. Idempotent."""
+        release(self._session, self._path)
+
+    def topics(self) -> frozenset[str] | None:
+        """The topics our own node says; None when it is gone and join() must be called again."""
+        node = self._session.read(self._path)
+        return None if node is None else decode_topics(self._path, node.data)
+
+
+def read_group(session: ZooKeeperSession, group: str) -> GroupView:
+    """Read all members and their topics. Raises GroupChanged, MalformedNode, ZooKeeperUnavailable."""
+    children = session.children(session.paths.of(ConsumerParent(group)))
+    wanted = {session.paths.of(Consumer(group, child)): child for child in children}
+    nodes = session.read_many(wanted)
+    if len(nodes) < len(wanted):
+        raise GroupChanged(f"a consumer of group {group!r} left while it was read: read the group again")
+    consumers: dict[str, list[str]] = {}
+    for path, node in nodes.items():
+        for topic in decode_topics(path, node.data):
+            consumers.setdefault(topic, []).append(wanted[path])
+    return GroupView({topic: tuple(sorted(ids, key=string_order)) for topic, ids in consumers.items()})
