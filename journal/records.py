@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from journal.errors import InvalidRecord
 from journal.frame import Header, Kind, Lsn, Offset
@@ -29,9 +29,8 @@ _EPOCH = struct.Struct("<II")
 _CHECKPOINT = struct.Struct("<QQ")  # file number, LSN
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionName:
-    """A partition of a topic on this broker."""
+class PartitionName(NamedTuple):
+    """A partition of a topic on this broker. A tuple, because it is hashed with every put."""
 
     topic: str
     partition: int

@@ -64,6 +64,7 @@ class BranchNotStarted(XaError):
     def __init__(self, key: BranchKey) -> None:
         kind = "Local" if isinstance(key, LocalKey) else "XA"
         super().__init__(XaCode.XAER_NOTA, f"{kind} transaction '{key}' has not been started.")
+        self.key = key
 
 
 S = BranchState

@@ -134,6 +134,10 @@ class JournalTransactionStore:
                 self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.PRESUMED))
         self.journal.wait_flushed(self.journal.end)
 
+    def now_ms(self) -> int:
+        """The store's clock, which timeouts go by."""
+        return self._clock_ms()
+
     # -- messages ---------------------------------------------------------------------------------------------
 
     def put(self, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int) -> Done:

@@ -1,0 +1,8 @@
+"""The broker: one process, one event loop, one journal.
+
+Read: config, message_ids -> store/ (topics, partition indexes, the message store over the journal) ->
+transactions/ (branches per connection, timeouts) -> processors/ (one file a command) -> connection, server ->
+membership (ZooKeeper) -> broker (the order of starting and stopping) -> cli.
+
+Everything runs on the loop thread but three: the journal's writer, one worker for checkpoints, and membership.
+"""

@@ -1,0 +1,151 @@
+"""The order in which a broker starts and stops. One function each."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import uvloop
+
+from journal.errors import StorageFailed
+from journal.transaction_store import wall_clock_ms
+from meta_broker.config import BrokerConfig, TopicConfig
+from meta_broker.membership import Membership, topic_registration
+from meta_broker.message_ids import MessageIds
+from meta_broker.processors.context import Context
+from meta_broker.processors.dispatch import Dispatcher
+from meta_broker.server import TICK_S, Server
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics
+from meta_broker.transactions.timeouts import Timeouts
+from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
+from zk.nodes import BrokerUrl
+from zk.registration import TopicRegistration
+
+log = logging.getLogger(__name__)
+
+
+def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then stop cleanly. Blocks.
+
+    *on_ready* gets one line once clients can come. Raises JournalError, BrokerError, ZooKeeperError when it can't
+    start, and StorageFailed when the journal stopped; nothing is left running or half done.
+    """
+    uvloop.run(Broker(config).serve(on_ready))
+
+
+class Broker:
+    """One broker in one event loop."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._membership: Membership | None = None
+        self._topics = Topics(config.topics)
+
+    async def serve(self, on_ready: Callable[[str], None]) -> None:
+        """Start, serve until told to stop, stop. What was opened is closed in reverse, whatever happens."""
+        loop = asyncio.get_running_loop()
+        stop: asyncio.Future[None] = loop.create_future()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _settle, stop, None)
+        async with contextlib.AsyncExitStack() as stack:
+            worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
+            if self._config.zookeeper is not None:
+                self._membership = Membership(self._config, self._config.zookeeper)
+                stack.callback(self._membership.close)
+                await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
+            server = Server(loop, functools.partial(_settle, stop))
+            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake)
+            await stack.enter_async_context(_closing(store))
+            context = self._context(store)
+            port = await server.listen(Dispatcher(context), self._config.broker.host, self._config.port)
+            stack.push_async_callback(server.close)
+            url = BrokerUrl(self._config.broker.advertised_host or self._config.broker.host, port)
+            context.url = str(url)
+            if self._membership is not None:
+                stack.push_async_callback(asyncio.to_thread, self._membership.leave)  # first out
+                await asyncio.to_thread(self._membership.join, url, self._registrations(store))
+            on_ready(_ready_line(self._config, store, str(url)))
+            await self._tick_until(stop, server, store, loop, worker)
+
+    def _context(self, store: MessageStore) -> Context:
+        return Context(
+            config=self._config,
+            store=store,
+            topics=self._topics,
+            ids=MessageIds(self._config.broker_id, wall_clock_ms, store.transactions.state.time_ms),
+            timeouts=Timeouts(),
+            listener=self,
+            url="",  # until the port is known
+            version=VERSION_TEXT,
+        )
+
+    async def _tick_until(
+        self,
+        stop: "asyncio.Future[None]",
+        server: Server,
+        store: MessageStore,
+        loop: asyncio.AbstractEventLoop,
+        worker: ThreadPoolExecutor,
+    ) -> None:
+        while not stop.done():
+            await asyncio.wait([stop], timeout=TICK_S)
+            if not stop.done():
+                server.tick()
+                store.maybe_checkpoint(loop, worker)
+        await store.finish_checkpoint()
+        stop.result()
+
+    def topic_used(self, topic: str) -> None:
+        """A topic got its first message since the start (processors.context.TopicListener)."""
+        if self._membership is not None and (section := self._topics.find(topic)) is not None:
+            self._membership.topic_used(topic, topic_registration(section, section.partitions))
+
+    def _registrations(self, store: MessageStore) -> dict[str, TopicRegistration]:
+        """Every configured topic, and every topic that has messages."""
+        partitions = dict.fromkeys(self._topics.configured, 0)
+        for name in store.transactions.state.spans:
+            partitions[name.topic] = max(partitions.get(name.topic, 0), name.partition + 1)
+        closed = TopicConfig(accept_publish=False)  # on disk, but no longer configured: readable
+        return {
+            topic: topic_registration(self._topics.find(topic) or closed, count) for topic, count in partitions.items()
+        }
+
+
+@contextlib.asynccontextmanager
+async def _closing(store: MessageStore) -> AsyncIterator[None]:
+    """Close the store: with a last checkpoint after a clean stop, without one after a failure."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(StorageFailed):  # it was told: that is why we are here
+            store.close()
+        raise
+    try:
+        store.last_checkpoint()
+    finally:
+        store.close()
+
+
+def _settle(stop: "asyncio.Future[None]", error: StorageFailed | None) -> None:
+    """Tell `serve` to end, with an error or without; only the first word counts."""
+    if stop.done():
+        return
+    if error is None:
+        stop.set_result(None)
+    else:
+        stop.set_exception(error)
+
+
+def _ready_line(config: BrokerConfig, store: MessageStore, url: str) -> str:
+    recovered = store.transactions.recovered
+    in_doubt = len(store.transactions.transactions)
+    where = f", ZooKeeper {config.zookeeper}" if config.zookeeper else ", no ZooKeeper: clients need the URL"
+    risk = f" (a power cut may cost up to {config.flush.interval_ms} ms)" if config.flush.interval_ms else ""
+    return (
+        f"broker {config.broker_id} serves at {url}{where}; data {config.data}, flush {config.flush}{risk}; "
+        f"replayed {recovered.replayed_bytes} bytes, {in_doubt} branches in doubt"
+    )

@@ -1,0 +1,134 @@
+"""`metaq broker` and `metaq dev`."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from meta_broker.broker import run
+from meta_broker.config import BrokerConfig, TopicConfig, load
+from meta_broker.errors import ConfigError
+from zk.embedded import EmbeddedZooKeeper
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def _say(line: str) -> None:
+    click.echo(line)
+    sys.stdout.flush()
+
+
+_LOG_LEVEL = click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory of the journal; made when missing, held by one broker at a time.",
+)
+@click.option("--id", "broker_id", type=int, required=True, help="0 to 1023, unique in the cluster.")
+@click.option("--port", type=int, default=8123, show_default=True, help="0: any free one.")
+@click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="broker.toml. Without it: every topic name is allowed, with 4 partitions.",
+)
+@click.option(
+    "--flush",
+    metavar="sync|interval:MS",
+    help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
+)
+@_LOG_LEVEL
+def broker(
+    data: Path,
+    broker_id: int,
+    port: int,
+    zk: str | None,
+    config_path: Path | None,
+    flush: str | None,
+    log_level: str,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    It recovers its journal first, then opens the port, then registers in ZooKeeper; a clean stop leaves ZooKeeper
+    first. A disk that fails a write or an fsync ends it: nothing acknowledged is lost, restart it once the disk is
+    well.
+
+    \b
+    metaq broker --data /var/lib/metaq --id 0 --zk 127.0.0.1:2181 --config broker.toml
+    """
+    _log_to_stderr(log_level)
+    config = load(config_path, data=data, broker_id=broker_id, port=port, zookeeper=zk, flush=flush)
+    if config.flush.interval_ms:
+        click.echo(
+            f"warning: flush {config.flush}: a power cut may lose up to {config.flush.interval_ms} ms of "
+            f"acknowledged messages; a killed process loses none",
+            err=True,
+        )
+    run(config, _say)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("metaq-dev"),
+    show_default=True,
+    help="Directory for ZooKeeper and the journal; kept between runs.",
+)
+@click.option("--port", type=int, default=8123, show_default=True, help="The broker's; 0: any free one.")
+@click.option("--zk-port", type=int, default=2181, show_default=True, help="ZooKeeper's; 0: any free one.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:PARTITIONS]",
+    help="A topic to offer; may be given more than once. Other names are allowed too, with 4 partitions.",
+)
+@_LOG_LEVEL
+def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level: str) -> None:
+    """Run ZooKeeper and one broker for development, until Ctrl-C. Prints how to connect.
+
+    \b
+    metaq dev --topic orders:8
+    metaq produce orders --zk 127.0.0.1:2181
+    """
+    _log_to_stderr(log_level)
+    offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
+    with _zookeeper(data / "zookeeper", zk_port) as connect:
+        base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
+        config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
+
+        def ready(line: str) -> None:
+            _say(line)
+            _say("")
+            _say(f'  python:   Client("{connect}")')
+            _say(f"  produce:  metaq produce {next(reversed(offered))} --zk {connect}")
+            _say(f"  consume:  metaq consume {next(reversed(offered))} --zk {connect} --follow")
+            _say("  stop:     Ctrl-C")
+
+        run(config, ready)
+
+
+@contextlib.contextmanager
+def _zookeeper(data: Path, port: int) -> Iterator[str]:
+    with EmbeddedZooKeeper(data, port=port) as server:
+        yield server.connect
+
+
+def _topic(text: str) -> tuple[str, TopicConfig]:
+    name, colon, count = text.partition(":")
+    if colon and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 65_536):
+        raise ConfigError(f"--topic {text}: write NAME or NAME:PARTITIONS, with at least one partition")
+    return name, TopicConfig(partitions=int(count) if colon else 4)

@@ -1,0 +1,214 @@
+"""The broker's configuration: one frozen value, read from TOML, checked whole before anything starts."""
+
+import difflib
+import tomllib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from journal.group_commit import SYNC, FlushMode
+from journal.records import TOPIC_BYTES_MAX
+from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
+from meta_broker.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+BROKER_ID_MAX = 1023  # ten bits of a message id
+PARTITIONS_MAX = 65_536  # what readers of ZooKeeper accept
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[topics.NAME]` section; `*` in NAME stands for any characters."""
+
+    partitions: int = 1
+    accept_publish: bool = True
+    accept_subscribe: bool = True
+
+
+class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[broker]`. Bytes and times carry their unit in the name."""
+
+    cluster: str = "metaq"
+    host: str = "127.0.0.1"  # where to listen; the protocol has no authentication, so not everywhere by default
+    advertised_host: str | None = None  # what ZooKeeper tells clients; the host when absent
+    flush: str = "sync"
+    segment_bytes: int = 256 * MIB
+    transfer_bytes_max: int = 1 * MIB  # of one get
+    message_bytes_max: int = 2 * MIB  # data part of one message: what a genuine consumer can take
+    queued_bytes_max: int = 64 * MIB  # appended and not yet written; beyond, sockets are not read
+    unsent_bytes_max: int = 4 * MIB  # of answers to one connection; beyond, that connection is not read
+    checkpoint_bytes: int = 64 * MIB  # journal between two checkpoints: what recovery has to replay at most
+    checkpoint_seconds: float = 60.0
+    transaction_timeout_seconds_max: int = 60
+    tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
+    idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
+
+
+class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[zookeeper]`; the connect string comes from --zk."""
+
+    root: str = "/meta"
+    session_timeout_ms: int = 30_000
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    broker: BrokerSection = msgspec.field(default_factory=BrokerSection)
+    zookeeper: ZooKeeperSection = msgspec.field(default_factory=ZooKeeperSection)
+    topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything a broker is told. Build it with `load`, which says where a value came from when it is wrong."""
+
+    data: Path
+    broker_id: int
+    port: int
+    zookeeper: str | None = None  # connect string; None: no registration
+    broker: BrokerSection = field(default_factory=BrokerSection)
+    zookeeper_section: ZooKeeperSection = field(default_factory=ZooKeeperSection)
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    flush: FlushMode = SYNC
+    source: bytes = b""  # the file's bytes, as `stats config` shows them
+
+    @property
+    def checksum(self) -> int:
+        """Unsigned CRC-32 of the configuration file, as the ancestor publishes it."""
+        return zlib.crc32(self.source)
+
+
+DEFAULT_TOPICS: Mapping[str, TopicConfig] = {"*": TopicConfig(partitions=4)}
+
+
+def load(
+    path: Path | None,
+    *,
+    data: Path,
+    broker_id: int,
+    port: int,
+    zookeeper: str | None = None,
+    flush: str | None = None,
+) -> BrokerConfig:
+    """Read *path* (None: defaults, every topic allowed) and check everything, relations included.
+
+    Raises ConfigError, one line that names the file, the key and the remedy.
+    """
+    where = str(path) if path else "the command line"
+    source = _read(path) if path else b""
+    file = _parse(source, where) if path else _File(topics=dict(DEFAULT_TOPICS))
+    section = file.broker
+    _check_section(section, where)
+    _check_topics(file.topics, where)
+    if not 0 <= broker_id <= BROKER_ID_MAX:
+        raise ConfigError(f"--id {broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port}: a port is a number from 0 (any free one) to 65535")
+    try:
+        mode = FlushMode.parse(flush or section.flush)
+    except ValueError as error:
+        raise ConfigError(f"{'--flush' if flush else where + ': broker.flush'}: {error}") from error
+    return BrokerConfig(
+        data=data,
+        broker_id=broker_id,
+        port=port,
+        zookeeper=zookeeper,
+        broker=section,
+        zookeeper_section=file.zookeeper,
+        topics=file.topics,
+        flush=mode,
+        source=source,
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}: name a readable TOML file with --config") from error
+
+
+def _parse(source: bytes, where: str) -> _File:
+    try:
+        raw = tomllib.loads(source.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{where}: not TOML: {error}") from error
+    _check_names(raw, where)
+    try:
+        return msgspec.convert(raw, _File, strict=True)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at ")
+        key = place.strip("`").removeprefix("$.") or "the file"
+        raise ConfigError(f"{where}: {key}: {text[0].lower()}{text[1:]}") from error
+
+
+def _check_names(raw: dict[str, Any], where: str) -> None:
+    """Every unknown section and key, told with the nearest known one."""
+    _known(raw, _File.__struct_fields__, where, "")
+    for name, struct in (("broker", BrokerSection), ("zookeeper", ZooKeeperSection)):
+        if isinstance(raw.get(name), dict):
+            _known(raw[name], struct.__struct_fields__, where, f"{name}.")
+    topics = raw.get("topics")
+    for topic, section in topics.items() if isinstance(topics, dict) else ():
+        if isinstance(section, dict):
+            _known(section, TopicConfig.__struct_fields__, where, f"topics.{topic}.")
+
+
+def _known(section: dict[str, Any], known: tuple[str, ...], where: str, prefix: str) -> None:
+    for key in section:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+            remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {prefix}{key}: {remedy}")
+
+
+def _check_section(section: BrokerSection, where: str) -> None:
+    positive = (
+        "transfer_bytes_max",
+        "message_bytes_max",
+        "queued_bytes_max",
+        "unsent_bytes_max",
+        "checkpoint_bytes",
+        "checkpoint_seconds",
+        "transaction_timeout_seconds_max",
+        "idle_seconds_max",
+    )
+    for name in positive:
+        if getattr(section, name) <= 0:
+            raise ConfigError(f"{where}: broker.{name} is {getattr(section, name)}: it must be above 0")
+    if not SEGMENT_BYTES_MIN <= section.segment_bytes <= SEGMENT_BYTES_MAX or section.segment_bytes % 4096:
+        raise ConfigError(
+            f"{where}: broker.segment_bytes is {section.segment_bytes}: use a multiple of 4096 from "
+            f"{SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+        )
+    if section.message_bytes_max + 64 * KIB > section.segment_bytes:
+        raise ConfigError(
+            f"{where}: broker.message_bytes_max {section.message_bytes_max} does not fit into broker.segment_bytes "
+            f"{section.segment_bytes}: a message never spans segments, make one smaller or the other larger"
+        )
+    if not 0 < len(section.cluster.encode()) <= CLUSTER_BYTES_MAX:
+        raise ConfigError(f"{where}: broker.cluster {section.cluster!r} is not 1 to {CLUSTER_BYTES_MAX} bytes long")
+
+
+def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
+    if not topics:
+        raise ConfigError(f'{where}: no topic: add a section [topics.NAME], or [topics."*"] for every name')
+    for name, topic in topics.items():
+        if reason := why_not_a_topic(name):
+            raise ConfigError(f"{where}: topics.{name!r}: {reason}")
+        if not 1 <= topic.partitions <= PARTITIONS_MAX:
+            raise ConfigError(
+                f"{where}: topics.{name}.partitions is {topic.partitions}: use a number from 1 to {PARTITIONS_MAX}"
+            )
+
+
+def why_not_a_topic(name: str) -> str | None:
+    """Why *name* can be no topic's: it stands in command lines, file names and ZooKeeper paths. None if it can."""
+    if not name or len(name.encode()) > TOPIC_BYTES_MAX - 55:
+        return f"a topic name is 1 to {TOPIC_BYTES_MAX - 55} bytes long"
+    if name in (".", "..") or any(c == "/" or c.isspace() or not c.isprintable() for c in name):
+        return "a topic name holds no slash, white space or control character"
+    return None

@@ -1,0 +1,13 @@
+"""What stops a broker from starting or going on; each says what, where and what to do."""
+
+
+class BrokerError(Exception):
+    """Base of every error that the broker raises on purpose."""
+
+
+class ConfigError(BrokerError):
+    """The configuration cannot be used. Nothing was started."""
+
+
+class CannotListen(BrokerError):
+    """The address cannot be bound."""

@@ -1,0 +1,75 @@
+"""What every processor is given: the store and its neighbours, and its view of the asking connection."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from journal.transaction_store import Transaction
+from journal.xid import LocalKey
+from meta_broker.config import BrokerConfig
+from meta_broker.message_ids import MessageIds
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics
+from meta_broker.transactions.timeouts import Timeouts
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.status import Status
+
+
+class Peer(Protocol):
+    """A connection, as processors see it."""
+
+    local_transactions: dict[LocalKey, Transaction]
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the peer; dropped when it has gone."""
+
+    def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
+        """Queue *size* bytes in *buffers*, which are not copied."""
+
+    def quit(self) -> None:
+        """Close once everything queued is sent."""
+
+
+class TopicListener(Protocol):
+    """Who hears of topics that are used for the first time."""
+
+    def topic_used(self, topic: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What `stats` counts since the broker started."""
+
+    puts: int = 0
+    puts_failed: int = 0
+    gets: int = 0
+    gets_missed: int = 0
+    offsets: int = 0
+    begins: int = 0
+    xa_begins: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    connections: int = 0  # open now
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Shared by all processors of a broker. Loop thread only."""
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: Topics
+    ids: MessageIds
+    timeouts: Timeouts
+    listener: TopicListener
+    url: str  # meta://host:port, as error texts name this broker
+    version: str  # the answer to `version`
+    counters: Counters = field(default_factory=Counters)
+    started: float = field(default_factory=time.monotonic)
+
+    def answer_at_fence(self, peer: Peer, opaque: int, status: Status, message: bytes = b"") -> None:
+        """Answer once all that was appended so far is acknowledged.
+
+        For every answer that depends on a branch's state, refusals too: it must not tell what a crash could undo.
+        """
+        self.store.fence.after(self.store.journal.end, peer.send, encode_result(status, message, opaque))

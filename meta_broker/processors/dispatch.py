@@ -1,0 +1,46 @@
+"""From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
+
+from typing import assert_never
+
+from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.get import GetProcessor
+from meta_broker.processors.put import PutProcessor
+from meta_broker.processors.stats import StatsProcessor
+from meta_broker.processors.transaction import TransactionProcessor
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Get, OffsetQuery, Put, Quit, Request, Stats, Sync, Transaction, Version
+from meta_client.protocol.status import Status
+
+
+class Dispatcher:
+    """Every processor of a broker behind one call."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.transactions = TransactionProcessor(context)
+        self._put = PutProcessor(context).handle
+        self._get = GetProcessor(context)
+        self._stats = StatsProcessor(context)
+
+    def handle(self, request: Request, peer: Peer) -> None:
+        """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
+        match request:
+            case Put():
+                self._put(request, peer)
+            case Get():
+                self._get.handle(request, peer)
+            case Transaction():
+                self.transactions.handle(request, peer)
+            case OffsetQuery():
+                self._get.handle_offset(request, peer)
+            case Version():
+                peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
+            case Stats():
+                self._stats.handle(request, peer)
+            case Quit():
+                peer.quit()
+            case Sync():
+                text = b"this broker is no synchronous slave of the 1.4 kind"
+                peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
+            case _:
+                assert_never(request)

@@ -1,0 +1,127 @@
+"""stats: the broker in lines of `key value`, as text (spec 12.1)."""
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+
+from meta_broker.config import TopicConfig
+from meta_broker.processors.context import Context, Peer
+from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Stats
+from meta_client.protocol.status import Status
+
+_HELP = (
+    "*EMPTY* the broker: process, connections, commands, transactions, messages",
+    "help this list",
+    "topics partitions, messages and bytes of every topic",
+    "offsets first and end offset of every partition",
+    "realtime statistics of topics since the last reset (null: not kept)",
+    "reset reset the realtime statistics",
+    "config the configuration file as the broker read it",
+    "<topic> one topic",
+)
+_REALTIME = ("put", "get", "offset", "get_miss", "put_failed", "message_size")
+
+
+class StatsProcessor:
+    """Answers stats."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def handle(self, stats: Stats, peer: Peer) -> None:
+        if stats.item == "config":
+            peer.send(encode_result(Status.SUCCESS, self._context.config.source, stats.opaque))
+            return
+        lines = ["STATS", *self._lines(stats.item), "END", ""]
+        peer.send(encode_result(Status.SUCCESS, "\r\n".join(lines).encode(), stats.opaque))
+
+    def _lines(self, item: str) -> Iterable[str]:
+        match item:
+            case "":
+                return self._broker()
+            case "help":
+                return _HELP
+            case "topics":
+                return self._topics()
+            case "offsets":
+                return self._offsets()
+            case "realtime":
+                return [f"realtime_{name} null" for name in _REALTIME]
+            case "reset":
+                return ["reset ok"]
+            case topic:
+                return self._topic(topic)
+
+    def _broker(self) -> list[str]:
+        context = self._context
+        counters, store = context.counters, context.store
+        values: dict[str, object] = {
+            "pid": os.getpid(),
+            "broker_id": context.config.broker_id,
+            "port": context.url.rpartition(":")[2],
+            "uptime": int(time.monotonic() - context.started),
+            "version": context.version,
+            "slave": "false",
+            "curr_connections": counters.connections,
+            "threads": threading.active_count(),
+            "cmd_put": counters.puts,
+            "cmd_get": counters.gets,
+            "cmd_offset": counters.offsets,
+            "tx_begin": counters.begins,
+            "tx_xa_begin": counters.xa_begins,
+            "tx_commit": counters.commits,
+            "tx_rollback": counters.rollbacks,
+            "get_miss": counters.gets_missed,
+            "put_failed": counters.puts_failed,
+            "total_messages": sum(index.messages for index in store.indexes.by_name.values()),
+            "topics": len({name.topic for name in store.indexes.by_name}),
+            "config_checksum": context.config.checksum,
+        }
+        return [f"{key} {value}" for key, value in values.items()]
+
+    def _by_topic(self) -> dict[str, list[PartitionIndex]]:
+        topics: dict[str, list[PartitionIndex]] = {}
+        for name, index in sorted(self._context.store.indexes.by_name.items()):
+            topics.setdefault(name.topic, []).append(index)
+        return topics
+
+    def _topics(self) -> Iterable[str]:
+        with_data = self._by_topic()
+        for topic, indexes in with_data.items():
+            section = self._section(topic)
+            messages, size = sum(i.messages for i in indexes), sum(i.end - i.start for i in indexes)
+            yield (
+                f"{topic} partitions {max(section.partitions, len(indexes))} message_count {messages} "
+                f"message_bytes {size} accept_publish {_word(section.accept_publish)} "
+                f"accept_subscribe {_word(section.accept_subscribe)}"
+            )
+        for topic in sorted(self._context.topics.configured.keys() - with_data.keys()):
+            yield f"{topic} *Empty*"
+
+    def _offsets(self) -> Iterable[str]:
+        for name, index in sorted(self._context.store.indexes.by_name.items()):
+            yield f"{name.topic} part {name.partition} min_offset {index.start} max_offset {index.end}"
+
+    def _topic(self, topic: str) -> list[str]:
+        indexes = self._by_topic().get(topic, [])
+        section = self._context.topics.find(topic)
+        code = 0 if indexes else 1 if section is None else 2
+        return [
+            topic,
+            f"resultCode {code}",
+            f"partitions {max(section.partitions if section else 0, len(indexes))}",
+            f"message_count {sum(index.messages for index in indexes)}",
+            f"bytes {sum(index.end - index.start for index in indexes)}",
+            *(f"topic_realtime_{name} null" for name in _REALTIME[:-1]),
+            "topic_message_size null",
+        ]
+
+    def _section(self, topic: str) -> TopicConfig:
+        return self._context.topics.find(topic) or TopicConfig(accept_publish=False)
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -1,0 +1,115 @@
+"""transaction: the verbs of a branch's life (spec 2.3 to 2.7)."""
+
+import logging
+
+from journal.records import RollbackReason
+from journal.states import BranchNotStarted, XaCode, XaError
+from journal.transaction_store import Done, Transaction
+from journal.xid import BranchKey, LocalKey, XaKey
+from meta_broker.processors.context import Context, Peer
+from meta_client.protocol.answers import format_keys
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Transaction as TransactionRequest
+from meta_client.protocol.requests import TransactionVerb as Verb
+from meta_client.protocol.status import Status
+from meta_client.protocol.xa import format_xa_failure
+
+log = logging.getLogger(__name__)
+
+
+class TransactionProcessor:
+    """Answers transaction commands, and ends branches that nobody will end: timed out, or their connection gone."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = context.store.transactions
+
+    def handle(self, request: TransactionRequest, peer: Peer) -> None:
+        try:
+            self._handle(request, peer)
+        except XaError as error:
+            self._context.answer_at_fence(peer, request.opaque, Status.INTERNAL_ERROR, failure_text(error).encode())
+        if isinstance(request.key, LocalKey):
+            local = peer.local_transactions.get(request.key)
+            if local is not None and local.is_over:
+                del peer.local_transactions[request.key]
+
+    def _handle(self, request: TransactionRequest, peer: Peer) -> None:
+        match request.verb:
+            case Verb.BEGIN:
+                self._begin(request, peer)
+            case Verb.END:
+                pass  # only the client's association ended; it has no answer
+            case Verb.PREPARE:
+                vote, lsn = self._store.prepare(self._find(request.key, peer))
+                answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
+                self._context.store.fence.after(lsn, peer.send, answer)
+            case Verb.COMMIT_ONE_PHASE | Verb.COMMIT_TWO_PHASE:
+                one_phase = request.verb is Verb.COMMIT_ONE_PHASE
+                done = self._store.commit(self._find(request.key, peer), one_phase=one_phase)
+                self._context.counters.commits += 1
+                self._context.store.fence.after(done.lsn, self._acknowledge, done, peer, request.opaque)
+            case Verb.ROLLBACK:
+                lsn = self._store.rollback(self._find(request.key, peer))
+                self._context.counters.rollbacks += 1
+                self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
+            case Verb.FORGET:
+                if not isinstance(request.key, XaKey):
+                    raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
+                peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
+            case Verb.RECOVER:
+                found = self._store.recover(request.qualifier)
+                keys = format_keys(transaction.key for transaction in found)
+                self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
+
+    def _acknowledge(self, done: Done, peer: Peer, opaque: int) -> None:
+        self._context.store.publish(done.publications)
+        peer.send(encode_result(Status.SUCCESS, b"", opaque))
+
+    def _begin(self, request: TransactionRequest, peer: Peer) -> None:
+        key, counters = request.key, self._context.counters
+        if key is None:
+            raise XaError(XaCode.XAER_INVAL, "null is no transaction to begin")
+        seconds = min(request.timeout_seconds or 0, self._context.config.broker.transaction_timeout_seconds_max)
+        live = peer.local_transactions.get(key) if isinstance(key, LocalKey) else self._store.transactions.get(key)
+        if live is None or live.is_over:
+            transaction = self._store.begin(key, seconds * 1000)
+            if isinstance(key, LocalKey):
+                peer.local_transactions[key] = transaction
+            if transaction.timeout_ms:
+                self._context.timeouts.add(transaction)
+            counters.begins += 1
+            counters.xa_begins += isinstance(key, XaKey)
+        peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
+
+    def _find(self, key: BranchKey | None, peer: Peer) -> Transaction:
+        if isinstance(key, XaKey):
+            return self._store.find(key)
+        if key is None:
+            raise XaError(XaCode.XAER_INVAL, "null is no transaction")
+        transaction = peer.local_transactions.get(key)
+        if transaction is None or transaction.is_over:
+            raise BranchNotStarted(key)
+        return transaction
+
+    def peer_gone(self, peer: Peer) -> None:
+        """Roll back the local transactions of a connection that ended; XA branches stay (spec 2.9)."""
+        for transaction in peer.local_transactions.values():
+            if not transaction.is_over:
+                self._store.rollback(transaction, RollbackReason.DISCONNECTED)
+                self._context.counters.rollbacks += 1
+        peer.local_transactions.clear()
+
+    def expire(self, now_ms: int) -> None:
+        """Roll back what has run out of time."""
+        for transaction in self._context.timeouts.expired(now_ms):
+            self._store.rollback(transaction, RollbackReason.TIMED_OUT)
+            self._context.counters.rollbacks += 1
+            log.info("branch timed out key=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
+
+
+def failure_text(error: XaError) -> str:
+    """The text of a 500 that refuses a verb: the XAException form, but for an unknown local transaction."""
+    if isinstance(error, BranchNotStarted) and isinstance(error.key, LocalKey):
+        return error.text
+    return format_xa_failure(error.code, error.text)

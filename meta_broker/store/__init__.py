@@ -1,0 +1,4 @@
+"""What a broker stores: topics, partition indexes over the journal, and the message store that owns both.
+
+Read: topics (pure), index_entry (pure) -> partition_index -> message_store.
+"""

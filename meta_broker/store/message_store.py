@@ -1,0 +1,189 @@
+"""Every partition of a broker over its one journal: put, read, transactions, checkpoints.
+
+The shell around `JournalTransactionStore`: it keeps the partition indexes, holds publications back until the
+fence has passed them, and runs checkpoints. Loop thread only, but for the two functions a worker runs.
+"""
+
+import asyncio
+import logging
+import time
+import urllib.parse
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from journal.checkpoint import Checkpoint, PartitionMark
+from journal.errors import JournalError
+from journal.fence import Fence
+from journal.fold import Publication
+from journal.journal import JournalConfig
+from journal.records import PartitionName
+from journal.segments import Identity
+from journal.storage import DirectoryStorage
+from journal.transaction_store import JournalTransactionStore
+from meta_broker.config import BrokerConfig
+from meta_broker.store.partition_index import PartitionIndex, Spill
+
+log = logging.getLogger(__name__)
+
+IDLE_BYTES = 128  # a checkpoint's own record: nothing happened since that needs another checkpoint
+COPIED_PLACES_MIN = 16  # more runs than this are joined into one buffer: cheaper than an iovec each
+
+
+class Indexes:
+    """The partition indexes of a data directory. A journal's PublicationSink."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.by_name: dict[PartitionName, PartitionIndex] = {}
+
+    def of(self, name: PartitionName) -> PartitionIndex:
+        """The partition's index; made on first use."""
+        if (index := self.by_name.get(name)) is None:
+            file = f"{urllib.parse.quote(name.topic, safe='')}-{name.partition}.index"
+            index = self.by_name[name] = PartitionIndex(self._directory / file)
+        return index
+
+    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
+        """As a checkpoint knew them; returns the partitions whose index must be rebuilt."""
+        names = [PartitionName(mark.topic, mark.partition) for mark in marks]
+        return {
+            name
+            for name, mark in zip(names, marks, strict=True)
+            if not self.of(name).restore(mark.start, mark.end, mark.index)
+        }
+
+    def publish(self, publication: Publication) -> None:
+        self.of(publication.name).publish(publication)
+
+
+class MessageStore:
+    """One broker's messages. Open it with `MessageStore.open`."""
+
+    def __init__(
+        self,
+        storage: DirectoryStorage,
+        transactions: JournalTransactionStore,
+        indexes: Indexes,
+        config: BrokerConfig,
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self.transactions = transactions
+        self.journal = transactions.journal
+        self.indexes = indexes
+        self.fence = Fence(self.journal.acknowledged_here)
+        self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
+        self._checkpoint: asyncio.Task[None] | None = None
+
+    @classmethod
+    def open(cls, config: BrokerConfig, version: str, on_progress: Callable[[], None]) -> "MessageStore":
+        """Lock the data directory and recover it. Raises JournalError of any kind; leaves nothing open then.
+
+        *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
+        """
+        storage = DirectoryStorage.open_for_writing(config.data)
+        try:
+            indexes = Indexes(config.data / "index")
+            (config.data / "index").mkdir(exist_ok=True)
+            transactions = JournalTransactionStore.open(
+                storage,
+                Identity(config.broker.cluster, config.broker_id),
+                JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
+                version=version,
+                sink=indexes,
+                on_progress=on_progress,
+            )
+        except BaseException:
+            storage.close()
+            raise
+        return cls(storage, transactions, indexes, config)
+
+    def publish(self, publications: list[Publication]) -> None:
+        """Make acknowledged runs visible. Called at the fence only."""
+        for publication in publications:
+            self.indexes.publish(publication)
+
+    def advance(self) -> None:
+        """The writer made progress: run what the fence has passed. Raises StorageFailed once the journal failed."""
+        if self.journal.failure is not None:
+            raise self.journal.failure
+        self.fence.advance(self.journal.acknowledged_here)
+
+    def read(self, index: PartitionIndex, offset: int, bytes_max: int) -> tuple[int, list[memoryview | bytes]]:
+        """Message frames from *offset* on: how many bytes, and the buffers to send. Offsets as in `places`."""
+        places = list(index.places(offset, bytes_max))
+        buffers: list[memoryview | bytes] = [self.journal.slice(lsn, size) for lsn, size in places]
+        if len(buffers) > COPIED_PLACES_MIN:
+            buffers = [b"".join(buffers)]
+        return sum(size for _, size in places), buffers
+
+    # -- checkpoints ------------------------------------------------------------------------------------------
+
+    def maybe_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        """Begin a checkpoint if one is due and none is running."""
+        written = self.journal.end - self.transactions.checkpoint_lsn
+        overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
+        if self._checkpoint is None and (overdue or written >= self._config.broker.checkpoint_bytes):
+            self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
+            self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
+            self._checkpoint.add_done_callback(self._checkpoint_ended)
+
+    def _checkpoint_ended(self, task: asyncio.Task[None]) -> None:
+        self._checkpoint = None
+        if not task.cancelled() and isinstance(error := task.exception(), JournalError):
+            # The journal itself is well, or `advance` would say so: recovery has more to replay, no more.
+            log.error("checkpoint failed error=%s", error)
+
+    async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        checkpoint = self.transactions.snapshot()
+        # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
+        # at the fence, nor more. The fence passes here at that moment.
+        reached = loop.create_future()
+        self.fence.after(checkpoint.lsn, _collect, reached, self)
+        spills: dict[PartitionName, Spill | None] = await reached
+        marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
+        await loop.run_in_executor(worker, self._write_spills, spills)
+        number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, marks)
+        self._adopt(checkpoint, number, spills)
+
+    def _spills(self) -> dict[PartitionName, Spill | None]:
+        return {name: index.spill() for name, index in self.indexes.by_name.items()}
+
+    def _write_spills(self, spills: dict[PartitionName, Spill | None]) -> None:
+        for name, spill in spills.items():
+            if spill is not None:
+                self.indexes.by_name[name].write(spill)
+
+    def _adopt(self, checkpoint: Checkpoint, number: int, spills: dict[PartitionName, Spill | None]) -> None:
+        for name, spill in spills.items():
+            if spill is not None:
+                self.indexes.by_name[name].filed(spill)
+        self.transactions.note_checkpoint(number, checkpoint)
+        log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
+
+    def last_checkpoint(self) -> None:
+        """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`."""
+        self.journal.wait_flushed(self.journal.end)
+        self.advance()
+        checkpoint, spills = self.transactions.snapshot(), self._spills()
+        marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
+        self._write_spills(spills)
+        self._adopt(checkpoint, self.transactions.write_checkpoint(checkpoint, marks), spills)
+
+    async def finish_checkpoint(self) -> None:
+        """Wait for a checkpoint that is being written, if any."""
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+
+    def close(self) -> None:
+        """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if it had failed."""
+        try:
+            self.transactions.close()
+        finally:
+            self._storage.close()
+
+
+def _collect(reached: "asyncio.Future[dict[PartitionName, Spill | None]]", store: MessageStore) -> None:
+    if not reached.cancelled():
+        reached.set_result(store._spills())

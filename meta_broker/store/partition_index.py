@@ -1,0 +1,167 @@
+"""One partition's index: from offset to place in the journal, an entry a run. Derived data.
+
+Entries are 32 bytes, little-endian: offset, LSN of the first frame, milliseconds, bytes, messages. Those up to
+the newest checkpoint stand in a file, the tail in memory; a checkpoint names how many entries of the file it
+covers and their CRC-32, and what is lost or damaged is rebuilt from the journal.
+"""
+
+import mmap
+import os
+import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from journal.checkpoint import IndexMark
+from journal.errors import StorageFailed
+from journal.fold import Publication
+
+ENTRY = struct.Struct("<QQQII")
+ENTRY_BYTES = ENTRY.size
+_FIRST = struct.Struct("<Q")
+assert ENTRY_BYTES == 32
+
+
+class Place(NamedTuple):
+    """Bytes of message frames in the journal."""
+
+    lsn: int
+    bytes: int
+
+
+class Spill(NamedTuple):
+    """What a checkpoint adds to an index file: *data* from entry *first* on."""
+
+    first: int
+    data: bytes
+
+
+class PartitionIndex:
+    """The published messages of one partition, [start, end). Loop thread only, but for `write`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._filed: bytes | mmap.mmap = b""  # the file, mapped
+        self._filed_bytes = 0  # of it, what a checkpoint covers
+        self._filed_crc = 0
+        self._tail = bytearray()  # published since
+        self.start = 0
+        self.end = 0  # first offset that is not published: the log end that consumers see
+        self.messages = 0  # published since the broker started: what stats counts
+        self._last_read = 0  # entry where the last read ended: readers mostly go on from there
+
+    def __len__(self) -> int:
+        return (self._filed_bytes + len(self._tail)) // ENTRY_BYTES
+
+    def restore(self, start: int, end: int, mark: IndexMark | None) -> bool:
+        """Go back to what a checkpoint knew. False when the file is lost or damaged: the index is then empty."""
+        self.start, self.end = start, start
+        self._tail.clear()
+        self._filed, self._filed_bytes, self._filed_crc = b"", 0, 0
+        if start == end:
+            return True
+        if mark is None:
+            return False
+        size = mark.entries * ENTRY_BYTES
+        filed = self._map(size)
+        if filed is None or zlib.crc32(memoryview(filed)[:size]) != mark.crc:
+            return False
+        offset, _, _, run_bytes, _ = ENTRY.unpack_from(filed, size - ENTRY_BYTES)
+        if offset + run_bytes != end:
+            return False
+        self._filed, self._filed_bytes, self._filed_crc, self.end = filed, size, mark.crc, end
+        return True
+
+    def _map(self, size: int) -> mmap.mmap | None:
+        """The file, mapped; None if there is none that holds *size* bytes."""
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
+        finally:
+            os.close(fd)
+
+    def publish(self, publication: Publication) -> None:
+        """Add a run at the end. Publishing what is there already changes nothing."""
+        _, base, run = publication
+        if base + run.bytes <= self.end:
+            return
+        assert base == self.end
+        self._tail += ENTRY.pack(base, run.lsn, run.time_ms, run.bytes, run.messages)
+        self.end = base + run.bytes
+        self.messages += run.messages
+
+    def places(self, offset: int, bytes_max: int) -> Iterator[Place]:
+        """Where the bytes [offset, offset + bytes_max) are, cut at the end. *offset* must be in [start, end)."""
+        assert self.start <= offset < self.end
+        entry = self._find(offset)
+        count = len(self)
+        while bytes_max > 0 and entry < count:
+            base, lsn, _, size, _ = self._entry(entry)
+            skip = offset - base
+            wanted = min(size - skip, bytes_max)
+            yield Place(lsn + skip, wanted)
+            bytes_max -= wanted
+            offset += wanted
+            entry += 1
+        self._last_read = entry if entry < count and self._offset(entry) == offset else entry - 1
+
+    def nearest(self, offset: int) -> int:
+        """Where reading can begin near *offset*: the start of the run it lies in, or the nearer end (spec 4.9)."""
+        if offset < self.start:
+            return self.start
+        return self.end if offset >= self.end else self._offset(self._find(offset))
+
+    def spill(self) -> Spill | None:
+        """What the file lacks, if anything; `filed` says that it was written."""
+        if not self._tail:
+            return None
+        return Spill(self._filed_bytes // ENTRY_BYTES, bytes(self._tail))
+
+    def write(self, spill: Spill) -> None:
+        """Add *spill* to the file; durable on return. A worker thread's job. Raises StorageFailed."""
+        try:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(fd, spill.data, spill.first * ENTRY_BYTES)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: {error.strerror}") from error
+
+    def mark_after(self, spill: Spill | None) -> IndexMark:
+        """What a checkpoint says of the file once *spill* is in it."""
+        data = spill.data if spill else b""
+        return IndexMark(entries=(self._filed_bytes + len(data)) // ENTRY_BYTES, crc=zlib.crc32(data, self._filed_crc))
+
+    def filed(self, spill: Spill) -> None:
+        """*spill* is durable in the file: the tail begins after it."""
+        filed = self._map(self._filed_bytes + len(spill.data))
+        if filed is None:
+            return  # somebody took the file away: the entries stay in memory, and a restart rebuilds it
+        self._filed, self._filed_bytes = filed, len(filed)
+        self._filed_crc = zlib.crc32(spill.data, self._filed_crc)
+        del self._tail[: len(spill.data)]
+
+    def _find(self, offset: int) -> int:
+        hint = self._last_read
+        if hint < len(self) and self._offset(hint) == offset:
+            return hint
+        return bisect_right(range(len(self)), offset, key=self._offset) - 1
+
+    def _offset(self, entry: int) -> int:
+        position = entry * ENTRY_BYTES
+        if position < self._filed_bytes:
+            return int(_FIRST.unpack_from(self._filed, position)[0])
+        return int(_FIRST.unpack_from(self._tail, position - self._filed_bytes)[0])
+
+    def _entry(self, entry: int) -> tuple[int, int, int, int, int]:
+        position = entry * ENTRY_BYTES
+        if position < self._filed_bytes:
+            return ENTRY.unpack_from(self._filed, position)
+        return ENTRY.unpack_from(self._tail, position - self._filed_bytes)

@@ -1,0 +1,8 @@
+"""What this broker says it is."""
+
+from importlib.metadata import version
+
+from meta_client.protocol.version import version_text
+
+PRODUCT_VERSION = version("metaq")
+VERSION_TEXT = version_text(PRODUCT_VERSION)
