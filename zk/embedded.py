@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zk.embedded_config import JAR_PATTERNS, server_command, server_config
+from zk.embedded_config import JAR_PATTERNS, explain_log, server_command, server_config
 from zk.errors import EmbeddedZooKeeperFailed
 from zk.java import java_home
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
 STOP_TIMEOUT_S = 10
 PORT_ATTEMPTS = 5  # a free port can be taken between our asking for it and the server's binding it
-LOG_TAIL_BYTES = 2_000
+LOG_TAIL_BYTES = 16_384
 
 # Runs in the child before Java replaces it: ask the kernel to kill us when the parent dies, however it dies.
 # Not a preexec_fn: that one runs between fork and exec in a process whose other threads may hold any lock.
@@ -178,6 +178,11 @@ class EmbeddedZooKeeper:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if (code := self._process.poll()) is not None:
+                if self._port_was_taken():
+                    raise EmbeddedZooKeeperFailed(
+                        f"port {port} on 127.0.0.1 is taken, perhaps by another ZooKeeper: "
+                        "stop what listens there, or choose another with --port"
+                    )
                 raise EmbeddedZooKeeperFailed(
                     f"ZooKeeper on 127.0.0.1:{port} ended with code {code} while starting; "
                     f"the end of {self._log}: {self._log_tail()}"
@@ -191,8 +196,7 @@ class EmbeddedZooKeeper:
         )
 
     def _log_tail(self) -> str:
-        text = self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
-        return " | ".join(line.strip() for line in text.splitlines() if line.strip()) or "(empty)"
+        return explain_log(self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace"))
 
     def _port_was_taken(self) -> bool:
         return self._log.exists() and b"BindException" in self._log.read_bytes()

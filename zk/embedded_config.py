@@ -1,5 +1,6 @@
 """The embedded server's configuration and command line, as text. Pure."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ LOG_PREALLOCATED_KIB = 4_096  # the default, 64 MiB, is for disks of a real ense
 # The jars ZooKeeper needs of the three hundred that Spark ships: with all on the class path it takes twice
 # the time to start and half as much memory again.
 JAR_PATTERNS = ("zookeeper*", "slf4j-api*", "log4j*", "netty*", "metrics-core*", "snappy-java*")
+LOG_LINES_MAX = 4  # of a failed start, quoted in its error
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -52,6 +54,13 @@ def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
         MAIN_CLASS,
         str(config),
     ]
+
+
+def explain_log(text: str) -> str:
+    """What the end of a server's log says went wrong, on one line and without stack frames."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if " ERROR " in line or re.match(r"[\w.$]+(Exception|Error)\b", line)]
+    return " | ".join((told or lines)[-LOG_LINES_MAX:]) or "(empty)"
 
 
 def _escaped(path: Path) -> str:

