@@ -112,12 +112,12 @@ class GroupCommit:
                 raise self.failure
             if self._closing:
                 raise JournalClosed("the journal is closed")
+            idle = not self._queue  # before a PAD stands in it
             lsn = self.end
             if lsn + size > self._segment_end:
                 lsn = self._next_segment(time_ms)
             self.end = Lsn(lsn + size)
             self.queued_bytes += size
-            idle = not self._queue
             self._queue.append(_Item(kind, meta, body, body_bytes, lsn, time_ms))
             if idle:
                 self._wakeup.notify()
