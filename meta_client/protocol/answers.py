@@ -1,0 +1,81 @@
+"""The result texts that a client reads, both ways (spec 1.4.4); every other text is for people alone.
+
+The parsers raise RemoteProtocolError: a broker that answers 200 with another text breaks the protocol.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from journal.xid import BranchKey, parse_key
+from meta_client.protocol.errors import RemoteProtocolError
+from meta_client.protocol.integers import int32, int64
+from meta_client.protocol.xa import XaCode
+
+_QUOTED_MAX = 80
+
+
+class PutPlace(NamedTuple):
+    """Where a message went. The offset is None (-1 on the wire) until its branch commits."""
+
+    message_id: int
+    partition: int
+    offset: int | None
+
+
+def format_put_place(place: PutPlace) -> bytes:
+    """The text of a put's 200."""
+    return b"%d %d %d" % (place.message_id, place.partition, -1 if place.offset is None else place.offset)
+
+
+def parse_put_place(message: bytes) -> PutPlace:
+    """Read the three numbers of a put's 200."""
+    try:
+        message_id, partition, offset = message.split(b" ")
+        place = PutPlace(int64(message_id), int32(partition), int64(offset))
+    except ValueError as error:
+        raise _malformed("a put's answer", message, error) from error
+    if place.offset is not None and place.offset < -1:
+        raise _malformed("a put's answer", message, ValueError("the offset is negative"))
+    return place._replace(offset=None) if place.offset == -1 else place
+
+
+def parse_offset(message: bytes) -> int:
+    """Read the decimal of an offset query's 200."""
+    try:
+        return int64(message)
+    except ValueError as error:
+        raise _malformed("an offset", message, error) from error
+
+
+def parse_vote(message: bytes) -> XaCode:
+    """Read the vote of a PREPARE's 200: XA_OK, or XA_RDONLY for a branch that needs no commit."""
+    if message == b"0":
+        return XaCode.XA_OK
+    if message == b"3":
+        return XaCode.XA_RDONLY
+    raise _malformed("a vote", message, ValueError("neither 0 nor 3"))
+
+
+def format_vote(vote: XaCode) -> bytes:
+    """The text of a PREPARE's 200."""
+    assert vote in (XaCode.XA_OK, XaCode.XA_RDONLY)
+    return b"%d" % vote
+
+
+def format_keys(keys: Iterable[BranchKey]) -> bytes:
+    """The text of a RECOVER's 200: nothing but keys, no line break after the last one."""
+    return "\r\n".join(map(str, keys)).encode()
+
+
+def parse_keys(message: bytes) -> list[BranchKey]:
+    """Read the keys of a RECOVER's 200, in the broker's order. White space alone means none."""
+    if not message.strip():
+        return []
+    try:
+        return [parse_key(line) for line in message.decode().split("\r\n")]
+    except ValueError as error:
+        raise _malformed("a list of transaction keys", message, error) from error
+
+
+def _malformed(what: str, message: bytes, error: ValueError) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{message[:_QUOTED_MAX]!r} is not {what}: {error}")

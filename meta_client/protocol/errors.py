@@ -1,0 +1,120 @@
+"""What can go wrong between a client and a broker, one class for each thing that a caller does about it.
+
+LocalProtocolError: fix the calling code. RemoteProtocolError: close the connection. InvalidMessage: skip the
+bytes or report them. RemoteError: the broker refused, and its subclass says what to do next.
+"""
+
+from typing import ClassVar
+
+from meta_client.protocol.integers import int64
+from meta_client.protocol.responses import Result
+from meta_client.protocol.status import Status
+from meta_client.protocol.xa import XaFailure, parse_xa_failure
+
+_TEXT_CHARACTERS_MAX = 1000  # a broker's text goes into one line of an error; `text` keeps all of it
+
+
+class MetaError(Exception):
+    """Base of every error that the client raises on purpose."""
+
+
+class ProtocolError(MetaError):
+    """The rules of the wire were broken, by us or by the peer."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to send what has no form on the wire. Nothing was sent; the connection is still good."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that can never be a command. The connection must be closed without an answer."""
+
+
+class InvalidMessage(MetaError):
+    """Stored bytes that are no message: the frame at *offset* is broken.
+
+    `next_offset` is where the next frame begins if this one's length can be trusted, else None.
+    """
+
+    def __init__(self, offset: int, reason: str, next_offset: int | None = None) -> None:
+        super().__init__(f"invalid message at offset {offset}: {reason}")
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class RemoteError(MetaError):
+    """The broker answered with a status other than 200. Statuses without a class of their own come as this one."""
+
+    by_status: ClassVar[dict[int, type["RemoteError"]]] = {}
+
+    def __init_subclass__(cls, *, status: Status | None = None) -> None:
+        if status is not None:
+            cls.by_status[status] = cls
+
+    def __init__(self, status: int, text: str, context: str) -> None:
+        """*text* is the broker's; *context* says what was asked of whom, as in "get orders/0-3 from meta://b:8123"."""
+        super().__init__(f"{context}: status {status}: {_one_line(text) or 'the broker gave no reason'}")
+        self.status = status
+        self.text = text
+        self.context = context
+
+
+class BadRequest(RemoteError, status=Status.BAD_REQUEST):
+    """The request makes no sense to the broker: don't repeat it."""
+
+
+class Forbidden(RemoteError, status=Status.FORBIDDEN):
+    """An operator closed the partition: use another one, or wait until it is opened."""
+
+
+class NotFound(RemoteError, status=Status.NOT_FOUND):
+    """No such partition, or nothing at this offset yet: ask again later."""
+
+
+class Moved(RemoteError):
+    """The offset is not stored (any more): get again from `offset`."""
+
+    def __init__(self, status: int, text: str, context: str, offset: int) -> None:
+        super().__init__(status, text, context)
+        self.offset = offset
+
+
+class InternalError(RemoteError, status=Status.INTERNAL_ERROR):
+    """The broker could not do it; its text says why."""
+
+
+class Unavailable(RemoteError, status=Status.UNAVAILABLE):
+    """The broker does not serve this command, or is too busy now: ask later, or ask another broker."""
+
+
+class XaError(RemoteError):
+    """A transaction command was refused with an XA code: a 500 whose text has the `XAException:` form."""
+
+    def __init__(self, status: int, text: str, context: str, failure: XaFailure) -> None:
+        super().__init__(status, text, context)
+        self.code = failure.code  # compares equal to the XaCode of that number, if there is one
+        self.reason = failure.text
+
+
+def raise_for(result: Result, context: str) -> None:
+    """Return if *result* is a success, else raise the RemoteError that its status and text name.
+
+    Raises RemoteProtocolError for a 301 without an offset.
+    """
+    status, text = result.status, result.text
+    if status == Status.SUCCESS:
+        return
+    if status == Status.MOVED:
+        try:
+            offset = int64(result.message)
+        except ValueError as error:
+            raise RemoteProtocolError(f"{context}: a 301 must name an offset: {error}") from error
+        raise Moved(status, text, context, offset)
+    if status == Status.INTERNAL_ERROR and (failure := parse_xa_failure(text)) is not None:
+        raise XaError(status, text, context, failure)
+    raise RemoteError.by_status.get(status, RemoteError)(status, text, context)
+
+
+def _one_line(text: str) -> str:
+    """*text* without line breaks, control characters and excess: it may be a stranger's."""
+    return "".join(c if c.isprintable() else " " for c in text[:_TEXT_CHARACTERS_MAX]).strip()

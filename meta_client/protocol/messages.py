@@ -1,0 +1,117 @@
+"""Message frames: how messages stand in a partition and in the body of a value (spec 3).
+
+Big-endian, packed back to back, no padding:
+
+    | length L: int32 | crc31 of the data part: int32 | message id: int64 | flag: int32 | data part: L bytes |
+
+The data part is what a put carries as its body. With flag bit 0 set it begins with an attribute block,
+`| A: int32 | A bytes of UTF-8 |`; the payload follows. The checksum covers the data part, nothing else.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
+
+from meta_client.protocol.checksum import CRC31_MASK, crc31
+from meta_client.protocol.errors import InvalidMessage, LocalProtocolError
+
+HEADER = struct.Struct(">iiqi")
+HEADER_BYTES = HEADER.size
+DATA_BYTES_MAX = 2 * 1024 * 1024  # what a genuine consumer takes (spec 1.8)
+FLAG_ATTRIBUTE = 1
+
+_ATTRIBUTE_LENGTH = struct.Struct(">i")
+
+
+@dataclass(slots=True)  # not frozen: a consumer makes one a message, and freezing triples the price (requests.py)
+class Message:
+    """A stored message. Ids are any int64, neither ordered nor unique for ever (spec 3.4)."""
+
+    id: int
+    flag: int
+    attribute: str | None
+    payload: bytes
+
+
+def encode_body(payload: bytes, attribute: str | None = None) -> tuple[int, bytes]:
+    """The flag and the put body (the data part) of a message. An empty attribute is one; None is none.
+
+    Raises LocalProtocolError for an attribute without a UTF-8 form.
+    """
+    if attribute is None:
+        return 0, payload
+    try:
+        encoded = attribute.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"attribute {attribute[:40]!r} has no UTF-8 form: {error.reason}") from error
+    return FLAG_ATTRIBUTE, _ATTRIBUTE_LENGTH.pack(len(encoded)) + encoded + payload
+
+
+def decode_body(flag: int, body: bytes) -> tuple[str | None, bytes]:
+    """The attribute and the payload of a data part. Raises ValueError if its attribute block doesn't fit in it.
+
+    An attribute that is not UTF-8 shows U+FFFD, as in the Java client: no broker checks it, and one producer's
+    bad attribute must not stop a consumer for good.
+    """
+    if not flag & FLAG_ATTRIBUTE:
+        return None, body
+    start = _ATTRIBUTE_LENGTH.size
+    if len(body) < start:
+        raise ValueError(f"a data part of {len(body)} bytes has no room for an attribute's length")
+    (length,) = _ATTRIBUTE_LENGTH.unpack_from(body)
+    if not 0 <= length <= len(body) - start:
+        raise ValueError(f"attribute length {length} is outside [0, {len(body) - start}]")
+    return body[start : start + length].decode(errors="replace"), body[start + length :]
+
+
+def encode_frame(message_id: int, flag: int, body: bytes) -> bytes:
+    """One whole frame. *body* is copied once."""
+    return frame_header(message_id, flag, len(body), crc31(body)) + body
+
+
+def frame_header(message_id: int, flag: int, body_bytes: int, checksum: int) -> bytes:
+    """The 20 bytes before a data part whose crc31 is already known."""
+    return HEADER.pack(body_bytes, checksum, message_id, flag)
+
+
+def iter_frames(
+    buffer: bytes | bytearray | memoryview,
+    base_offset: int = 0,
+    *,
+    verify_checksums: bool = True,
+    data_bytes_max: int = DATA_BYTES_MAX,
+) -> Iterator[tuple[int, int, Message]]:
+    """Yield (offset, next offset, message) for every frame that is whole; the cut-off tail is left (spec 3.6).
+
+    *base_offset* is the offset of the buffer's first byte. Reading goes on at the last next offset.
+    Raises InvalidMessage at a broken frame, after the sound ones before it. Without *verify_checksums* flipped
+    bits in a data part pass: only for bytes that were verified before.
+    """
+    view = buffer if isinstance(buffer, bytes) else memoryview(buffer)
+    unpack_header = HEADER.unpack_from
+    end = len(view)
+    start = 0
+    while start + HEADER_BYTES <= end:
+        length, checksum, message_id, flag = unpack_header(view, start)
+        if not 0 <= length <= data_bytes_max:
+            reason = f"length {length} is outside [0, {data_bytes_max}]"
+            raise InvalidMessage(base_offset + start, reason)
+        data_start = start + HEADER_BYTES
+        frame_end = data_start + length
+        if frame_end > end:
+            return
+        payload = bytes(view[data_start:frame_end])  # of a bytes object: one copy, the slice
+        if verify_checksums and crc32(payload) & CRC31_MASK != checksum:
+            reason = f"checksum {checksum} stored, {crc31(payload)} found"
+            raise InvalidMessage(base_offset + start, reason)
+        attribute = None
+        if flag & FLAG_ATTRIBUTE:
+            try:
+                attribute, payload = decode_body(flag, payload)
+            except ValueError as error:
+                # The length is as good as the checksum says; without one there is nothing to trust it by.
+                next_offset = base_offset + frame_end if verify_checksums else None
+                raise InvalidMessage(base_offset + start, str(error), next_offset) from error
+        yield base_offset + start, base_offset + frame_end, Message(message_id, flag, attribute, payload)
+        start = frame_end

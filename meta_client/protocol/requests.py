@@ -1,0 +1,114 @@
+"""Requests: what a client, or a master towards its slave, asks of a broker (spec 1.3 and 2.2).
+
+Every request but Quit carries an opaque, an int32 that the response repeats (spec 1.2). Java clients count it
+up from -2147483648, so negative ones are the norm. Line forms: PROTOCOL.md.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from journal.xid import BranchKey
+from meta_client.protocol.integers import INT32_MAX
+
+OPAQUE_ABSENT = INT32_MAX  # assumed, and used in the response, when stats or version came without one
+PARTITION_ANY = -1  # in a plain put: the broker chooses
+OFFSET_END = 2**63 - 1  # in a get: answered by 301 with the end offset
+
+
+# The commands with a body are not frozen: a frozen dataclass takes 0.8 µs to create, this one 0.2 µs, and a put
+# is what a broker decodes most. The decoder also fills in the body after the line. Nobody else may change one.
+@dataclass(slots=True)
+class Put:
+    """Store *body* in a partition, at once or (with a key) when that branch commits."""
+
+    topic: str
+    partition: int
+    flag: int  # bit 0: the body begins with an attribute block (messages.py)
+    checksum: int | None  # crc31 of the body; None (-1 on the wire): the receiver can't verify it
+    key: BranchKey | None
+    opaque: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class Sync:
+    """A put that a master has numbered, for its synchronous slave."""
+
+    topic: str
+    partition: int
+    flag: int
+    message_id: int
+    checksum: int | None
+    opaque: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Read message frames of a partition from *offset* on, *bytes_max* bytes at most."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    bytes_max: int
+    opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuery:
+    """Ask for the offset nearest to *offset* at which reading can start."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Ask for the statistics text of *item*; the empty item is the broker itself."""
+
+    item: str
+    opaque: int = OPAQUE_ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Ask for the version text. Also the heart-beat."""
+
+    opaque: int = OPAQUE_ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Ask the broker to close the connection. It has no response."""
+
+
+class TransactionVerb(StrEnum):
+    """What to do with a branch; END has no response."""
+
+    BEGIN = "BEGIN"
+    PREPARE = "PREPARE"
+    COMMIT_ONE_PHASE = "COMMIT_ONE_PHASE"
+    COMMIT_TWO_PHASE = "COMMIT_TWO_PHASE"
+    ROLLBACK = "ROLLBACK"
+    RECOVER = "RECOVER"
+    FORGET = "FORGET"
+    END = "END"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One step of a branch's life."""
+
+    key: BranchKey | None  # None: `null`, which RECOVER sends
+    session_id: str  # for the eye only: a local key carries the session that counts
+    verb: TransactionVerb
+    timeout_seconds: int | None  # BEGIN; None (absent, 0 or less on the wire): never expires
+    qualifier: str | None  # the unique qualifier: which producer's branches RECOVER lists
+    opaque: int
+
+
+Request = Put | Get | OffsetQuery | Stats | Version | Quit | Transaction | Sync

@@ -1,0 +1,17 @@
+"""Status codes of a result (spec 1.4.3)."""
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """What a broker says became of a request. A peer may send other numbers: a result keeps its plain int."""
+
+    SUCCESS = 200
+    MOVED = 301  # get only; the message is the decimal offset to continue from
+    BAD_REQUEST = 400
+    UNAUTHORIZED = 401  # no broker of the 1.4 line sends it
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    INTERNAL_ERROR = 500
+    UNAVAILABLE = 503
+    GATEWAY_TIMEOUT = 504  # made up by a client for requests whose connection broke, never on the wire

@@ -1,0 +1,41 @@
+"""The version text: whom we talk to, and which extensions it knows.
+
+The answer to `version` may be any text (spec 1.5.7). A metaq broker says `1.4.6 metaq/<version> <extension> ...`:
+Java clients ignore it, ours use an extension only if it is listed.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+COMPATIBLE_VERSION = "1.4.6"
+_TEXT_BYTES_MAX = 4096  # what is read of a peer's text
+_PRODUCT = "metaq/"
+_EXTENSION = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+def version_text(version: str, extensions: Iterable[str] = ()) -> str:
+    """What a broker of metaq *version* answers."""
+    words = [COMPATIBLE_VERSION, f"{_PRODUCT}{version}", *extensions]
+    assert all(_EXTENSION.fullmatch(word) for word in words[2:])
+    assert not any(c.isspace() for c in version)
+    return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the peer's version text promises."""
+
+    metaq_version: str | None  # None: a genuine broker, or anything else that is no metaq
+    extensions: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, text: bytes) -> Self:
+        """Read a version text. Never raises: what can't be read promises nothing."""
+        words = text[:_TEXT_BYTES_MAX].decode(errors="replace").split()
+        for index, word in enumerate(words):
+            if word.startswith(_PRODUCT) and word != _PRODUCT:
+                extensions = frozenset(name for name in words[index + 1 :] if _EXTENSION.fullmatch(name))
+                return cls(word.removeprefix(_PRODUCT), extensions)
+        return cls(None)
