@@ -1,0 +1,134 @@
+"""Bytes to commands: feed what the socket gave, get every command that is whole (spec 1.1)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
+from meta_client.protocol.errors import RemoteProtocolError
+from meta_client.protocol.limits import Limits
+from meta_client.protocol.request_lines import parse_request_line
+from meta_client.protocol.requests import Put, Request, Sync
+from meta_client.protocol.response_lines import parse_response_line
+from meta_client.protocol.responses import Response, Value
+
+Command = TypeVar("Command")
+_LINE_QUOTED_MAX = 100  # a line comes from a stranger and goes into an error's one line
+
+
+class _Decoder(ABC, Generic[Command]):
+    """The walk over lines and bodies that both directions share. One per connection, one caller at a time."""
+
+    def __init__(self, parse_line: Callable[[bytes], tuple[Command, int]], limits: Limits) -> None:
+        self._parse_line = parse_line
+        self._limits = limits
+        self._buffer = ReceiveBuffer()
+        self._unfinished: tuple[Command, int] | None = None  # its line was taken, its body is not all here
+        self._failure: str | None = None
+        self._completed: list[Command] = []
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much is held of a command that is not all here: at most a line and a CR, or a body, of the Limits."""
+        return len(self._buffer)
+
+    @property
+    def is_between_commands(self) -> bool:
+        """Whether the stream may end here without cutting a command in two."""
+        return self._unfinished is None and not self._buffer
+
+    @property
+    def completed_before_failure(self) -> list[Command]:
+        """Once receive_data has raised: the commands that came whole before the bad bytes, in the same chunk."""
+        return self._completed
+
+    def receive_data(self, chunk: bytes) -> list[Command]:
+        """Every command that *chunk* completes, in order.
+
+        Raises RemoteProtocolError, now and ever after, when the bytes can never be a command: close the connection
+        without an answer.
+        """
+        if self._failure is not None:
+            raise RemoteProtocolError(self._failure)
+        commands: list[Command] = []
+        try:
+            self._receive(chunk, commands)
+        except RemoteProtocolError as error:
+            self._failure, self._completed, self._unfinished = str(error), commands, None
+            self._buffer.clear()
+            raise
+        return commands
+
+    def _receive(self, chunk: bytes, commands: list[Command]) -> None:
+        # A broker spends much of its life in this loop: locals, and one call per command but for its parser's.
+        line_bytes_max, body_bytes_max = self._limits.line_bytes_max, self._limits.body_bytes_max
+        parse_line, chunk_end = self._parse_line, len(chunk)
+        position = 0  # first byte of the chunk that is not used
+        line: bytes | None = None
+        if self._unfinished is not None:
+            command, length = self._unfinished
+            if (body_and_position := self._buffer.maybe_take_with(chunk, length)) is None:
+                return
+            self._unfinished = None
+            body, position = body_and_position
+            commands.append(self._with_body(command, body))
+        elif self._buffer:
+            if (line_and_position := self._buffer.maybe_line_with(chunk, line_bytes_max)) is None:
+                return
+            line, position = line_and_position
+        while True:
+            if line is None:
+                if (end := chunk.find(CRLF, position, position + line_bytes_max + 2)) < 0:
+                    check_line_length(chunk_end - position, line_bytes_max)
+                    break
+                line = chunk[position:end]
+                position = end + 2
+            try:
+                command, length = parse_line(line)
+            except ValueError as error:
+                raise RemoteProtocolError(f"{line[:_LINE_QUOTED_MAX]!r}: {error}; close the connection") from error
+            if length:
+                if length > body_bytes_max:
+                    announced = f"{line[:_LINE_QUOTED_MAX]!r}: a body of {length} bytes"
+                    raise RemoteProtocolError(
+                        f"{announced} is longer than body_bytes_max {body_bytes_max}; close the connection"
+                    )
+                if (end := position + length) > chunk_end:
+                    self._unfinished = command, length
+                    break
+                command = self._with_body(command, chunk[position:end])
+                position = end
+            commands.append(command)
+            line = None
+        if position < chunk_end:
+            self._buffer.hold(chunk[position:])
+
+    @abstractmethod
+    def _with_body(self, command: Command, body: bytes) -> Command:
+        """*command*, as its line's parser left it, completed."""
+
+
+class RequestDecoder(_Decoder[Request]):
+    """A broker's ear. Responses, which no client has reason to send, are refused like any unknown word."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(parse_request_line, limits or Limits())
+
+    def _with_body(self, command: Request, body: bytes) -> Request:
+        assert isinstance(command, (Put, Sync))
+        command.body = body
+        return command
+
+
+class ResponseDecoder(_Decoder[Response]):
+    """A client's ear."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(parse_response_line, limits or Limits())
+
+    def _with_body(self, command: Response, body: bytes) -> Response:
+        if isinstance(command, Value):
+            command.body = body
+        else:
+            command.message = body
+        return command

@@ -1,0 +1,149 @@
+"""Commands to bytes. Bodies are handed through, never copied: write the head, then the body.
+
+LocalProtocolError is raised for a value that has no form on the wire. Nothing that a caller
+puts into a command can start another one: tokens hold no white space and no control characters.
+"""
+
+import re
+from functools import lru_cache
+from typing import assert_never
+
+from journal.xid import BranchKey
+from meta_client.protocol.errors import LocalProtocolError
+from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
+from meta_client.protocol.limits import LINE_BYTES_MAX
+from meta_client.protocol.requests import Get, OffsetQuery, Put, Quit, Request, Stats, Sync, Transaction, Version
+from meta_client.protocol.responses import Response, Result, Value
+
+_BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+
+
+def encode_request(request: Request) -> tuple[bytes, bytes]:
+    """The line (with its CRLF) and the body (empty for most) of a request, always in its newest form."""
+    body = b""
+    match request:
+        case Put():
+            line, body = _put(request), request.body
+        case Get(topic, group, partition, offset, bytes_max, opaque):
+            numbers = b"%d %d %d %d" % (_int32(partition), _int64(offset), _int32(bytes_max), _int32(opaque))
+            line = b"get %b %b %b\r\n" % (_token(topic), _token(group), numbers)
+        case OffsetQuery(topic, group, partition, offset, opaque):
+            numbers = b"%d %d %d" % (_int32(partition), _int64(offset), _int32(opaque))
+            line = b"offset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
+        case Stats(item, opaque):
+            # Without an item the ancestor writes two spaces, and so do we.
+            line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))
+        case Version(opaque):
+            line = b"version %d\r\n" % _int32(opaque)
+        case Quit():
+            line = b"quit\r\n"
+        case Transaction():
+            line = _transaction(request)
+        case Sync():
+            line, body = _sync(request), request.body
+        case _:
+            assert_never(request)
+    if len(line) - 2 > LINE_BYTES_MAX:
+        raise LocalProtocolError(f"a line of {len(line) - 2} bytes is longer than {LINE_BYTES_MAX}: shorten the names")
+    return line, body
+
+
+def encode_response(response: Response) -> tuple[bytes, bytes]:
+    """The line (with its CRLF) and the body of a response."""
+    match response:
+        case Result(status, message, opaque):
+            return b"result %d %d %d\r\n" % (_int32(status), _length(message), _int32(opaque)), message
+        case Value(body, opaque):
+            return value_line(_length(body), opaque), body
+        case _:
+            assert_never(response)
+
+
+def encode_result(status: int, message: bytes, opaque: int) -> bytes:
+    """A whole result in one piece, for the short texts that most are. The caller answers for the int32s."""
+    return b"result %d %d %d\r\n%b" % (status, len(message), opaque, message)
+
+
+def value_line(body_bytes: int, opaque: int) -> bytes:
+    """The line of a value whose body is sent from somewhere else, as slices of a mapped file are."""
+    return b"value %d %d\r\n" % (_int32(body_bytes), _int32(opaque))
+
+
+def _put(put: Put) -> bytes:
+    return b"put %b %d %d %d %d%b %d\r\n" % (
+        _token(put.topic),
+        _int32(put.partition),
+        _length(put.body),
+        _int32(put.flag),
+        -1 if put.checksum is None else _int32(put.checksum),
+        b"" if put.key is None else b" " + _key(put.key),
+        _int32(put.opaque),
+    )
+
+
+def _sync(sync: Sync) -> bytes:
+    return b"sync %b %d %d %d %d %d %d\r\n" % (
+        _token(sync.topic),
+        _int32(sync.partition),
+        _length(sync.body),
+        _int32(sync.flag),
+        _int64(sync.message_id),
+        -1 if sync.checksum is None else _int32(sync.checksum),
+        _int32(sync.opaque),
+    )
+
+
+def _transaction(request: Transaction) -> bytes:
+    timeout, qualifier = request.timeout_seconds, request.qualifier
+    expires = timeout is not None and timeout > 0
+    words = [
+        b"transaction",
+        b"null" if request.key is None else _key(request.key),
+        _token(request.session_id),
+        request.verb.value.encode(),
+    ]
+    if timeout is not None and expires:
+        words.append(b"%d" % _int32(timeout))
+    if qualifier is not None:
+        token = _token(qualifier)
+        if token.isdigit() and not expires:
+            # Six tokens with digits in the fifth are read as a timeout (spec 2.2).
+            raise LocalProtocolError(f"qualifier {qualifier!r} would be read as a timeout: use one with a letter")
+        words.append(token)
+    words.append(b"%d\r\n" % _int32(request.opaque))
+    return b" ".join(words)
+
+
+def _word(text: str) -> bytes:
+    if not text or _BLANK_OR_CONTROL.search(text):
+        raise LocalProtocolError(f"{text!r} is empty or holds white space or control characters")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"{text!r} has no UTF-8 form: {error.reason}") from error
+
+
+# The same few topics, groups and sessions stand in every line of a client; keys come and go.
+_token = lru_cache(maxsize=1024)(_word)
+
+
+def _key(key: BranchKey) -> bytes:
+    return _word(str(key))
+
+
+def _int32(number: int) -> int:
+    if not INT32_MIN <= number <= INT32_MAX:
+        raise LocalProtocolError(f"{number} is not an int32")
+    return number
+
+
+def _int64(number: int) -> int:
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise LocalProtocolError(f"{number} is not an int64")
+    return number
+
+
+def _length(body: bytes) -> int:
+    if len(body) > INT32_MAX:
+        raise LocalProtocolError(f"a body of {len(body)} bytes is longer than {INT32_MAX}")
+    return len(body)

@@ -1,0 +1,162 @@
+"""One line of a request to the command that it is (spec 1.1, 1.3 and 2.2).
+
+A parser takes the tokens of a line and returns the command, its body still empty, and the number of body bytes
+that follow. It raises ValueError for a line that can never be a command. `PARSERS` is the whole vocabulary: an
+extension is one more entry.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final
+
+from journal.xid import parse_key
+from meta_client.protocol.integers import int32, int32_repeated, int64
+from meta_client.protocol.requests import (
+    OPAQUE_ABSENT,
+    Get,
+    OffsetQuery,
+    Put,
+    Quit,
+    Request,
+    Stats,
+    Sync,
+    Transaction,
+    TransactionVerb,
+    Version,
+)
+
+Parser = Callable[[list[bytes]], tuple[Request, int]]
+
+# A branch sends its key with every put. Keys have at most 1 KiB, so this cache at most some megabytes.
+_branch_key = lru_cache(maxsize=4096)(parse_key)
+
+
+def parse_request_line(line: bytes) -> tuple[Request, int]:
+    """The request that *line* begins, and how many body bytes belong to it. Raises ValueError."""
+    # Tokens are positional: two spaces make an empty one in the middle, but trailing empty ones don't count.
+    tokens = line.rstrip(b" ").split(b" ")
+    parser = PARSERS.get(tokens[0])
+    if parser is None:
+        parser = _parser_by_first_character(tokens[0])
+    return parser(tokens)
+
+
+def body_length(token: bytes) -> int:
+    """The number of body bytes that *token* announces. Raises ValueError for a negative one."""
+    if (length := int32_repeated(token)) < 0:
+        raise ValueError(f"body length {length} is negative")
+    return length
+
+
+def _put(tokens: list[bytes]) -> tuple[Request, int]:
+    checksum = key = None
+    count = len(tokens)
+    if count == 7:
+        # Old and new lines can have seven tokens: a checksum begins with a digit or a minus, a key never does.
+        if tokens[5][:1] in b"0123456789-":
+            checksum = int32(tokens[5])
+        else:
+            key = _branch_key(tokens[5].decode())
+    elif count == 8:
+        checksum, key = int32(tokens[5]), _branch_key(tokens[6].decode())
+    elif count != 6:  # six: from before checksums
+        raise ValueError(f"put has 6 to 8 tokens, not {count}")
+    if checksum == -1:
+        checksum = None
+    if (length := int32_repeated(tokens[3])) < 0:  # body_length, without its call: this is the hottest parser
+        raise ValueError(f"body length {length} is negative")
+    topic, partition, flag = tokens[1].decode(), int32_repeated(tokens[2]), int32_repeated(tokens[4])
+    return Put(topic, partition, flag, checksum, key, int32(tokens[-1]), b""), length
+
+
+def _sync(tokens: list[bytes]) -> tuple[Request, int]:
+    match len(tokens):
+        case 7:
+            checksum = None
+        case 8:
+            checksum = int32(tokens[6])
+        case count:
+            raise ValueError(f"sync has 7 or 8 tokens, not {count}")
+    if checksum == -1:
+        checksum = None
+    length = body_length(tokens[3])
+    topic, partition, flag, message_id = tokens[1].decode(), int32(tokens[2]), int32(tokens[4]), int64(tokens[5])
+    return Sync(topic, partition, flag, message_id, checksum, int32(tokens[-1]), b""), length
+
+
+def _get(tokens: list[bytes]) -> tuple[Request, int]:
+    _require(tokens, 7)  # more are ignored
+    topic, group, partition, offset = tokens[1].decode(), tokens[2].decode(), int32(tokens[3]), int64(tokens[4])
+    return Get(topic, group, partition, offset, int32(tokens[5]), int32(tokens[6])), 0
+
+
+def _offset(tokens: list[bytes]) -> tuple[Request, int]:
+    _require(tokens, 6)
+    topic, group, partition, offset = tokens[1].decode(), tokens[2].decode(), int32(tokens[3]), int64(tokens[4])
+    return OffsetQuery(topic, group, partition, offset, int32(tokens[5])), 0
+
+
+def _stats(tokens: list[bytes]) -> tuple[Request, int]:
+    item = tokens[1].decode() if len(tokens) > 1 else ""
+    return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
+
+
+def _version(tokens: list[bytes]) -> tuple[Request, int]:
+    return Version(int32(tokens[1]) if len(tokens) > 1 else OPAQUE_ABSENT), 0
+
+
+def _quit(tokens: list[bytes]) -> tuple[Request, int]:
+    return Quit(), 0
+
+
+def _transaction(tokens: list[bytes]) -> tuple[Request, int]:
+    timeout = qualifier = None
+    match len(tokens):
+        case 5:
+            pass
+        case 6 if tokens[4].isdigit():
+            timeout = tokens[4]
+        case 6:
+            qualifier = tokens[4]
+        case 7:
+            timeout, qualifier = tokens[4:6]
+        case count:
+            raise ValueError(f"transaction has 5 to 7 tokens, not {count}")
+    if qualifier == b"":
+        raise ValueError("the unique qualifier is empty")
+    key = None if tokens[1] == b"null" else _branch_key(tokens[1].decode())
+    seconds = 0 if timeout is None else int32(timeout)
+    return Transaction(
+        key,
+        tokens[2].decode(),
+        TransactionVerb(tokens[3].decode()),
+        seconds if seconds > 0 else None,
+        None if qualifier is None else qualifier.decode(),
+        int32(tokens[-1]),
+    ), 0
+
+
+def _require(tokens: list[bytes], count: int) -> None:
+    if len(tokens) < count:
+        raise ValueError(f"{count} tokens are needed, {len(tokens)} came")
+
+
+def _parser_by_first_character(word: bytes) -> Parser:
+    """What the ancestor makes of a word that is no command: it looks at the first character alone for two."""
+    if word.startswith(b"v") and word != b"value":
+        return _version
+    if word.startswith(b"q"):
+        return _quit
+    raise ValueError("unknown command")
+
+
+PARSERS: Final[Mapping[bytes, Parser]] = {
+    b"put": _put,
+    b"get": _get,
+    b"offset": _offset,
+    b"transaction": _transaction,
+    b"version": _version,
+    b"stats": _stats,
+    b"sync": _sync,
+    b"quit": _quit,
+}

@@ -1,0 +1,35 @@
+"""One line of a response to the command that it is (spec 1.4); the twin of request_lines.py."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from meta_client.protocol.integers import int32
+from meta_client.protocol.request_lines import body_length
+from meta_client.protocol.responses import Response, Result, Value
+
+
+def parse_response_line(line: bytes) -> tuple[Response, int]:
+    """The response that *line* begins, and how many body bytes belong to it. Raises ValueError."""
+    tokens = line.rstrip(b" ").split(b" ")
+    parser = PARSERS.get(tokens[0])
+    if parser is None:
+        raise ValueError("unknown response")
+    return parser(tokens)
+
+
+def _result(tokens: list[bytes]) -> tuple[Response, int]:
+    _expect(tokens, 4)
+    return Result(int32(tokens[1]), b"", int32(tokens[3])), body_length(tokens[2])
+
+
+def _value(tokens: list[bytes]) -> tuple[Response, int]:
+    _expect(tokens, 3)
+    return Value(b"", int32(tokens[2])), body_length(tokens[1])
+
+
+def _expect(tokens: list[bytes], count: int) -> None:
+    if len(tokens) != count:
+        raise ValueError(f"{count} tokens are expected, {len(tokens)} came")
+
+
+PARSERS: Final[Mapping[bytes, Callable[[list[bytes]], tuple[Response, int]]]] = {b"result": _result, b"value": _value}

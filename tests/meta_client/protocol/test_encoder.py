@@ -1,0 +1,86 @@
+"""What can't be said on the wire is refused before anything is sent."""
+
+import pytest
+
+from journal.xid import LocalKey
+from meta_client.protocol.encoder import encode_request, encode_response, value_line
+from meta_client.protocol.errors import LocalProtocolError
+from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, Transaction, TransactionVerb, Version
+from meta_client.protocol.responses import Result, Value
+
+BEGIN = TransactionVerb.BEGIN
+
+
+def test_bodies_are_handed_through_not_copied() -> None:
+    body = b"x" * 1000
+    assert encode_request(Put("t", 0, 0, None, None, 1, body))[1] is body
+    assert encode_request(Sync("t", 0, 0, 1, None, 1, body))[1] is body
+    assert encode_response(Value(body, 1))[1] is body
+    assert encode_response(Result(200, body, 1))[1] is body
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\r\nquit", "a\n", "a\t", "\0", "\x7f", "\ud800"])
+def test_a_name_can_not_start_another_command(name: str) -> None:
+    commands: list[Request] = [
+        Put(name, 0, 0, None, None, 1, b""),
+        Sync(name, 0, 0, 1, None, 1, b""),
+        Get(name, "g", 0, 0, 1, 1),
+        Get("t", name, 0, 0, 1, 1),
+        Transaction(None, name, BEGIN, None, None, 1),
+        Transaction(None, "s", BEGIN, None, name, 1),
+    ]
+    if name:
+        commands.append(Stats(name, 1))
+    for command in commands:
+        with pytest.raises(LocalProtocolError):
+            encode_request(command)
+
+
+def test_a_key_can_not_hide_control_characters() -> None:
+    with pytest.raises(LocalProtocolError, match="control characters"):
+        encode_request(Put("t", 0, 0, None, LocalKey("a\0b", 1), 1, b""))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Put("t", 2**31, 0, None, None, 1, b""),
+        Put("t", 0, -(2**31) - 1, None, None, 1, b""),
+        Put("t", 0, 0, 2**31, None, 1, b""),
+        Put("t", 0, 0, None, None, 2**31, b""),
+        Sync("t", 0, 0, 2**63, None, 1, b""),
+        Get("t", "g", 0, 2**63, 1, 1),
+        Get("t", "g", 0, 0, 2**31, 1),
+        Version(2**31),
+        Transaction(None, "s", BEGIN, 2**31, None, 1),
+    ],
+)
+def test_numbers_must_fit(command: Request) -> None:
+    with pytest.raises(LocalProtocolError, match="is not an int"):
+        encode_request(command)
+
+
+def test_response_numbers_must_fit() -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_response(Result(2**31, b"", 1))
+    with pytest.raises(LocalProtocolError):
+        value_line(2**31, 1)
+
+
+def test_a_qualifier_that_reads_as_a_timeout() -> None:
+    assert encode_request(Transaction(None, "s", BEGIN, 3, "42", 1))[0] == b"transaction null s BEGIN 3 42 1\r\n"
+    for timeout in (None, 0, -1):
+        with pytest.raises(LocalProtocolError, match="'42' would be read as a timeout"):
+            encode_request(Transaction(None, "s", BEGIN, timeout, "42", 1))
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1])
+def test_no_timeout_is_not_written(timeout: int | None) -> None:
+    assert encode_request(Transaction(None, "s", BEGIN, timeout, "uq", 1))[0] == b"transaction null s BEGIN uq 1\r\n"
+
+
+def test_a_line_may_be_as_long_as_a_peer_reads() -> None:
+    longest = 8192 - len("stats  1")
+    assert len(encode_request(Stats("x" * longest, 1))[0]) == 8194
+    with pytest.raises(LocalProtocolError, match="8193 bytes is longer than 8192"):
+        encode_request(Stats("x" * (longest + 1), 1))
