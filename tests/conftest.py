@@ -8,6 +8,8 @@ import pytest
 from zk.corner import Corner, corner
 from zk.embedded import EmbeddedZooKeeper
 
+pytest_plugins = ["tests.fixtures.broker"]
+
 _corner_numbers = itertools.count(1)
 
 
