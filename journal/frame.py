@@ -38,7 +38,12 @@ class Kind(IntEnum):
     DECISION = 13
 
 
-KINDS = frozenset(int(kind) for kind in Kind)
+_KIND_NAMES = {int(kind): kind.name for kind in Kind}
+
+
+def kind_name(kind: int) -> str:
+    """For people: the name of a record kind, or its number when this version knows none."""
+    return _KIND_NAMES.get(kind, str(kind))
 
 
 class Header(NamedTuple):
@@ -137,8 +142,9 @@ def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
         return Bad("lengths that leave the segment")
     if zlib.crc32(view[position + 4 : body]) != crc:
         return Bad("header checksum")
-    if kind not in KINDS or zero_a or zero_b or durable > own_lsn:
-        return Bad(f"a header that no metaq of this version writes (kind {kind})")
+    # A kind this version does not know passes: a newer metaq's record is whole, and must not be cut as a torn one.
+    if kind == 0 or zero_a or zero_b or durable > own_lsn:
+        return Bad(f"a header that no metaq writes (kind {kind})")
     # A PAD's body is the untouched rest of its segment: it holds nothing and is never read.
     if kind != Kind.PAD and zlib.crc32(view[body : body + body_bytes]) != body_crc:
         return Bad("body checksum")

@@ -13,8 +13,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
 
 from journal.errors import InvalidRecord
-from journal.frame import Header, Kind, Lsn, Offset
-from journal.xid import BranchKey, InvalidXid, parse_key
+from journal.frame import Header, Kind, Lsn, Offset, kind_name
+from journal.xid import BranchKey, parse_key
 
 NO_BRANCH = Lsn(0)  # a segment header stands there, never a record
 TOPIC_BYTES_MAX = 255
@@ -185,15 +185,15 @@ def put_meta(base: int, count: int, partition: int, tail: bytes) -> bytes:
 
 def decode(header: Header, meta: memoryview) -> Record:
     """Read a record whose header was checked. Raises InvalidRecord for a meta part that cannot be."""
-    try:
-        return _DECODERS[header.kind](bytes(meta))
-    except KeyError:
+    if (read := _DECODERS.get(header.kind)) is None:
         raise InvalidRecord(
-            f"LSN {header.lsn}: a record of kind {Kind(header.kind).name}, which this version of metaq does not "
+            f"LSN {header.lsn}: a record of kind {kind_name(header.kind)}, which this version of metaq does not "
             f"read: open the journal with the version that wrote it"
-        ) from None
-    except (struct.error, ValueError, InvalidXid) as error:
-        raise InvalidRecord(f"LSN {header.lsn}: a malformed {Kind(header.kind).name} record: {error}") from error
+        )
+    try:
+        return read(bytes(meta))
+    except (struct.error, ValueError) as error:  # InvalidXid and UnicodeDecodeError are ValueErrors
+        raise InvalidRecord(f"LSN {header.lsn}: a malformed {kind_name(header.kind)} record: {error}") from error
 
 
 def _branch(key: BranchKey, branch_lsn: int) -> bytes:

@@ -1,8 +1,9 @@
 """Reading records in order, and the verdict on where they stop: whole, torn, or rotten.
 
-A bad record below the durable LSN of any later valid record was once fsynced, so it was acknowledged or could
-have been: that is rot, and recovery must not touch it. Any other bad record is the tail a crash tore: its fsync
-never returned, nobody was told, and it is cut.
+A bad record was once fsynced, so it was acknowledged or could have been, when a later valid record names a durable
+LSN above it, or when a later segment exists (none is created before the one in front of it is fsynced). That is
+rot, and recovery must not touch it. Any other bad record is the tail a crash tore: its fsync never returned,
+nobody was told, and it is cut.
 """
 
 from array import array
@@ -61,17 +62,18 @@ class ScanEnd:
 class Scanner:
     """Iterates over the records from *start*; afterwards `finish()` tells why it stopped.
 
-    Records come in LSN order, checksums verified, epochs and incarnations never falling.
+    Records come in LSN order, checksums verified, epochs and incarnations never falling. Iterating again goes on
+    where it stopped: a live writer may have completed the record there.
     """
 
     def __init__(self, segments: Segments, start: int) -> None:
         self._segments = segments
         self.end = Lsn(start)  # first byte after the last good record
+        self._life = (0, 0)  # epoch and incarnation of the last good record
         self._reason = "no record"
 
     def __iter__(self) -> Iterator[Entry]:
         segments = self._segments
-        epoch = incarnation = 0
         while self.end < segments.end:
             base, file = segments.locate(self.end)
             if self.end == base:
@@ -83,10 +85,10 @@ class Scanner:
                 if isinstance(header, Bad):
                     self._reason = header.reason
                     return
-                if (header.epoch, header.incarnation) < (epoch, incarnation):
-                    self._reason = f"incarnation {header.incarnation} after {incarnation}"
+                if (life := (header.epoch, header.incarnation)) < self._life:
+                    self._reason = f"epoch and incarnation {life} after {self._life}"
                     return
-                epoch, incarnation = header.epoch, header.incarnation
+                self._life = life
                 self.end = Lsn(self.end + header.bytes_total)
                 if header.kind != Kind.PAD:
                     yield Entry(header, view, position)
@@ -95,6 +97,8 @@ class Scanner:
 
     def finish(self) -> ScanEnd:
         """The verdict on what stands beyond the last good record. Call it once iteration has ended."""
+        bases = [base for base, _ in self._segments]
+        was_fsynced = bool(bases) and self.end < bases[-1]
         dirty = False
         first: Lsn | None = None
         for lsn, header in _later_records(self._segments, self.end):
@@ -102,10 +106,21 @@ class Scanner:
             if header is None:
                 continue
             first = first or lsn
-            if header.durable > self.end:
-                return ScanEnd(Verdict.ROTTEN, self.end, self._reason, first, dirty=True)
-        verdict = Verdict.TORN if dirty else Verdict.WHOLE
-        return ScanEnd(verdict, self.end, self._reason, first, dirty)
+            was_fsynced = was_fsynced or header.durable > self.end
+            if was_fsynced:
+                break
+        return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty)
+
+
+def judge(dirty: bool, was_fsynced: bool) -> Verdict:
+    """The verdict on the end of the good records. *dirty*: something but zeros follows; *was_fsynced*: see above."""
+    match dirty, was_fsynced:
+        case _, True:
+            return Verdict.ROTTEN  # zeros too: what was fsynced is gone
+        case True, False:
+            return Verdict.TORN
+        case _:
+            return Verdict.WHOLE
 
 
 def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, Header | None]]:
