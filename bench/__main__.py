@@ -1,0 +1,56 @@
+"""`python -m bench CASE...`: run cases, print each value, its floor and the ratio. No case: list them."""
+
+import json
+import sys
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench.cases import CASES
+from bench.result import Result
+
+
+@click.command()
+@click.argument("cases", nargs=-1, metavar="[CASE]...")
+@click.option("--all", "run_all", is_flag=True, help="Every case.")
+@click.option("--json", "as_json", is_flag=True, help="One object a line: case, value, unit, floor, ratio, detail.")
+def main(cases: tuple[str, ...], run_all: bool, as_json: bool) -> None:
+    """Measure through the public client API: broker and client are two processes on this machine.
+
+    Every value stands beside a floor measured in the same run: for bytes, the same bytes over loopback into a
+    preallocated file in another process and back by sendfile; for transactions, fdatasync calls per second.
+    """
+    for case in cases:
+        if case not in CASES:
+            raise click.UsageError(f"no case {case!r}: there are {', '.join(CASES)}")
+    if not cases and not run_all:
+        for case, run in CASES.items():
+            print(f"{case:24}{(run.__doc__ or '').strip().splitlines()[0]}")
+        return
+    results = [_run(case, as_json=as_json) for case in (CASES if run_all else cases)]
+    if not as_json:
+        Console().print(_table(results))
+
+
+def _run(case: str, *, as_json: bool) -> Result:
+    if sys.stderr.isatty():
+        print(f"{case} ...", file=sys.stderr, flush=True)
+    result = CASES[case](case)
+    if as_json:
+        print(json.dumps(result.as_json()), flush=True)
+    return result
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table("case", "value", "unit", "floor", "ratio", "detail")
+    for result in results:
+        detail = ", ".join(f"{key} {value}" for key, value in result.detail.items())
+        table.add_row(
+            result.case, f"{result.value:,.1f}", result.unit, f"{result.floor:,.1f}", f"{result.ratio:.3f}", detail
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Every code block of the README and of docs/ is run, against a real broker and a real PostgreSQL.
+
+Blocks of one document run in order, in one directory. A line that starts a server until Ctrl-C (`metaq dev`) or a
+make target is not run to its end: the first is checked against the command's own options, the second with make's
+dry run (what the targets do is what this suite and the demo's own test run).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.postgres import PostgresDatabase
+from zk.corner import Corner
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)
+MAKE = re.compile(r"^make ", re.MULTILINE)
+
+
+def blocks(document: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(document.read_text())
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda path: path.name)
+def test_every_block_runs(
+    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, postgres: PostgresDatabase
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = os.environ | {
+        "METAQ_ZK": zookeeper.connect,
+        "METAQ_DATA": str(broker.data),
+        "DATABASE_URL": postgres.conninfo,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for language, text in blocks(document):
+        if language == "sh":
+            script = FOREVER.sub(r"\1 --help >/dev/null", MAKE.sub(f"make -C '{ROOT}' --dry-run ", text))
+            command = [shutil.which("bash") or "/bin/bash", "-euo", "pipefail", "-c", script]
+        else:
+            assert language == "python", f"{document.name}: no test runs a {language} block"
+            command = [sys.executable, "-c", text]
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{document.name}:\n{text}\n{done.stdout}{done.stderr}"
+
+
+def test_links_lead_somewhere() -> None:
+    for document in [*DOCUMENTS, ROOT / "journal/FORMAT.md", ROOT / "meta_client/protocol/PROTOCOL.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
