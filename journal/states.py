@@ -12,10 +12,10 @@ from journal.xid import BranchKey, LocalKey
 
 
 class XaCode(IntEnum):
-    """X/Open XA return codes that this broker can answer (spec 2.3)."""
+    """X/Open XA return codes that a broker of the 1.4 line or its client uses (spec 2.3)."""
 
     XA_OK = 0
-    XA_RDONLY = 3
+    XA_RDONLY = 3  # vote: nothing was put, the branch is forgotten, don't commit it
     XA_HEURRB = 6
     XA_HEURCOM = 7
     XA_HEURHAZ = 8

@@ -1,26 +1,11 @@
 """XA return codes, and the text that carries one in a result (spec 2.3)."""
 
 import re
-from enum import IntEnum
 from typing import NamedTuple
 
+from journal.states import XaCode
 
-class XaCode(IntEnum):
-    """X/Open XA return codes that a broker of the 1.4 line or its client uses."""
-
-    XA_OK = 0
-    XA_RDONLY = 3  # vote: nothing was put, the branch is forgotten, don't commit it
-    XA_HEURRB = 6
-    XA_HEURCOM = 7
-    XA_HEURHAZ = 8
-    XA_RBOTHER = 104
-    XA_RBTIMEOUT = 106
-    XAER_RMERR = -3
-    XAER_NOTA = -4
-    XAER_INVAL = -5
-    XAER_PROTO = -6
-    XAER_RMFAIL = -7
-    XAER_DUPID = -8
+__all__ = ["XaCode", "XaFailure", "format_xa_failure", "parse_xa_failure"]
 
 
 class XaFailure(NamedTuple):
