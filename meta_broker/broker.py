@@ -66,7 +66,7 @@ class Broker:
             url = BrokerUrl(self._config.broker.advertised_host or self._config.broker.host, port)
             context.url = str(url)
             if self._membership is not None:
-                stack.push_async_callback(asyncio.to_thread, self._membership.leave)  # first out
+                stack.push_async_callback(self._leave, self._membership, server)  # first out
                 await asyncio.to_thread(self._membership.join, url, self._registrations(store))
             on_ready(_ready_line(self._config, store, str(url)))
             await self._tick_until(stop, server, store, loop, worker)
@@ -98,6 +98,12 @@ class Broker:
                 store.maybe_checkpoint(loop, worker)
         await store.finish_checkpoint()
         stop.result()
+
+    async def _leave(self, membership: Membership, server: Server) -> None:
+        """Unregister, and give the clients that are here the time to see it while they are still served."""
+        await asyncio.to_thread(membership.leave)
+        if server.has_connections:
+            await asyncio.sleep(self._config.zookeeper_section.sync_ms / 1000)
 
     def topic_used(self, topic: str) -> None:
         """A topic got its first message since the start (processors.context.TopicListener)."""

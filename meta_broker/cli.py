@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from journal.errors import StorageFailed
 from meta_broker.broker import run
 from meta_broker.config import BrokerConfig, TopicConfig, load
 from meta_broker.errors import ConfigError
@@ -16,11 +17,6 @@ from zk.embedded import EmbeddedZooKeeper
 
 def _log_to_stderr(level: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-
-
-def _say(line: str) -> None:
-    click.echo(line)
-    sys.stdout.flush()
 
 
 _LOG_LEVEL = click.option(
@@ -76,7 +72,27 @@ def broker(
             f"acknowledged messages; a killed process loses none",
             err=True,
         )
-    run(config, _say)
+    _serve(config)
+
+
+def _serve(config: BrokerConfig, *more: str) -> None:
+    """Run the broker. A journal that stops while it serves is exit status 1; not starting is an error like any."""
+    is_serving = False
+
+    def ready(line: str) -> None:
+        nonlocal is_serving
+        is_serving = True
+        for text in (line, *more):
+            click.echo(text)
+        sys.stdout.flush()
+
+    try:
+        run(config, ready)
+    except StorageFailed as error:
+        if not is_serving:
+            raise
+        click.echo(f"stopped: {error}: nothing acknowledged is lost; start again once the disk is well", err=True)
+        sys.exit(1)
 
 
 @click.command()
@@ -110,15 +126,15 @@ def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level:
         base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
         config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
 
-        def ready(line: str) -> None:
-            _say(line)
-            _say("")
-            _say(f'  python:   Client("{connect}")')
-            _say(f"  produce:  metaq produce {next(reversed(offered))} --zk {connect}")
-            _say(f"  consume:  metaq consume {next(reversed(offered))} --zk {connect} --follow")
-            _say("  stop:     Ctrl-C")
-
-        run(config, ready)
+        topic = next(reversed(offered))
+        _serve(
+            config,
+            "",
+            f'  python:   Client("{connect}")',
+            f"  produce:  metaq produce {topic} --zk {connect}",
+            f"  consume:  metaq consume {topic} --zk {connect} --follow",
+            "  stop:     Ctrl-C",
+        )
 
 
 @contextlib.contextmanager

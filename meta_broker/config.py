@@ -1,6 +1,7 @@
 """The broker's configuration: one frozen value, read from TOML, checked whole before anything starts."""
 
 import difflib
+import re
 import tomllib
 import zlib
 from collections.abc import Mapping
@@ -14,11 +15,31 @@ from journal.group_commit import SYNC, FlushMode
 from journal.records import TOPIC_BYTES_MAX
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
+from meta_client.protocol.limits import BODY_BYTES_MAX
+from meta_client.protocol.messages import HEADER_BYTES
+from zk.paths import InvalidName, Paths, check_name
 
 KIB = 1024
 MIB = 1024 * KIB
 BROKER_ID_MAX = 1023  # ten bits of a message id
 PARTITIONS_MAX = 65_536  # what readers of ZooKeeper accept
+
+
+_BYTES_MAX = 1 << 40  # of anything that is only counted: beyond, it would not fit where the system keeps it
+_SECONDS_MAX = 1e9
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "transfer_bytes_max": (1, BODY_BYTES_MAX),  # what a client takes in one answer
+    "message_bytes_max": (1, BODY_BYTES_MAX),  # what the decoder takes in one put
+    "queued_bytes_max": (1, _BYTES_MAX),
+    "unsent_bytes_max": (1, _BYTES_MAX),
+    "checkpoint_bytes": (1, _BYTES_MAX),
+    "checkpoint_seconds": (0.001, _SECONDS_MAX),
+    "transaction_timeout_seconds_max": (1, _SECONDS_MAX),
+    "transactions_max": (1, 10_000_000),
+    "idle_seconds_max": (0.001, _SECONDS_MAX),
+}
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+|\[[0-9A-Fa-f:.%]+\]")
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound to)
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +58,14 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     advertised_host: str | None = None  # what ZooKeeper tells clients; the host when absent
     flush: str = "sync"
     segment_bytes: int = 256 * MIB
-    transfer_bytes_max: int = 1 * MIB  # of one get
+    transfer_bytes_max: int = 4 * MIB  # of one get; the largest message must fit, or nobody could ever read it
     message_bytes_max: int = 2 * MIB  # data part of one message: what a genuine consumer can take
     queued_bytes_max: int = 64 * MIB  # appended and not yet written; beyond, sockets are not read
     unsent_bytes_max: int = 4 * MIB  # of answers to one connection; beyond, that connection is not read
     checkpoint_bytes: int = 64 * MIB  # journal between two checkpoints: what recovery has to replay at most
     checkpoint_seconds: float = 60.0
     transaction_timeout_seconds_max: int = 60
+    transactions_max: int = 100_000  # XA branches alive at once, and local transactions of one connection
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
 
@@ -53,6 +75,7 @@ class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     root: str = "/meta"
     session_timeout_ms: int = 30_000
+    sync_ms: int = 1_000  # a clean stop serves on this long after leaving ZooKeeper, so that clients move away
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +125,8 @@ def load(
     file = _parse(source, where) if path else _File(topics=dict(DEFAULT_TOPICS))
     section = file.broker
     _check_section(section, where)
+    _check_hosts(section, zookeeper is not None, where)
+    _check_zookeeper(file.zookeeper, where)
     _check_topics(file.topics, where)
     if not 0 <= broker_id <= BROKER_ID_MAX:
         raise ConfigError(f"--id {broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
@@ -134,8 +159,10 @@ def _read(path: Path) -> bytes:
 def _parse(source: bytes, where: str) -> _File:
     try:
         raw = tomllib.loads(source.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, or a number with more digits than Python takes
         raise ConfigError(f"{where}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: not TOML: nested too deeply") from error
     _check_names(raw, where)
     try:
         return msgspec.convert(raw, _File, strict=True)
@@ -162,23 +189,13 @@ def _known(section: dict[str, Any], known: tuple[str, ...], where: str, prefix: 
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
             remedy = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise ConfigError(f"{where}: unknown key {prefix}{key}: {remedy}")
+            name = prefix + key
+            raise ConfigError(f"{where}: unknown key {name if name.isprintable() else repr(name)}: {remedy}")
 
 
 def _check_section(section: BrokerSection, where: str) -> None:
-    positive = (
-        "transfer_bytes_max",
-        "message_bytes_max",
-        "queued_bytes_max",
-        "unsent_bytes_max",
-        "checkpoint_bytes",
-        "checkpoint_seconds",
-        "transaction_timeout_seconds_max",
-        "idle_seconds_max",
-    )
-    for name in positive:
-        if getattr(section, name) <= 0:
-            raise ConfigError(f"{where}: broker.{name} is {getattr(section, name)}: it must be above 0")
+    for name, (low, high) in _RANGES.items():
+        _check_range(f"{where}: broker.{name}", getattr(section, name), low, high)
     if not SEGMENT_BYTES_MIN <= section.segment_bytes <= SEGMENT_BYTES_MAX or section.segment_bytes % 4096:
         raise ConfigError(
             f"{where}: broker.segment_bytes is {section.segment_bytes}: use a multiple of 4096 from "
@@ -189,8 +206,38 @@ def _check_section(section: BrokerSection, where: str) -> None:
             f"{where}: broker.message_bytes_max {section.message_bytes_max} does not fit into broker.segment_bytes "
             f"{section.segment_bytes}: a message never spans segments, make one smaller or the other larger"
         )
+    if section.message_bytes_max + HEADER_BYTES > section.transfer_bytes_max:
+        raise ConfigError(
+            f"{where}: broker.message_bytes_max {section.message_bytes_max} does not fit into one get: make "
+            f"broker.transfer_bytes_max at least {section.message_bytes_max + HEADER_BYTES}"
+        )
     if not 0 < len(section.cluster.encode()) <= CLUSTER_BYTES_MAX:
         raise ConfigError(f"{where}: broker.cluster {section.cluster!r} is not 1 to {CLUSTER_BYTES_MAX} bytes long")
+
+
+def _check_hosts(section: BrokerSection, is_registered: bool, where: str) -> None:
+    for name, host in (("host", section.host), ("advertised_host", section.advertised_host)):
+        if host is not None and _HOST.fullmatch(host) is None:
+            raise ConfigError(f"{where}: broker.{name} {host!r} is no host name or address")
+    if is_registered and section.advertised_host is None and section.host in _EVERYWHERE:
+        raise ConfigError(
+            f"{where}: broker.host {section.host} is no address that clients could connect to: "
+            f"set broker.advertised_host"
+        )
+
+
+def _check_zookeeper(section: ZooKeeperSection, where: str) -> None:
+    _check_range(f"{where}: zookeeper.session_timeout_ms", section.session_timeout_ms, 1_000, 3_600_000)
+    _check_range(f"{where}: zookeeper.sync_ms", section.sync_ms, 0, 60_000)
+    try:
+        Paths(section.root)
+    except InvalidName as error:
+        raise ConfigError(f"{where}: zookeeper.root: {error}") from error
+
+
+def _check_range(what: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # NaN is in no range
+        raise ConfigError(f"{what} is {value}: use a number from {low:g} to {high:.15g}")
 
 
 def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
@@ -209,6 +256,9 @@ def why_not_a_topic(name: str) -> str | None:
     """Why *name* can be no topic's: it stands in command lines, file names and ZooKeeper paths. None if it can."""
     if not name or len(name.encode()) > TOPIC_BYTES_MAX - 55:
         return f"a topic name is 1 to {TOPIC_BYTES_MAX - 55} bytes long"
-    if name in (".", "..") or any(c == "/" or c.isspace() or not c.isprintable() for c in name):
-        return "a topic name holds no slash, white space or control character"
-    return None
+    try:
+        check_name(name)
+        is_node = name.isprintable() and not any(map(str.isspace, name))
+    except InvalidName:
+        is_node = False
+    return None if is_node else "a topic name holds no slash, white space or character that ZooKeeper refuses"

@@ -105,6 +105,10 @@ class Server:
                 connection.abort()
             self._on_failure(error)
 
+    @property
+    def has_connections(self) -> bool:
+        return bool(self._connections)
+
     # -- the end ----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
