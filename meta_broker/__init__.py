@@ -1,6 +1,6 @@
 """The broker: one process, one event loop, one journal.
 
-Read: config, message_ids -> store/ (topics, partition indexes, the message store over the journal) ->
+Read: topic_names, config, message_ids -> store/ (topics, partition indexes, the message store over the journal) ->
 transactions/ (branches per connection, timeouts) -> processors/ (one file a command) -> connection, server ->
 membership (ZooKeeper) -> broker (the order of starting and stopping) -> cli.
 

@@ -63,7 +63,7 @@ class Broker:
             context = self._context(store)
             port = await server.listen(Dispatcher(context), self._config.broker.host, self._config.port)
             stack.push_async_callback(server.close)
-            url = BrokerUrl(self._config.broker.advertised_host or self._config.broker.host, port)
+            url = BrokerUrl(self._config.url_host, port)
             context.url = str(url)
             if self._membership is not None:
                 stack.push_async_callback(self._leave, self._membership, server)  # first out

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from journal.group_commit import SYNC, FlushMode
-from journal.records import TOPIC_BYTES_MAX
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
+from meta_broker.topic_names import why_not_a_topic
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import HEADER_BYTES
-from zk.paths import InvalidName, Paths, check_name
+from zk.paths import InvalidName, Paths
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -38,7 +38,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "transactions_max": (1, 10_000_000),
     "idle_seconds_max": (0.001, _SECONDS_MAX),
 }
-_HOST = re.compile(r"[A-Za-z0-9._:%-]+|\[[0-9A-Fa-f:.%]+\]")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*(?:%[A-Za-z0-9._-]+)?")  # name, IPv4 or IPv6
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound to)
 
 
@@ -97,6 +97,12 @@ class BrokerConfig:
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     flush: FlushMode = SYNC
     source: bytes = b""  # the file's bytes, as `stats config` shows them
+
+    @property
+    def url_host(self) -> str:
+        """The host as it stands in this broker's URL: an IPv6 address in brackets."""
+        host = self.broker.advertised_host or self.broker.host
+        return f"[{host}]" if ":" in host else host
 
     @property
     def checksum(self) -> int:
@@ -250,15 +256,3 @@ def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
             raise ConfigError(
                 f"{where}: topics.{name}.partitions is {topic.partitions}: use a number from 1 to {PARTITIONS_MAX}"
             )
-
-
-def why_not_a_topic(name: str) -> str | None:
-    """Why *name* can be no topic's: it stands in command lines, file names and ZooKeeper paths. None if it can."""
-    if not name or len(name.encode()) > TOPIC_BYTES_MAX - 55:
-        return f"a topic name is 1 to {TOPIC_BYTES_MAX - 55} bytes long"
-    try:
-        check_name(name)
-        is_node = name.isprintable() and not any(map(str.isspace, name))
-    except InvalidName:
-        is_node = False
-    return None if is_node else "a topic name holds no slash, white space or character that ZooKeeper refuses"

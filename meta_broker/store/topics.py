@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from meta_broker.config import TopicConfig, why_not_a_topic
+from meta_broker.config import TopicConfig
+from meta_broker.topic_names import why_not_a_topic
 
 _REMEMBERED_MAX = 10_000  # names that a stranger made up must not fill memory
 
