@@ -1,7 +1,9 @@
 """What stops a broker from starting or going on; each says what, where and what to do."""
 
+from meta_client.protocol.errors import MetaError
 
-class BrokerError(Exception):
+
+class BrokerError(MetaError):
     """Base of every error that the broker raises on purpose."""
 
 

@@ -1,0 +1,114 @@
+"""`metaq`: finds a command among every installed package's and turns errors into one line.
+
+Commands are entry points of the group `metaq.commands`, loaded when they are asked for: `metaq --help` imports
+none of them, and a package adds a command without being imported by another.
+"""
+
+import os
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+import click
+
+from journal.errors import JournalError
+from meta_client.protocol.errors import MetaError
+from zk.errors import ZooKeeperError
+
+GROUP: Final = "metaq.commands"
+INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+
+# What `metaq --help` says of each, in the order in which one meets them. Here, so that help imports nothing.
+SUMMARIES: Final = {
+    "demo": "The main job, end to end, with three kills.",
+    "dev": "Run ZooKeeper and a broker for development.",
+    "broker": "Run a broker.",
+    "zookeeper": "Run a ZooKeeper for development.",
+    "produce": "Send lines as messages.",
+    "consume": "Show messages.",
+    "topics": "List topics and partitions.",
+    "groups": "List consumer groups, owners and lag.",
+    "txn": "What is in doubt.",
+    "journal": "Read a broker's log offline: dump, check.",
+    "audit": "Prove with Spark that nothing was lost or doubled.",
+}
+
+
+class Failure(click.ClickException):
+    """An error of ours on its way to the user: one line, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"error: {self.format_message()}", file=file, err=file is None)
+
+
+class Commands(click.Group):
+    """The commands of every installed package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        names = {point.name for point in entry_points(group=GROUP)}
+        return [name for name in SUMMARIES if name in names] + sorted(names - SUMMARIES.keys())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        found: list[EntryPoint] = list(entry_points(group=GROUP, name=cmd_name))
+        if not found:
+            return None
+        try:
+            command = found[0].load()
+        except ModuleNotFoundError as error:
+            raise Failure(
+                f"metaq {cmd_name} needs the package {error.name}, which is not installed: pip install 'metaq[demo]'"
+            ) from error
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, SUMMARIES.get(name, "")) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (JournalError, ZooKeeperError, MetaError) as error:
+            raise Failure(" ".join(str(error).split())) from error
+
+
+@click.command(cls=Commands)
+@click.version_option(package_name="metaq", message="metaq %(version)s")
+def metaq() -> None:
+    """A transactional message broker: a database row and a message, both or neither.
+
+    \b
+    metaq demo             see the main job survive three kills
+    metaq dev              a ZooKeeper and a broker to work with
+    metaq COMMAND --help   what a command does, with examples
+
+    Every listing takes --json. ZooKeeper is named with --zk or the environment variable METAQ_ZK.
+    """
+
+
+def main() -> None:
+    """The entry point. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted."""
+    try:
+        status = metaq.main(prog_name="metaq", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        sys.exit(INTERRUPTED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "metaq"
+        click.echo(f"error: {error.format_message().rstrip('.')}: see `{command} --help`", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
