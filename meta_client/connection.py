@@ -1,0 +1,235 @@
+"""One TCP connection to a broker, shared by every thread of a client: many requests in flight, one reader.
+
+Threads: any number submit and wait; one, owned by the connection, reads. Locks are held for a few instructions,
+but for `_writing`, which is held while bytes go out.
+"""
+
+import logging
+import select
+import socket
+import threading
+import time
+from collections import deque
+from typing import Self
+
+from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.heartbeat import Beat, HeartBeat
+from meta_client.opaques import next_opaque
+from meta_client.protocol.decoder import ResponseDecoder
+from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.errors import MetaError, RemoteProtocolError
+from meta_client.protocol.requests import Quit, Request, Version
+from meta_client.protocol.responses import Response, Result
+from meta_client.protocol.url import BrokerUrl
+
+OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
+RECEIVE_BYTES = 256 * 1024  # four of the genuine broker's socket buffers
+JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheaper than a system call
+SEND_TIMEOUT_S = 10.0  # a broker that takes no byte for this long is as good as gone
+
+_log = logging.getLogger(__name__)
+
+
+class PendingReply:
+    """The answer to one request, now or later. Any thread may wait."""
+
+    __slots__ = ("_arrived", "_connection", "_failure", "_response", "opaque")
+
+    def __init__(self, connection: "Connection", opaque: int) -> None:
+        self.opaque = opaque
+        self._connection = connection
+        self._response: Response | None = None
+        self._failure: BaseException | None = None
+        self._arrived = threading.Lock()  # held until the outcome is here: the cheapest event there is
+        self._arrived.acquire()
+
+    def wait(self, timeout_s: float) -> Response:
+        """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
+        url = self._connection.url
+        if not self._arrived.acquire(timeout=max(0.0, timeout_s)):
+            if self._connection._forget(self):
+                self._fail(ReplyTimeout(f"{timeout_s:g} s"))
+            self._arrived.acquire()  # it has arrived, or does so at this moment
+        self._arrived.release()
+        if self._response is not None:
+            return self._response
+        if isinstance(self._failure, ReplyTimeout):
+            raise ReplyTimeout(
+                f"{url} gave no answer within {self._failure}: the request may have acted, look before repeating it"
+            )
+        raise ConnectionLost(
+            f"connection to {url} lost before the answer ({self._failure}): "
+            "the request may have acted, look before repeating it"
+        ) from self._failure
+
+    def _succeed(self, response: Response) -> None:
+        self._response = response
+        self._arrived.release()
+
+    def _fail(self, failure: BaseException) -> None:
+        self._failure = failure
+        self._arrived.release()
+
+
+class Connection:
+    """A live connection, or the remains of one: once broken it stays broken, see Connections for another."""
+
+    def __init__(self, url: BrokerUrl, connected: socket.socket) -> None:
+        """Take over *connected*, which open() makes, and start reading."""
+        self.url = url
+        self._socket = connected
+        self._lock = threading.Lock()  # guards the next two
+        self._pending: dict[int, PendingReply] = {}
+        self._failure: BaseException | None = None
+        self._writing = threading.Lock()
+        self._outgoing: deque[tuple[bytes, bytes]] = deque()  # whoever has `_writing` sends all of it
+        self._active_at = time.monotonic()  # last byte in or out; any thread writes, only the reader reads
+        self._beat = HeartBeat()  # this and the opaque: reader thread alone
+        self._beat_opaque: int | None = None
+        self._reader = threading.Thread(target=self._read, name=f"metaq {url}", daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
+        """Connect. Raises NotConnected."""
+        try:
+            connected = socket.create_connection((url.host, url.port), timeout=timeout_s)
+        except OSError as error:
+            raise NotConnected(f"no connection to {url} ({error}): is the broker up and its port reachable?") from error
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connected.settimeout(SEND_TIMEOUT_S)  # reading waits in poll() instead
+            return cls(url, connected)
+        except BaseException:
+            connected.close()
+            raise
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._failure is not None
+
+    @property
+    def outstanding(self) -> int:
+        """How many answers are due."""
+        return len(self._pending)
+
+    def submit(self, request: Request) -> PendingReply:
+        """Send *request*, which needs an opaque of its own (next_opaque), and return what will be its answer.
+
+        Returns once the bytes are with the operating system. Raises NotConnected or TooManyRequests when nothing
+        was sent, LocalProtocolError for what can't be. A connection that breaks later is told by wait().
+        """
+        assert not isinstance(request, Quit), "quit has no answer"
+        pieces = encode_request(request)
+        reply = PendingReply(self, request.opaque)
+        with self._lock:
+            if self._failure is not None:
+                raise NotConnected(
+                    f"connection to {self.url} is lost ({self._failure}): try again for a new one"
+                ) from self._failure
+            if len(self._pending) >= OUTSTANDING_MAX:
+                raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
+            assert request.opaque not in self._pending, "an opaque is used once"
+            self._pending[request.opaque] = reply
+        self._send(pieces)
+        return reply
+
+    def close(self) -> None:
+        """Fail what is pending with ConnectionLost and end the reader. Idempotent; not for the reader thread."""
+        self._break(ClientClosed(f"the connection to {self.url} was closed by this client"))
+        self._reader.join()
+
+    def _forget(self, reply: PendingReply) -> bool:
+        """Drop a request that nobody waits for; False if it has been answered or failed already."""
+        with self._lock:
+            return self._pending.pop(reply.opaque, None) is not None
+
+    def _send(self, pieces: tuple[bytes, bytes]) -> None:
+        """Send, together with what other threads queued meanwhile: one system call for many small requests."""
+        self._outgoing.append(pieces)
+        with self._writing:
+            try:
+                self._drain()
+            except OSError as error:
+                self._outgoing.clear()
+                self._break(error)  # half a command may be out: nothing can follow it
+
+    def _drain(self) -> None:
+        joined: list[bytes] = []
+        joined_bytes = 0
+        while self._outgoing:
+            for piece in self._outgoing.popleft():
+                if joined and joined_bytes + len(piece) > JOIN_BYTES_MAX:
+                    self._socket.sendall(b"".join(joined))
+                    joined, joined_bytes = [], 0
+                joined.append(piece)  # a large one stays alone, and joining one is not a copy
+                joined_bytes += len(piece)
+        if joined:
+            self._socket.sendall(b"".join(joined))
+            self._active_at = time.monotonic()
+
+    def _read(self) -> None:
+        """The reader thread."""
+        decoder = ResponseDecoder()
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        try:
+            while self._failure is None:
+                wait_s = self._beat.wait_s(self._active_at, time.monotonic())
+                if not poll.poll(wait_s * 1000 + 1):
+                    self._check_heart()
+                elif not (chunk := self._socket.recv(RECEIVE_BYTES)):
+                    raise ConnectionLost("the broker closed it")
+                else:
+                    self._active_at = time.monotonic()
+                    self._deliver(decoder.receive_data(chunk))
+        except RemoteProtocolError as error:
+            self._deliver(decoder.completed_before_failure)
+            self._break(error)
+        except (OSError, MetaError) as error:
+            self._break(error)
+        finally:
+            with self._writing:  # a sender ends at once: the socket is shut down by now
+                self._socket.close()
+
+    def _deliver(self, responses: list[Response]) -> None:
+        with self._lock:
+            replies = [self._pending.pop(response.opaque, None) for response in responses]
+        for reply, response in zip(replies, responses, strict=True):
+            if reply is not None:
+                reply._succeed(response)
+            elif response.opaque == self._beat_opaque:
+                self._beat_opaque = None
+                self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
+            # else: nobody waits (any more), as after a time-out or a transaction's END
+
+    def _check_heart(self) -> None:
+        self._obey(self._beat.check(self._active_at, time.monotonic()))
+
+    def _obey(self, beat: Beat) -> None:
+        match beat:
+            case Beat.SEND:
+                self._beat_opaque = next_opaque()
+                self._send(encode_request(Version(self._beat_opaque)))
+            case Beat.GIVE_UP:
+                raise ConnectionLost("no good answer to three heart-beats")
+            case Beat.WAIT:
+                pass
+
+    def _break(self, failure: BaseException) -> None:
+        """Fail everything pending and wake the reader, which closes the socket. Any thread; the first one counts."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            pending, self._pending = self._pending, {}
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                _log.debug("already disconnected broker=%s", self.url)
+        for reply in pending.values():
+            reply._fail(failure)
+        if not isinstance(failure, ClientClosed):
+            _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

@@ -1,0 +1,103 @@
+"""The connections of a client: one per broker, made when asked for, made again after a break."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from meta_client.connection import Connection
+from meta_client.deadline import Deadline
+from meta_client.errors import ClientClosed, NotConnected
+from meta_client.protocol.url import BrokerUrl
+
+CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
+BACK_OFF_FIRST_S = 0.1
+BACK_OFF_MAX_S = 2.0  # the pace of genuine clients (spec 1.7)
+
+
+def back_off_s(failures: int) -> float:
+    """How long to let a broker rest after so many failed attempts in a row: the first retry is free."""
+    doublings = min(failures - 2, 10)  # past the maximum; a broker may be away for days
+    return 0.0 if failures < 2 else min(BACK_OFF_FIRST_S * 2.0**doublings, BACK_OFF_MAX_S)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is known of one broker. Everything but the lock is guarded by it."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    connection: Connection | None = None
+    failures: int = 0
+    retry_at: float = 0.0  # monotonic
+
+
+class Connections:
+    """The pool. Any thread may use it; close() once nobody does."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the slots
+        self._slots: dict[BrokerUrl, _Slot] = {}
+        self._closing = threading.Event()
+
+    def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
+        """The live connection to *url*, made now if there is none.
+
+        Tries to connect once at most, after the rest that earlier failures call for; who is not *patient* is
+        refused at once instead of resting, or of waiting for another thread's attempt. Raises NotConnected,
+        ClientClosed.
+        """
+        deadline = Deadline(timeout_s)
+        slot = self._slot(url)
+        connection = slot.connection
+        if connection is not None and not connection.is_broken:
+            return connection
+        if not slot.lock.acquire(timeout=timeout_s if patient else 0):
+            raise NotConnected(f"no connection to {url} yet: is the broker up?")
+        try:
+            if slot.connection is None or slot.connection.is_broken:
+                slot.connection = self._connect(url, slot, deadline if patient else None)
+            return slot.connection
+        finally:
+            slot.lock.release()
+
+    def close(self) -> None:
+        """Close every connection; what is pending on them fails. Idempotent."""
+        with self._lock:
+            self._closing.set()
+            slots, self._slots = list(self._slots.values()), {}
+        for slot in slots:
+            with slot.lock:
+                if slot.connection is not None:
+                    slot.connection.close()
+
+    def _slot(self, url: BrokerUrl) -> _Slot:
+        with self._lock:
+            self._check_open()
+            return self._slots.setdefault(url, _Slot())
+
+    def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline | None) -> Connection:
+        rest_s = max(0.0, slot.retry_at - time.monotonic())
+        if rest_s > (0.0 if deadline is None else deadline.remaining_s()):
+            raise NotConnected(f"no connection to {url} after {slot.failures} attempts: is the broker up?")
+        self._closing.wait(rest_s)
+        try:
+            connection = Connection.open(url, _connect_timeout_s(deadline))
+        except NotConnected:
+            slot.failures += 1
+            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
+            raise
+        slot.failures = 0
+        if (
+            self._closing.is_set()
+        ):  # close() has taken the slots, and waits for this one's lock or missed the connection
+            connection.close()
+            self._check_open()
+        return connection
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise ClientClosed("the client is closed: make a new one")
+
+
+def _connect_timeout_s(deadline: Deadline | None) -> float:
+    remaining_s = CONNECT_TIMEOUT_S if deadline is None else deadline.remaining_s()
+    return min(max(remaining_s, 0.001), CONNECT_TIMEOUT_S)  # a socket's 0 would mean not to wait at all

@@ -1,0 +1,111 @@
+"""What can go wrong in a client beyond the protocol's own errors, by what the caller does next.
+
+Every message is one line that names topic, partition, branch and broker as far as they are known, and a remedy.
+"""
+
+from dataclasses import dataclass
+
+from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.status import Status
+from meta_client.protocol.url import BrokerUrl
+from meta_client.protocol.xa import XaCode, XaFailure
+from zk.nodes import Partition
+
+
+class ClientClosed(MetaError):
+    """The client, or this part of it, was closed by this process. Make a new one."""
+
+
+class ConnectionLost(MetaError):
+    """The connection broke while an answer was due: the request may have acted or not."""
+
+
+class NotConnected(ConnectionLost):
+    """There was no connection to send on: nothing was sent, so repeating is safe."""
+
+
+class ReplyTimeout(MetaError):
+    """No answer in time: the request may have acted or may still act."""
+
+
+class TooManyRequests(MetaError):
+    """Too many answers are due on one connection: nothing was sent. Wait for some of them first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a message was to go, as far as that was decided."""
+
+    topic: str
+    partition: Partition | None = None
+    broker: BrokerUrl | int | None = None
+
+    def __str__(self) -> str:
+        to = self.topic if self.partition is None else f"{self.topic}/{self.partition}"
+        match self.broker:
+            case None:
+                return to
+            case int():
+                return f"{to} on broker {self.broker}"
+        return f"{to} on {self.broker}"
+
+
+class SendFailed(MetaError):
+    """A message was not sent, or nobody knows whether it was; the subclass tells which."""
+
+    def __init__(self, text: str, destination: Destination) -> None:
+        super().__init__(f"send to {destination}: {text}")
+        self.destination = destination
+
+
+class NoPartition(SendFailed):
+    """No broker offers the partition asked for, or any partition of the topic. Nothing was sent."""
+
+
+class NoBroker(SendFailed):
+    """The partition's broker is not there, or can't be reached. Nothing was sent; try again later."""
+
+
+class SendRefused(SendFailed):
+    """The broker answered that it did not store the message. `status` is the broker's."""
+
+    def __init__(self, text: str, destination: Destination, status: int) -> None:
+        super().__init__(text, destination)
+        self.status = status
+
+
+class PartitionClosed(SendRefused):
+    """An operator closed the partition: send to another one."""
+
+
+class SendUnknown(SendFailed):
+    """The message was sent and no answer came: it may be stored or not. Sending again may double it."""
+
+
+class TransactionFailed(MetaError):
+    """A local transaction did not commit, and never will. Do its work again."""
+
+
+class TransactionUnknown(MetaError):
+    """A local transaction's commit was sent and no answer came: it may have committed or not."""
+
+
+class TransactionMisuse(MetaError):
+    """Transaction calls in an order that makes no sense. Fix the calling code; nothing was sent."""
+
+
+class InvalidGroup(MetaError, ValueError):
+    """A text that can't be a consumer group's name. Choose another."""
+
+
+class ClientXaError(XaError):
+    """An XA code that the client itself found, without or in spite of a broker's answer."""
+
+    def __init__(self, code: XaCode, text: str, what: str) -> None:
+        """*what* is the verb with its branch and broker, as in "PREPARE 1_YQ==_Yg== on broker 0"."""
+        super().__init__(Status.GATEWAY_TIMEOUT, text, what, XaFailure(code, text))
+        self.args = (f"{what}: {code.name}: {text}",)  # no status: none was received
+
+
+class ConsumerMisuse(MetaError):
+    """Consumer calls in an order that makes no sense. Fix the calling code."""

@@ -1,0 +1,90 @@
+"""A socket that speaks the wire from a script: what a broker would do wrong, late, or not at all."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+from meta_client.protocol.decoder import RequestDecoder
+from meta_client.protocol.requests import Request
+from meta_client.protocol.url import BrokerUrl
+
+Handler = Callable[[Request], bytes | None]  # what to send for a request; None: nothing
+HANG_UP = b"\x00hang up"  # as an answer: close the connection instead
+
+
+class Peer:
+    """Listens on 127.0.0.1 and runs a handler for every request, in order, on each connection."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.received: list[Request] = []
+        self.accepted = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    @property
+    def url(self) -> BrokerUrl:
+        return BrokerUrl("127.0.0.1", self._listener.getsockname()[1])
+
+    def send(self, data: bytes) -> None:
+        """Say something unasked on the newest connection."""
+        self._open[-1].sendall(data)
+
+    def hang_up(self) -> None:
+        """End every connection."""
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            self._open.append(connection)
+            thread = threading.Thread(target=self._serve, args=(connection,))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        decoder = RequestDecoder()
+        with connection, contextlib.suppress(OSError):
+            while chunk := connection.recv(1 << 16):
+                for request in decoder.receive_data(chunk):
+                    self.received.append(request)
+                    if (answer := self.handler(request)) == HANG_UP:
+                        return
+                    connection.sendall(answer or b"")
+
+
+@contextlib.contextmanager
+def listening(handler: Handler) -> Iterator[Peer]:
+    """A peer, closed at the end."""
+    peer = Peer(handler)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def ok(request: Request, text: bytes = b"") -> bytes:
+    """A 200 for *request*."""
+    return b"result 200 %d %d\r\n%b" % (len(text), opaque_of(request), text)
+
+
+def opaque_of(request: Request) -> int:
+    opaque: int = getattr(request, "opaque")  # noqa: B009 - every request but Quit, which no test sends
+    return opaque
