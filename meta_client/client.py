@@ -1,0 +1,89 @@
+"""What users make first: a client of one cluster, from which producers and consumers come."""
+
+import contextlib
+import threading
+from types import TracebackType
+from typing import Self
+
+from meta_client.connections import Connections
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.offsets import OffsetStore
+from meta_client.errors import ClientClosed
+from meta_client.identity import default_qualifier
+from meta_client.producer import Producer
+from meta_client.topology import Topology
+from zk.session import SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+
+CONFIG = ConsumerConfig()
+
+
+class Client:
+    """One ZooKeeper session and one connection per broker, shared by everything made here. Any thread.
+
+    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Making
+    one connects, or raises ZooKeeperError and leaves nothing open. Close it, or use it as a context manager.
+    """
+
+    def __init__(self, zookeeper: str, root: str = "/meta", *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
+        self._lock = threading.Lock()  # guards the next two
+        self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
+        self._is_closed = False
+        with contextlib.ExitStack() as opened:
+            self.session = ZooKeeperSession(zookeeper, root, session_timeout_ms, enqueue=self._on_session_event)
+            self.topology = Topology(self.session)
+            self.connections = Connections()
+            opened.enter_context(self.session)
+            self.topology.start()
+            opened.callback(self.topology.close)
+            opened.callback(self.connections.close)
+            self._opened = opened.pop_all()
+
+    def producer(self, qualifier: str | None = None) -> Producer:
+        """A producer; cheap, one per thread for transactions. *qualifier* marks its XA branches for tpc_recover:
+        producers that finish each other's branches share one. By default, those of one machine do."""
+        self._check_open()
+        return Producer(self.topology, self.connections, qualifier or default_qualifier())
+
+    def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
+        """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.
+
+        Raises InvalidGroup, zk's InvalidName.
+        """
+        consumer = Consumer(self.session, self.connections, group, offsets, config, self._forget)
+        with self._lock:
+            self._check_open()
+            self._consumers = (*self._consumers, consumer)
+        return consumer
+
+    def close(self) -> None:
+        """Close every consumer, then all connections. Idempotent; not for a listener's thread."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        with self._opened:
+            for consumer in self._consumers:
+                consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _forget(self, consumer: Consumer) -> None:
+        with self._lock:
+            self._consumers = tuple(other for other in self._consumers if other is not consumer)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the client is closed: make a new one")
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        """On kazoo's thread: hand it on, nothing else."""
+        self.topology.on_session_event(event)
+        for consumer in self._consumers:
+            consumer.on_session_event(event)

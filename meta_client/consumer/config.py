@@ -1,0 +1,51 @@
+"""How a consumer behaves, and what its group may be called. Pure."""
+
+from dataclasses import dataclass
+
+from meta_client.errors import InvalidGroup
+from meta_client.protocol.limits import BODY_BYTES_MAX
+from zk.strategy import STRATEGIES
+
+FETCH_BYTES = 1024 * 1024  # what a genuine broker sends at most (maxTransferSize, spec 1.8)
+_FORBIDDEN = frozenset("~!#$%^&*()+=`'\",;/?[]<>.: ")  # spec 8.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """One consumer's settings; the defaults are for a service that consumes all the time."""
+
+    consumer_id: str | None = None  # None: one of its own, so that a restart need not wait for a dead session
+    start_offset: int = 0  # where a group starts that has stored nothing; requests.OFFSET_END: with what comes next
+    runners: int = 4  # threads that fetch and call listeners; a partition occupies one at a time
+    fetch_timeout_s: float = 10.0
+    # The longest rest of a partition that has nothing new; it grows by tenths. The ancestor rests 5 s: gentler to a
+    # broker with thousands of idle consumers, and that much later to see a message.
+    rest_s_max: float = 1.0
+    commit_period_s: float = 5.0
+    strategy: str = "default"  # the whole group must use the same one
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy {self.strategy!r} is none of {', '.join(sorted(STRATEGIES))}")
+        if self.runners < 1:
+            raise ValueError(f"runners {self.runners}: one thread at least has to fetch")
+        if self.start_offset < 0:
+            raise ValueError(f"start_offset {self.start_offset} is negative")
+        if min(self.fetch_timeout_s, self.rest_s_max, self.commit_period_s) <= 0:
+            raise ValueError(f"{self}: times must be positive")
+
+
+def check_group(group: str) -> str:
+    """Return *group* if brokers, genuine clients and ZooKeeper can live with it. Raises InvalidGroup."""
+    if not group.strip():
+        raise InvalidGroup("Blank group: give the consumer group a name")
+    if bad := next((c for c in group if c in _FORBIDDEN or not c.isprintable()), None):
+        raise InvalidGroup(f"Group name has invalid character {bad!r} in {group!r}: use letters, digits, -, _ and @")
+    return group
+
+
+def check_bytes_max(bytes_max: int) -> int:
+    """Return *bytes_max* if a fetch may ask for so much. Raises ValueError."""
+    if not 1 <= bytes_max <= BODY_BYTES_MAX:
+        raise ValueError(f"max_bytes {bytes_max} is outside [1, {BODY_BYTES_MAX}]")
+    return bytes_max

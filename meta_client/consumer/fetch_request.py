@@ -1,0 +1,88 @@
+"""One owned partition being fetched: where to go on, how much to ask for, how long to rest (spec 8.4 - 8.6).
+
+Pure. A request has one owner at a time: the queue, or the runner that took it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from meta_client.consumer.batch import Batch
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
+from zk.nodes import Partition
+
+FRAME_BYTES_MAX = HEADER_BYTES + DATA_BYTES_MAX
+REST_STEPS = 10  # a rest grows by this part of its maximum
+
+Listener = Callable[[Batch], object]
+
+
+@dataclass(slots=True, eq=False)
+class FetchRequest:
+    """The state of one partition's fetching. Every method but `shrink` ends one round and sets the next rest."""
+
+    topic: str
+    partition: Partition
+    offset: int
+    bytes_max_wanted: int  # as subscribed; more only for as long as a message needs it
+    listener: Listener
+    rest_s_max: float
+    bytes_max: int = field(init=False)
+    rest_s: float = 0.0
+    cut_off_count: int = 0  # answers in a row without one whole message; the ancestor counts them as failures,
+    failure_count: int = 0  # deliveries in a row that raised: and so diverts a large message unseen (spec 8.6)
+    is_at_end: bool = False  # the last answer was "nothing here yet"
+    is_troubled: bool = False  # the last answer was an error: said once, not at every round
+
+    def __post_init__(self) -> None:
+        self.bytes_max = self.bytes_max_wanted
+
+    @property
+    def key(self) -> tuple[str, Partition]:
+        return self.topic, self.partition
+
+    def shrink(self, body_bytes: int) -> None:
+        """An answer came: ask for less again if so much is not needed."""
+        if body_bytes < self.bytes_max // 2:
+            self.bytes_max = max(self.bytes_max // 2, self.bytes_max_wanted)
+
+    def delivered(self, next_offset: int) -> None:
+        """The listener has taken everything before *next_offset*: go on at once."""
+        self.offset = next_offset
+        self.cut_off_count = self.failure_count = 0
+        self.rest_s = 0.0
+        self.is_at_end = self.is_troubled = False
+
+    def moved(self, offset: int) -> None:
+        """The broker names another offset to go on from."""
+        self.offset = offset
+        self.cut_off_count = self.failure_count = 0
+        self.is_at_end = False
+        self._rest_longer()
+
+    def found_nothing(self, *, is_at_end: bool) -> None:
+        """There is nothing (yet), or nobody to ask."""
+        self.is_at_end = is_at_end
+        self._rest_longer()
+
+    def failed(self) -> None:
+        """The listener raised: the same batch again, later."""
+        self.failure_count += 1
+        self.is_at_end = False
+        self._rest_longer()
+
+    def cut_off(self, body: bytes) -> None:
+        """Not one message was whole. A frame begins with its length, so ask for as much as that takes.
+
+        The ancestor doubles after its seventh try; so do we, when a broker sends less than was asked for.
+        """
+        self.cut_off_count += 1
+        self.is_at_end = False
+        needed = HEADER_BYTES if len(body) < HEADER_BYTES else HEADER_BYTES + HEADER.unpack_from(body)[0]
+        if self.bytes_max < needed <= FRAME_BYTES_MAX:
+            self.bytes_max = needed
+            self.rest_s = 0.0
+            return
+        self._rest_longer()
+
+    def _rest_longer(self) -> None:
+        self.rest_s = min(self.rest_s + self.rest_s_max / REST_STEPS, self.rest_s_max)

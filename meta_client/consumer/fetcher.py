@@ -1,0 +1,222 @@
+"""The runner threads: take a due request, fetch, hand the batch over, queue the request again (spec 8.4, 8.5).
+
+A partition's request is in the queue or with one runner, never twice, so its listener is never called twice at a
+time. Threads: `close`, `assign`, `withdraw` and the routes belong to the group's thread; `pause` may come from any.
+"""
+
+import logging
+import threading
+from collections.abc import Collection, Iterable, Mapping
+
+from meta_client.calls import checked_value
+from meta_client.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.consumer.batch import Batch, decode_batch
+from meta_client.consumer.delay_queue import DelayQueue
+from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
+from meta_client.consumer.plan import TopicPartition
+from meta_client.errors import NotConnected
+from meta_client.opaques import next_opaque
+from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound
+from meta_client.protocol.requests import OFFSET_END, Get
+from meta_client.protocol.url import BrokerUrl
+
+SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
+
+_log = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """Fetches the partitions assigned to it. Starts paused."""
+
+    def __init__(
+        self, group: str, connections: Connections, tracker: OffsetTracker, runners: int, fetch_timeout_s: float
+    ) -> None:
+        self._group = group
+        self._connections = connections
+        self._tracker = tracker
+        self._fetch_timeout_s = fetch_timeout_s
+        self._queue: DelayQueue[FetchRequest] = DelayQueue()
+        self._routes: Mapping[int, BrokerUrl] = {}  # swapped whole
+        self._changed = threading.Condition()  # guards the next five
+        self._assigned: dict[TopicPartition, FetchRequest] = {}
+        self._delivering: set[TopicPartition] = set()
+        self._is_paused = True
+        self._pauses = 0
+        self._is_closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"metaq {group} runner {number}", daemon=True)
+            for number in range(runners)
+        ]
+
+    def start(self) -> None:
+        """Start the runners."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop delivering and wait until nothing is being delivered. Idempotent."""
+        self.pause()
+        self.withdraw(self.assigned())
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._queue.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def is_runner(self) -> bool:
+        """Whether the calling thread is one of the runners, as it is inside a listener."""
+        return threading.current_thread() in self._threads
+
+    def set_routes(self, routes: Mapping[int, BrokerUrl]) -> None:
+        """Where to fetch each broker id's partitions from now on."""
+        self._routes = routes
+
+    def assign(self, requests: Iterable[FetchRequest]) -> None:
+        """Begin to fetch these partitions."""
+        for request in requests:
+            with self._changed:
+                assert request.key not in self._assigned
+                self._assigned[request.key] = request
+            self._queue.put(request, 0)
+
+    def assigned(self) -> list[TopicPartition]:
+        """What is being fetched."""
+        with self._changed:
+            return list(self._assigned)
+
+    def withdraw(self, keys: Collection[TopicPartition]) -> None:
+        """Stop fetching these partitions; on return nothing of them is being delivered, nor will be."""
+        with self._changed:
+            for key in keys:
+                self._assigned.pop(key, None)
+            while waiting := self._delivering.intersection(keys):
+                if not self._changed.wait(SLOW_S):
+                    shown = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(waiting))
+                    _log.warning("waiting for listeners to return group=%s partitions=%s", self._group, shown)
+
+    def pause(self) -> int:
+        """Deliver nothing new until resume() is given the number returned here, or a later one."""
+        with self._changed:
+            self._is_paused = True
+            self._pauses += 1
+            return self._pauses
+
+    def resume(self, pauses: int) -> None:
+        """End the pause, unless another one began after the one numbered *pauses*."""
+        with self._changed:
+            if pauses >= self._pauses:
+                self._is_paused = False
+                self._changed.notify_all()
+
+    def is_caught_up(self) -> bool:
+        """Whether every assigned partition, and there is one, had nothing new when last asked."""
+        with self._changed:
+            return bool(self._assigned) and all(request.is_at_end for request in self._assigned.values())
+
+    def _run(self) -> None:
+        """A runner thread."""
+        while (request := self._queue.take()) is not None:
+            if not self._wait_unpaused():
+                return
+            if self._is_current(request):
+                try:
+                    self._serve(request)
+                finally:
+                    if self._is_current(request):
+                        self._queue.put(request, request.rest_s)
+
+    def _wait_unpaused(self) -> bool:
+        with self._changed:
+            while self._is_paused and not self._is_closed:
+                self._changed.wait()
+            return not self._is_closed
+
+    def _is_current(self, request: FetchRequest) -> bool:
+        with self._changed:
+            return self._assigned.get(request.key) is request
+
+    def _serve(self, request: FetchRequest) -> None:
+        """One round of one partition: the table of spec 8.5."""
+        what = f"get {request.topic}/{request.partition} at {request.offset}"
+        try:
+            body = self._fetch(request, what)
+        except Moved as error:
+            self._on_moved(request, error.offset)
+        except (NotFound, Forbidden) as error:
+            request.is_troubled = False
+            request.found_nothing(is_at_end=isinstance(error, NotFound))
+        except MetaError as error:
+            log = _log.debug if request.is_troubled else _log.warning
+            log("fetch failed, trying again group=%s request=%r error=%s", self._group, what, error)
+            request.is_troubled = True
+            request.found_nothing(is_at_end=False)
+        else:
+            self._on_data(request, body)
+
+    def _fetch(self, request: FetchRequest, what: str) -> bytes:
+        broker_id = request.partition.broker_id
+        if (url := self._routes.get(broker_id)) is None:
+            raise NotConnected(f"no broker with id {broker_id} is up: start it, or wait")
+        connection = self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
+        get = Get(
+            request.topic, self._group, request.partition.number, request.offset, request.bytes_max, next_opaque()
+        )
+        return checked_value(connection.submit(get).wait(self._fetch_timeout_s), what).body
+
+    def _on_moved(self, request: FetchRequest, offset: int) -> None:
+        if request.offset != OFFSET_END:
+            lost = "0" if offset < request.offset else f"up to {offset - request.offset} bytes"
+            _log.warning(
+                "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
+                *(self._group, request.topic, request.partition, request.offset, offset, lost),
+            )
+        request.moved(offset)
+        self._tracker.advance(OffsetEntry(request.topic, request.partition, offset))
+
+    def _on_data(self, request: FetchRequest, body: bytes) -> None:
+        request.shrink(len(body))
+        batch, broken = decode_batch(request.topic, request.partition, request.offset, body)
+        if batch is not None:
+            self._deliver(request, batch)
+        elif broken is not None:
+            # Asking again heals bytes that broke on the way; bytes that broke on disk need an operator. Skipping
+            # them would lose a message that was acknowledged.
+            log = _log.debug if request.is_troubled else _log.error
+            log("broken message, asking again group=%s error=%s/%s: %s", self._group, *request.key, broken)
+            request.is_troubled = True
+            request.found_nothing(is_at_end=False)
+        else:
+            request.cut_off(body)
+
+    def _deliver(self, request: FetchRequest, batch: Batch) -> None:
+        if not self._begin_delivery(request):
+            return
+        try:
+            request.listener(batch)
+        except Exception:
+            request.failed()
+            _log.exception(
+                "listener failed, same batch again in %.1f s group=%s partition=%s/%s offset=%d messages=%d attempt=%d",
+                *(request.rest_s, self._group, batch.topic, batch.partition, batch.offset),
+                *(len(batch.messages), request.failure_count),
+            )
+        else:
+            request.delivered(batch.next_offset)
+            last_id = batch.messages[-1].message_id
+            self._tracker.advance(OffsetEntry(batch.topic, batch.partition, batch.next_offset, last_id))
+        finally:
+            with self._changed:
+                self._delivering.discard(request.key)
+                self._changed.notify_all()
+
+    def _begin_delivery(self, request: FetchRequest) -> bool:
+        """Whether the listener may be called: the partition may have gone, or a pause begun, during the fetch."""
+        with self._changed:
+            if self._is_paused or self._assigned.get(request.key) is not request:
+                request.rest_s = 0.0
+                return False
+            self._delivering.add(request.key)
+            return True

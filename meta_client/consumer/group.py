@@ -1,0 +1,228 @@
+"""A member of a consumer group: joins, shares the partitions out with the others, leaves (spec 9).
+
+One thread owns all of it. ZooKeeper's events reach it through a queue; the only thing done at once, on kazoo's
+thread, is to pause delivery when the connection to ZooKeeper breaks, because from that moment another member may be
+given what is ours. What does not move in a rebalance is not interrupted.
+"""
+
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.holdings import Holdings
+from meta_client.consumer.plan import GroupSnapshot, plan_rebalance, plan_routes
+from meta_client.protocol.url import InvalidUrl
+from zk.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.errors import ZooKeeperError
+from zk.membership import ConsumerMembership, GroupChanged, read_group
+from zk.paths import ConsumerParent, TopicKind, TopicParent
+from zk.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.strategy import LoadBalanceStrategy
+from zk.watches import ChildrenChanged, ChildrenWatches
+
+RETRY_FIRST_S = 0.05  # the member that has to let go has heard of the change at the same moment as we did
+RETRY_MAX_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who we are in the group."""
+
+    group: str
+    consumer_id: str
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A session event, with the pause that had begun by then."""
+
+    event: SessionEvent
+    pauses: int
+
+
+class GroupMember:
+    """One member at work. start() once, close() once; the rest is its own thread's."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        member: Member,
+        strategy: LoadBalanceStrategy,
+        holdings: Holdings,
+        fetcher: Fetcher,
+        commit_period_s: float,
+    ) -> None:
+        self._session = session
+        self._member = member
+        self._strategy = strategy
+        self._holdings = holdings
+        self._fetcher = fetcher
+        self._commit_period_s = commit_period_s
+        self._membership = ConsumerMembership(session, member.group, member.consumer_id)
+        self._events: SimpleQueue[ChildrenChanged | _Session | _Stop] = SimpleQueue()
+        self._watches = ChildrenWatches(session, self._events.put)
+        self._started: Future[None] = Future()
+        self._pauses = 0  # kazoo's thread alone
+        self._is_connected = True
+        self._joined_epoch = 0  # of the session that holds our id node; 0: none does
+        self._rebalance_at: float | None = 0.0  # None: when something changes
+        self._retry_s = RETRY_FIRST_S
+        self._commit_at = time.monotonic() + commit_period_s
+        self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
+
+    def start(self) -> None:
+        """Join and make a first attempt at a share. Raises ConsumerIdTaken and other ZooKeeperErrors; then the
+        member is gone again."""
+        self._thread.start()
+        self._started.result()
+
+    def close(self) -> None:
+        """Stop delivering, commit, let everything go, leave. Returns when all that is done, or ZooKeeper was not
+        there to hear it: then the session's end does it, and what was not committed is delivered again."""
+        self._membership.cancel()
+        self._events.put(_Stop())
+        self._thread.join()
+
+    def on_session_event(self, event: SessionEvent) -> None:
+        """On kazoo's thread."""
+        if event.state is not SessionState.CONNECTED:
+            self._pauses = self._fetcher.pause()
+        self._events.put(_Session(event, self._pauses))
+
+    def _run(self) -> None:
+        try:
+            self._join()
+            self._maybe_rebalance()
+            self._fetcher.resume(0)
+        except Exception as error:
+            try:
+                self._leave()
+            finally:
+                self._started.set_exception(error)  # start() raises it
+            return
+        self._started.set_result(None)
+        try:
+            while self._handle(self._next_event()):
+                if self._is_connected:
+                    self._maybe_rebalance()
+                    self._maybe_commit()
+        finally:
+            self._leave()
+
+    def _next_event(self) -> ChildrenChanged | _Session | _Stop | None:
+        if not self._is_connected:
+            return self._events.get()  # nothing can be done before ZooKeeper is back
+        wake_at = self._commit_at if self._rebalance_at is None else min(self._commit_at, self._rebalance_at)
+        try:
+            return self._events.get(timeout=max(0.001, wake_at - time.monotonic()))
+        except Empty:
+            return None
+
+    def _handle(self, event: ChildrenChanged | _Session | _Stop | None) -> bool:
+        """Take note of one event; False: it is time to go."""
+        match event:
+            case _Stop():
+                return False
+            case ChildrenChanged():
+                self._rebalance_at_once()
+            case _Session(SessionEvent(SessionState.CONNECTED, epoch), pauses):
+                self._is_connected = True
+                if epoch != self._joined_epoch:
+                    self._start_over()
+                self._rebalance_at_once()
+                self._fetcher.resume(pauses)
+            case _Session(SessionEvent(state)):
+                self._is_connected = False  # delivery is paused already
+                if state is SessionState.LOST:
+                    self._start_over()
+            case None:
+                pass
+        return True
+
+    def _rebalance_at_once(self) -> None:
+        self._rebalance_at = 0.0
+        self._retry_s = RETRY_FIRST_S
+
+    def _start_over(self) -> None:
+        self._joined_epoch = 0
+        if dropped := self._holdings.drop():
+            _log.warning("session lost, starting over group=%s partitions=%d", self._member.group, dropped)
+
+    def _join(self) -> None:
+        epoch = self._session.epoch
+        self._membership.join(self._member.topics, _log.warning)
+        self._joined_epoch = epoch
+
+    def _maybe_rebalance(self) -> None:
+        """Rebalance if it is time to; on failure, again soon."""
+        if self._rebalance_at is None or time.monotonic() < self._rebalance_at:
+            return
+        try:
+            is_complete = self._rebalance()
+        except GroupChanged:
+            is_complete = False  # the watch on the members has fired, too
+        except (ZooKeeperError, InvalidUrl) as error:
+            _log.warning("rebalance failed, trying again group=%s error=%s", self._member.group, error)
+            is_complete = False
+        if is_complete:
+            self._rebalance_at = None
+            self._retry_s = RETRY_FIRST_S
+        else:
+            self._rebalance_at = time.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    def _rebalance(self) -> bool:
+        """One try; False: another member still holds something that is ours now."""
+        if not self._joined_epoch or self._membership.topics() is None:
+            self._join()
+        snapshot = self._snapshot()
+        plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
+        self._fetcher.set_routes(plan_routes(read_brokers(self._session)))
+        if plan.release:
+            self._holdings.release(plan.release)
+        claimed = sum(self._holdings.claim(*key) for key in plan.claim)
+        if plan.release or claimed:
+            shared = sum(map(len, snapshot.partitions.values()))
+            _log.info("rebalanced group=%s owned=%d of=%d", self._member.group, len(self._holdings.keys()), shared)
+        return claimed == len(plan.claim)
+
+    def _snapshot(self) -> GroupSnapshot:
+        # Watch first, then read: what changes in between fires the watch.
+        paths = self._session.paths
+        self._watches.read(paths.of(ConsumerParent(self._member.group)))
+        for topic in self._member.topics:
+            self._watches.read(paths.of(TopicParent(TopicKind.SUB, topic)))
+        partitions = {
+            topic: subscribable_partitions(read_topic(self._session, TopicKind.SUB, topic))
+            for topic in self._member.topics
+        }
+        return GroupSnapshot(read_group(self._session, self._member.group).consumers, partitions)
+
+    def _maybe_commit(self) -> None:
+        if time.monotonic() >= self._commit_at:
+            self._holdings.commit()
+            self._commit_at = time.monotonic() + self._commit_period_s
+
+    def _leave(self) -> None:
+        self._watches.stop()
+        self._fetcher.close()
+        if not self._is_connected:
+            _log.warning("no ZooKeeper, left to the session's end to leave group=%s", self._member.group)
+            return
+        try:
+            self._holdings.release(list(self._holdings.keys()))
+            self._membership.leave()
+        except ZooKeeperError as error:
+            _log.warning("left to the session's end to leave group=%s error=%s", self._member.group, error)

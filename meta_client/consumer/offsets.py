@@ -1,0 +1,93 @@
+"""How far a group has read: where that is kept, and what of it is not kept yet (spec 8.10)."""
+
+import threading
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from zk.nodes import NO_MESSAGE_ID, OffsetNode, Partition
+from zk.offsets import ZooKeeperOffsets
+from zk.session import ZooKeeperSession
+
+
+class OffsetEntry(NamedTuple):
+    """Everything before *offset* of a partition is consumed; *message_id* is the last message's, -1 if unknown."""
+
+    topic: str
+    partition: Partition
+    offset: int
+    message_id: int = NO_MESSAGE_ID
+
+
+class OffsetStore(Protocol):
+    """Keeps one group's offsets. Called by one thread of the consumer; may raise anything, and is asked again.
+
+    A listener that keeps the offset together with what it makes of the messages, in one database transaction, gives
+    a store whose `load` reads it there and whose `commit` does nothing: that is how "exactly once" is had.
+    """
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """Where to go on; None if nothing is stored. Asked each time the partition becomes ours."""
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Store how far each of these partitions is consumed. Durable on return."""
+
+
+class ZooKeeperOffsetStore:
+    """The default: offset nodes, as genuine clients keep them (spec 6.3)."""
+
+    def __init__(self, session: ZooKeeperSession, group: str) -> None:
+        self._offsets = ZooKeeperOffsets(session, group)
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """Raises ZooKeeperUnavailable, MalformedNode."""
+        node = self._offsets.load(topic, partition)
+        return None if node is None else node.offset
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Raises ZooKeeperUnavailable; any part may be stored then."""
+        self._offsets.commit({(e.topic, e.partition): OffsetNode(e.offset, e.message_id) for e in entries})
+
+
+class OffsetTracker:
+    """Progress since the last commit, of the partitions that are owned. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all below
+        self._entries: dict[tuple[str, Partition], OffsetEntry | None] = {}  # None: owned, without progress
+        self._modified: set[tuple[str, Partition]] = set()
+
+    def own(self, topic: str, partition: Partition) -> None:
+        """Begin to track a partition."""
+        with self._lock:
+            self._entries[topic, partition] = None
+
+    def disown(self, keys: Collection[tuple[str, Partition]]) -> None:
+        """Stop: progress that was not committed is dropped, and so is any that still comes in."""
+        with self._lock:
+            for key in keys:
+                self._entries.pop(key, None)
+                self._modified.discard(key)
+
+    def advance(self, entry: OffsetEntry) -> None:
+        """Remember progress, if the partition is still ours."""
+        key = entry.topic, entry.partition
+        with self._lock:
+            if key in self._entries:
+                self._entries[key] = entry
+                self._modified.add(key)
+
+    def commit(self, store: OffsetStore) -> int:
+        """Store all progress and return how many partitions had some. Raises what *store* does; nothing is
+        forgotten then, the next commit tries again."""
+        with self._lock:
+            modified, self._modified = self._modified, set()
+            entries = [entry for key in sorted(modified) if (entry := self._entries[key]) is not None]
+        if not entries:
+            return 0
+        try:
+            store.commit(entries)
+        except BaseException:
+            with self._lock:
+                self._modified |= modified & self._entries.keys()
+            raise
+        return len(entries)

@@ -1,0 +1,143 @@
+"""Sending messages: plain, in local transactions, or in XA branches."""
+
+import itertools
+from collections.abc import Collection
+
+from journal.xid import LocalKey, Xid
+from meta_client.connections import Connections
+from meta_client.deadline import Deadline
+from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
+from meta_client.identity import new_session_id
+from meta_client.local_transaction import LocalTransaction
+from meta_client.protocol.xa import XaCode
+from meta_client.puts import Outgoing, RoundRobin, parse_partition
+from meta_client.results import SendResult
+from meta_client.topology import TopicView, Topology
+from meta_client.xa import Branch, XaBranches
+from meta_client.xa_verbs import Listing, XaVerbs
+from zk.errors import ZooKeeperUnavailable
+from zk.nodes import Partition
+
+SEND_TIMEOUT_S = 3.0  # spec 7.4
+
+
+class Producer:
+    """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
+
+    Outside transactions any thread may send; a transaction belongs to the thread that works on it, and so does the
+    producer then. *qualifier* names the producers whose prepared branches belong together (tpc_recover).
+    """
+
+    def __init__(self, topology: Topology, connections: Connections, qualifier: str) -> None:
+        self.qualifier = qualifier
+        self.session_id = new_session_id()
+        self._topology = topology
+        self._connections = connections
+        self._choice = RoundRobin()
+        self._numbers = itertools.count(1)  # of local transactions
+        self._transaction: LocalTransaction | None = None
+        self._xa = XaBranches(XaVerbs(topology, connections, qualifier, self.session_id))
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        attribute: str | None = None,
+        partition: Partition | str | None = None,
+        timeout_s: float = SEND_TIMEOUT_S,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer: to *partition*, or to the topic's partitions in turn.
+
+        Acknowledged means as durable as the broker's flush mode says. Within a transaction it means that the
+        message is part of it. Never sends twice. Raises SendFailed: the subclass tells whether the message may be
+        stored; LocalProtocolError and zk's InvalidName for what can't be sent at all.
+        """
+        deadline = Deadline(timeout_s)
+        message = Outgoing(topic, payload, attribute)
+        wanted = None if partition is None else parse_partition(partition)
+        view = self._view(topic, deadline)
+        if self._xa.current is not None:
+            return self._xa.put(message, view, wanted, self._choice, deadline)
+        if (transaction := self._current()) is not None:
+            return transaction.put(message, view, wanted, self._choice, deadline)
+        chosen = self._choice.choose(view, wanted)
+        url = view.urls[chosen.broker_id]
+        try:
+            connection = self._connections.get(url, deadline.remaining_s())
+        except ConnectionLost as error:
+            raise NoBroker(str(error), Destination(topic, chosen, url)) from error
+        return message.submit(connection, chosen, None).wait(deadline.remaining_s())
+
+    def transaction(self, timeout_s: float = 0) -> LocalTransaction:
+        """Begin a local transaction: what this producer sends from now on belongs to it, on one broker.
+
+        Use as a context manager: the end of the block commits, an exception rolls back. The broker rolls it back
+        when the connection breaks, and after *timeout_s* (0: never). Raises TransactionMisuse while another
+        transaction or branch is open.
+        """
+        if (open_one := self._current()) is not None:
+            raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
+        if (branch := self._xa.current) is not None:
+            raise TransactionMisuse(
+                f"branch {branch.xid} is {branch.state.value}: finish it before a local transaction"
+            )
+        key = LocalKey(self.session_id, next(self._numbers))
+        self._transaction = LocalTransaction(key, -int(-timeout_s // 1) or None, self._connections)
+        return self._transaction
+
+    def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
+        """Begin XA branch *xid* on a broker that has all of *topics*: what this producer sends from now on belongs
+        to it. The broker rolls it back after *timeout_s* (0: never) unless it is prepared by then.
+
+        Raises XaError: XAER_RMFAIL if no such broker answers, XAER_PROTO or XAER_DUPID while a branch is active.
+        """
+        if (transaction := self._current()) is not None:
+            text = f"local transaction {transaction.key} is not over: finish it first"
+            raise ClientXaError(XaCode.XAER_PROTO, text, f"BEGIN {xid}")
+        self._xa.begin(xid, topics, timeout_s)
+
+    def tpc_prepare(self) -> bool:
+        """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is
+        over. Raises XaError; then roll it back."""
+        return self._xa.prepare()
+
+    def tpc_commit(self, xid: Xid | None = None) -> None:
+        """Second phase of the current branch (in one phase, if it is not prepared), or of prepared branch *xid*.
+
+        Raises XaError. XAER_RMFAIL: unknown, ask again. XAER_NOTA: that branch is not prepared (any more).
+        """
+        self._xa.commit(xid)
+
+    def tpc_rollback(self, xid: Xid | None = None) -> None:
+        """Undo the current branch, prepared or not, or prepared branch *xid*. Raises XaError as tpc_commit."""
+        self._xa.rollback(xid)
+
+    def tpc_forget(self, xid: Xid) -> None:
+        """Drop the heuristic outcome of *xid* at its broker, once somebody has looked at it. Raises XaError."""
+        self._xa.forget(xid)
+
+    def tpc_recover(self) -> list[Xid]:
+        """Prepared branches, and heuristic outcomes, under this producer's qualifier: all of them, on all brokers.
+
+        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
+        """
+        return self._xa.recover()
+
+    def tpc_list(self) -> Listing:
+        """As tpc_recover, broker by broker, with those that could not be asked. Raises XaError if ZooKeeper is away."""
+        return self._xa.list_prepared("RECOVER")
+
+    @property
+    def tpc_branch(self) -> Branch | None:
+        """The current branch: its xid, the id of the broker that has it, and its state."""
+        return self._xa.current
+
+    def _current(self) -> LocalTransaction | None:
+        transaction = self._transaction
+        return transaction if transaction is not None and transaction.is_current else None
+
+    def _view(self, topic: str, deadline: Deadline) -> TopicView:
+        try:
+            return self._topology.view(topic, deadline.remaining_s())
+        except ZooKeeperUnavailable as error:
+            raise NoBroker(str(error), Destination(topic)) from error

@@ -1,0 +1,131 @@
+"""Putting one message: which partition, what goes out, and what the answer means (spec 7.3, 7.4)."""
+
+from journal.xid import BranchKey
+from meta_client.calls import wait_result
+from meta_client.connection import Connection, PendingReply
+from meta_client.errors import (
+    ConnectionLost,
+    Destination,
+    NoBroker,
+    NoPartition,
+    PartitionClosed,
+    ReplyTimeout,
+    SendRefused,
+    SendUnknown,
+    TooManyRequests,
+)
+from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import parse_put_place
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.errors import LocalProtocolError, RemoteError, RemoteProtocolError
+from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body
+from meta_client.protocol.requests import Put
+from meta_client.protocol.status import Status
+from meta_client.results import SendResult
+from meta_client.topology import TopicView
+from zk.nodes import Partition
+
+COUNTER_MASK = 0x7FFF_FFFF  # the ancestor's round robin counts in a signed int32 and drops the sign
+
+
+class Outgoing:
+    """A message on its way: encoded once, whichever partition it goes to."""
+
+    __slots__ = ("body", "flag", "topic")
+
+    def __init__(self, topic: str, payload: bytes, attribute: str | None) -> None:
+        """Raises LocalProtocolError for what no consumer could take, TypeError for a payload that is not bytes."""
+        self.topic = topic
+        self.flag, self.body = encode_body(bytes(memoryview(payload)), attribute)
+        if len(self.body) > DATA_BYTES_MAX:
+            raise LocalProtocolError(
+                f"send {topic}: a message of {len(self.body)} bytes is longer than {DATA_BYTES_MAX}, "
+                "which consumers refuse: send it in parts, or a reference to it"
+            )
+
+    def submit(self, connection: Connection, partition: Partition, key: BranchKey | None) -> "PendingSend":
+        """Send it to *partition*, at once or as part of branch *key*. Raises NoBroker: nothing was sent."""
+        put = Put(self.topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
+        try:
+            return PendingSend(connection.submit(put), self.topic, partition, connection)
+        except (ConnectionLost, TooManyRequests) as error:
+            raise NoBroker(str(error), Destination(self.topic, partition, connection.url)) from error
+
+
+class PendingSend:
+    """A put whose answer is due."""
+
+    __slots__ = ("_broker", "_partition", "_reply", "_topic")
+
+    def __init__(self, reply: PendingReply, topic: str, partition: Partition, connection: Connection) -> None:
+        self._reply = reply
+        self._topic = topic
+        self._partition = partition
+        self._broker = connection.url
+
+    def wait(self, timeout_s: float) -> SendResult:
+        """Where the message went. Raises SendRefused (PartitionClosed): not stored, or SendUnknown."""
+        where = Destination(self._topic, self._partition, self._broker)
+        try:
+            result = wait_result(self._reply, timeout_s, f"put {self._topic}/{self._partition}")
+            place = parse_put_place(result.message)
+        except RemoteError as error:
+            if error.status == Status.FORBIDDEN:
+                text = "an operator closed this partition: send to another one, or have it opened"
+                raise PartitionClosed(text, where, error.status) from error
+            text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
+            raise SendRefused(" ".join(text.split()), where, error.status) from error
+        except (ConnectionLost, ReplyTimeout, RemoteProtocolError) as error:
+            raise SendUnknown(str(error), where) from error
+        return SendResult(place.message_id, Partition(self._partition.broker_id, place.partition), place.offset)
+
+
+class RoundRobin:
+    """Every partition in turn; the first message goes to the second one, as the ancestor's does."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def choose(self, view: TopicView, wanted: Partition | None = None, broker_id: int | None = None) -> Partition:
+        """*wanted* if it is there, else the next one, of one broker alone if *broker_id* is given.
+
+        Raises NoPartition, NoBroker.
+        """
+        available = view.available if broker_id is None else view.on_broker(broker_id)
+        if wanted is not None:
+            return _checked(view, wanted, available, broker_id)
+        if not available:
+            raise _nowhere(view, broker_id)
+        self._count = (self._count + 1) & COUNTER_MASK
+        return available[self._count % len(available)]
+
+
+def parse_partition(text: str | Partition) -> Partition:
+    """A partition as callers give it. Raises ValueError."""
+    partition = text if isinstance(text, Partition) else Partition.maybe_parse(text)
+    if partition is None:
+        raise ValueError(f"{text!r} is no partition: give <broker id>-<number>, as in 0-3")
+    return partition
+
+
+def _checked(view: TopicView, wanted: Partition, available: tuple[Partition, ...], broker_id: int | None) -> Partition:
+    if wanted in available:
+        return wanted
+    where = Destination(view.topic, wanted)
+    if wanted not in view.partitions:
+        others = len(view.partitions)
+        raise NoPartition(f"the topic has no such partition, but {others} others: see `metaq topics`", where)
+    if wanted.broker_id not in view.urls:
+        raise NoBroker("its broker is not up: start it, or wait", where)
+    raise NoPartition(f"the transaction is on broker {broker_id}: send to that broker's partitions", where)
+
+
+def _nowhere(view: TopicView, broker_id: int | None) -> NoPartition | NoBroker:
+    where = Destination(view.topic, broker=broker_id)
+    if not view.partitions:
+        return NoPartition("no broker offers this topic: start one that does, or correct the name", where)
+    if not view.available:
+        return NoBroker("no broker of this topic is up: start one, or wait", where)
+    if any(partition.broker_id == broker_id for partition in view.partitions):
+        return NoBroker("the broker with the transaction is not up: start it, or wait", where)
+    return NoPartition("the broker with the transaction does not have this topic: name all topics at its begin", where)

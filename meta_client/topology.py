@@ -1,0 +1,204 @@
+"""Where messages go: a producer's view of brokers and partitions, kept fresh by ZooKeeper's watches (spec 6.6, 7.2).
+
+Views are immutable; one thread, owned by the Topology, reads ZooKeeper and swaps them in. Everybody else takes
+the view of the moment.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from meta_client.errors import ClientClosed, NotConnected
+from meta_client.protocol.url import BrokerUrl, InvalidUrl
+from zk.cluster import master_urls, publishable_partitions, read_brokers, read_topic
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.nodes import Partition
+from zk.paths import Broker, TopicKind, TopicParent
+from zk.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.watches import ChildrenChanged, ChildrenWatches
+
+WILDCARD_TOPIC = "*"  # what a broker registers when it takes any topic; a topic gets nodes of its own on its first put
+RETRY_S = 1.0  # after ZooKeeper failed to answer; its return, once noticed, comes sooner
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """The brokers that take messages of one topic."""
+
+    topic: str
+    partitions: tuple[Partition, ...] = ()  # by number; all that are registered
+    urls: Mapping[int, BrokerUrl] = field(default_factory=dict)  # masters that are up, by broker id
+    available: tuple[Partition, ...] = ()  # those of `partitions` whose broker is up
+
+    def on_broker(self, broker_id: int) -> tuple[Partition, ...]:
+        """The partitions that one broker has; none if it is not up."""
+        return tuple(partition for partition in self.available if partition.broker_id == broker_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Publish:
+    topic: str
+    done: "Future[TopicView]"
+
+
+class _Stop:
+    pass
+
+
+_Event = ChildrenChanged | SessionEvent | _Publish | _Stop
+
+
+class Topology:
+    """The views of one client. Any thread may ask; start() once, close() once."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self._events: SimpleQueue[_Event] = SimpleQueue()
+        self._watches = ChildrenWatches(session, self._events.put)
+        self._views: dict[str, TopicView] = {}  # this thread writes, any reads
+        self._topics: set[str] = set()  # published; this thread alone, like the next
+        self._stale: set[str] = set()  # of those: to read again
+        self._thread = threading.Thread(target=self._run, name="metaq topology", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow what changes."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following. Waits for the thread, which answers within ZooKeeper's time limit."""
+        self._events.put(_Stop())
+        if self._thread.is_alive():
+            self._thread.join()
+        self._refuse_waiting()
+
+    def on_session_event(self, event: SessionEvent) -> None:
+        """Hand a session event over. Never blocks."""
+        self._events.put(event)
+
+    def view(self, topic: str, timeout_s: float) -> TopicView:
+        """The view of *topic*, which is published, and followed from then on, when it is asked for first.
+
+        A topic that no broker has got yet is shown as its wildcard, if there is one. Raises ZooKeeperError, InvalidUrl.
+        """
+        if (view := self._views.get(topic)) is None:
+            view = self._publish(topic, timeout_s)
+        if not view.partitions and topic != WILDCARD_TOPIC:
+            wildcard = self._views.get(WILDCARD_TOPIC) or self._publish(WILDCARD_TOPIC, timeout_s)
+            return TopicView(topic, wildcard.partitions, wildcard.urls, wildcard.available)
+        return view
+
+    def read_masters(self) -> dict[int, BrokerUrl]:
+        """Every master that is up now, by broker id, read from ZooKeeper. Raises ZooKeeperError."""
+        return {
+            broker_id: BrokerUrl.parse(str(entry.master))
+            for broker_id, entry in read_brokers(self._session).items()
+            if entry.master is not None
+        }
+
+    def read_absent(self) -> set[int]:
+        """Broker ids that crashed and are not back: they left an address, a clean stop leaves none (spec 6.4)."""
+        paths = self._session.paths
+        ids = [
+            place.broker_id
+            for child in self._session.children(paths.brokers)
+            if isinstance(place := paths.maybe_parse(f"{paths.brokers}/{child}"), Broker)
+        ]
+        nodes = self._session.read_many([paths.of(Broker(broker_id)) for broker_id in ids])
+        addressed = {i for i in ids if (node := nodes.get(paths.of(Broker(i)))) is not None and node.data.strip()}
+        return addressed - self.read_masters().keys()
+
+    def master_url(self, broker_id: int) -> BrokerUrl | None:
+        """Where the master of a broker id was when last seen; None if it was not."""
+        for view in list(self._views.values()):
+            if (url := view.urls.get(broker_id)) is not None:
+                return url
+        return None
+
+    def _publish(self, topic: str, timeout_s: float) -> TopicView:
+        done: Future[TopicView] = Future()
+        if not self._thread.is_alive():
+            raise ClientClosed("the client is closed: make a new one")
+        self._events.put(_Publish(topic, done))
+        try:
+            return done.result(timeout_s)
+        except FutureTimeout as error:
+            raise ZooKeeperUnavailable(
+                f"ZooKeeper at {self._session.connect} did not tell the brokers of topic {topic!r} within "
+                f"{timeout_s:g} s: is it running?"
+            ) from error
+
+    def _run(self) -> None:
+        while True:
+            try:
+                event = self._events.get(timeout=RETRY_S if self._stale else None)
+            except Empty:
+                event = None
+            match event:
+                case _Stop():
+                    self._watches.stop()
+                    return
+                case _Publish():
+                    self._on_publish(event)
+                    continue
+                case ChildrenChanged(path):
+                    place = self._session.paths.maybe_parse(path)
+                    if isinstance(place, TopicParent):
+                        self._stale.add(place.topic)
+                case SessionEvent(SessionState.CONNECTED):
+                    self._stale |= self._topics
+                case SessionEvent():
+                    continue  # the views stay: brokers serve without ZooKeeper, too
+                case None:
+                    pass  # time to try again
+            self._refresh()
+
+    def _on_publish(self, event: _Publish) -> None:
+        try:
+            view = self._views.get(event.topic) or self._read(event.topic)
+        except Exception as error:
+            event.done.set_exception(error)  # the caller's to handle
+        else:
+            event.done.set_result(view)
+
+    def _refresh(self) -> None:
+        for topic in sorted(self._stale):
+            try:
+                self._read(topic)
+            except ZooKeeperUnavailable as error:
+                _log.warning("brokers not read, keeping the last view topic=%s error=%s", topic, error)
+                return
+            except (ZooKeeperError, InvalidUrl) as error:
+                # Waiting does not cure a malformed node; whoever corrects it changes a child, which we'll hear of.
+                _log.error("brokers not read, keeping the last view topic=%s error=%s", topic, error)
+            self._stale.discard(topic)
+
+    def _read(self, topic: str) -> TopicView:
+        self._watches.read(self._session.paths.of(TopicParent(TopicKind.PUB, topic)))
+        publishers = read_topic(self._session, TopicKind.PUB, topic)
+        urls = {
+            broker_id: BrokerUrl.parse(str(url))
+            for broker_id, url in master_urls(publishers, read_brokers(self._session)).items()
+        }
+        partitions = tuple(publishable_partitions(publishers))
+        view = TopicView(topic, partitions, urls, tuple(p for p in partitions if p.broker_id in urls))
+        if view != self._views.get(topic):
+            _log.info("brokers changed topic=%s partitions=%d up=%s", topic, len(partitions), sorted(urls))
+        self._views[topic] = view
+        self._topics.add(topic)
+        return view
+
+    def _refuse_waiting(self) -> None:
+        while not self._events.empty():
+            if isinstance(event := self._events.get(), _Publish):
+                event.done.set_exception(ClientClosed("the client was closed: make a new one"))
+
+
+def no_master(broker_id: int) -> NotConnected:
+    """The error for a broker id without a master."""
+    return NotConnected(f"broker {broker_id} has no master in ZooKeeper: start it, or wait until it is back")

@@ -1,0 +1,186 @@
+"""The branches of an XA producer: begin, prepare, commit, roll back, recover (spec 2.7, 7.6; X/Open XA).
+
+A branch belongs to a broker *id*: wherever that broker's master is when a verb is sent, there it goes, so that a
+broker which came back at another address, or whose slave was promoted, still finds its branches.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+
+from journal.xid import XaKey, Xid
+from meta_client.deadline import Deadline
+from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, SendUnknown
+from meta_client.protocol.answers import parse_vote
+from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.requests import TransactionVerb
+from meta_client.protocol.responses import Result
+from meta_client.protocol.xa import XaCode
+from meta_client.puts import Outgoing, RoundRobin
+from meta_client.results import SendResult
+from meta_client.topology import TopicView
+from meta_client.xa_verbs import Listing, XaVerbs
+from zk.errors import ZooKeeperError
+from zk.nodes import Partition
+
+# After these, from a broker, it has forgotten the branch or will not change its mind (X/Open XA, xa_commit).
+_OVER = frozenset(
+    {XaCode.XAER_NOTA, XaCode.XA_HEURCOM, XaCode.XA_HEURRB, XaCode.XA_HEURHAZ, XaCode.XA_RBOTHER, XaCode.XA_RBTIMEOUT}
+)
+
+
+class State(Enum):
+    """What a producer's branch is doing."""
+
+    ACTIVE = "active"
+    DOOMED = "to be rolled back: no answer came for one of its messages"
+    PREPARED = "prepared"
+
+
+@dataclass(slots=True)
+class Branch:
+    """The branch that a producer is working on."""
+
+    xid: Xid
+    broker_id: int
+    state: State = State.ACTIVE
+
+
+class XaBranches:
+    """The branches of one producer, one at a time, and those that recover() found. The producer's thread alone."""
+
+    def __init__(self, verbs: XaVerbs) -> None:
+        self.current: Branch | None = None
+        self._verbs = verbs
+        self._known: dict[Xid, int] = {}  # prepared branches and the broker id that holds them
+
+    def begin(self, xid: Xid, topics: Collection[str], timeout_s: float) -> None:
+        """Begin *xid* on a broker that has all *topics*. A prepared branch before it stays as it is, in doubt.
+
+        Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when no such broker answers.
+        """
+        if (current := self.current) is not None and current.state is not State.PREPARED:
+            code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
+            raise ClientXaError(code, f"{current.xid} is still {current.state.value}: finish it first", f"BEGIN {xid}")
+        self.current = None
+        timeout_seconds = -int(-timeout_s // 1) or None  # up, so that a short limit does not become none
+        self.current = Branch(xid, self._verbs.begin(xid, topics, timeout_seconds))
+
+    def put(
+        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
+    ) -> SendResult:
+        """Add a message to the current branch. Raises SendFailed; if that leaves the message's fate unknown, the
+        branch can only be rolled back. Raises XaError (XAER_PROTO) once it is prepared."""
+        branch = self._active("put")
+        partition = choice.choose(view, wanted, branch.broker_id)
+        try:
+            connection = self._verbs.connect(branch.broker_id, deadline)
+        except (ConnectionLost, ZooKeeperError) as error:
+            raise NoBroker(str(error), Destination(message.topic, partition, branch.broker_id)) from error
+        pending = message.submit(connection, partition, XaKey(branch.xid, self._verbs.qualifier))
+        try:
+            return pending.wait(deadline.remaining_s())
+        except SendUnknown:
+            branch.state = State.DOOMED
+            raise
+
+    def prepare(self) -> bool:
+        """Make the current branch ready for both outcomes, durably. False: nothing was sent, the branch is over.
+
+        Raises XaError. XA_RBTIMEOUT and XAER_RMFAIL leave open whether it is prepared: roll it back.
+        """
+        branch = self._active("PREPARE")
+        result = self._ask(TransactionVerb.PREPARE, branch)
+        if parse_vote(result.message) is XaCode.XA_RDONLY:
+            self.current = None
+            return False
+        branch.state = State.PREPARED
+        self._known[branch.xid] = branch.broker_id
+        return True
+
+    def commit(self, xid: Xid | None) -> None:
+        """Commit the current branch, in one phase unless it is prepared, or the prepared branch *xid*.
+
+        Durable at the broker on return. Raises XaError; after XAER_RMFAIL do it again: it may have happened.
+        """
+        branch = self._branch(xid, "COMMIT")
+        if branch.state is State.DOOMED:
+            self._end(TransactionVerb.ROLLBACK, branch)
+            text = "rolled back, because no answer came for one of its messages: do its work again"
+            raise ClientXaError(XaCode.XA_RBOTHER, text, f"COMMIT {branch.xid}")
+        is_prepared = branch.state is State.PREPARED
+        self._end(TransactionVerb.COMMIT_TWO_PHASE if is_prepared else TransactionVerb.COMMIT_ONE_PHASE, branch)
+
+    def rollback(self, xid: Xid | None) -> None:
+        """Undo the current branch, or the prepared branch *xid*. Raises XaError; after XAER_RMFAIL do it again."""
+        self._end(TransactionVerb.ROLLBACK, self._branch(xid, "ROLLBACK"))
+
+    def forget(self, xid: Xid) -> None:
+        """Let the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
+        self._end(TransactionVerb.FORGET, Branch(xid, self._find(xid, "FORGET"), State.PREPARED))
+
+    def recover(self) -> list[Xid]:
+        """Every prepared branch under this producer's qualifier, on all brokers.
+
+        Raises XaError (XAER_RMFAIL) if one broker could not tell: an incomplete list would read as "not prepared".
+        """
+        listing = self.list_prepared("RECOVER")
+        if listing.failures:
+            raise ClientXaError(XaCode.XAER_RMFAIL, "; ".join(listing.failures.values()), "RECOVER")
+        return [key.xid for keys in listing.keys.values() for key in keys]
+
+    def list_prepared(self, what: str) -> Listing:
+        """As recover, broker by broker; and remember which one holds what. Raises XaError if ZooKeeper is away."""
+        try:
+            listing = self._verbs.list_prepared(self._verbs.qualifier)
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        for broker_id, keys in listing.keys.items():
+            self._known.update((key.xid, broker_id) for key in keys)
+        return listing
+
+    def _find(self, xid: Xid, what: str) -> int:
+        """The id of the broker that holds *xid*. Raises XaError: XAER_NOTA only if every broker says so."""
+        if (broker_id := self._known.get(xid)) is not None:
+            return broker_id
+        listing = self.list_prepared(f"{what} {xid}")
+        if (broker_id := self._known.get(xid)) is not None:
+            return broker_id
+        if listing.failures:
+            text = "; ".join(("no broker that answered lists it", *listing.failures.values()))
+            raise ClientXaError(XaCode.XAER_RMFAIL, text, f"{what} {xid}")
+        qualifier = self._verbs.qualifier
+        text = f"no broker lists it as prepared under qualifier {qualifier}: it is finished, or has another one"
+        raise ClientXaError(XaCode.XAER_NOTA, text, f"{what} {xid}")
+
+    def _branch(self, xid: Xid | None, what: str) -> Branch:
+        current = self.current
+        if current is not None and xid in (None, current.xid):
+            return current
+        if xid is None:
+            raise ClientXaError(XaCode.XAER_PROTO, "no branch was begun: call tpc_begin first", what)
+        return Branch(xid, self._find(xid, what), State.PREPARED)
+
+    def _active(self, what: str) -> Branch:
+        branch = self._branch(None, what)
+        if branch.state is not State.ACTIVE:
+            text = f"it is {branch.state.value}, not active: finish it first"
+            raise ClientXaError(XaCode.XAER_PROTO, text, f"{what} {branch.xid}")
+        return branch
+
+    def _end(self, verb: TransactionVerb, branch: Branch) -> None:
+        self._ask(verb, branch)
+        self._drop(branch)
+
+    def _ask(self, verb: TransactionVerb, branch: Branch) -> Result:
+        try:
+            return self._verbs.ask(verb, branch.xid, branch.broker_id)
+        except XaError as error:
+            if error.code in _OVER and not isinstance(error, ClientXaError):
+                self._drop(branch)
+            raise
+
+    def _drop(self, branch: Branch) -> None:
+        self._known.pop(branch.xid, None)
+        if self.current is not None and self.current.xid == branch.xid:
+            self.current = None

@@ -1,0 +1,162 @@
+"""XA verbs on the wire: to the right broker, with every failure as an XA code (spec 2.2, 2.3)."""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from journal.xid import XaKey, Xid
+from meta_client.calls import checked_result, wait_result
+from meta_client.connection import Connection, PendingReply
+from meta_client.connections import Connections
+from meta_client.deadline import Deadline
+from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import parse_keys
+from meta_client.protocol.errors import MetaError, RemoteError, XaError
+from meta_client.protocol.requests import Transaction, TransactionVerb
+from meta_client.protocol.responses import Result
+from meta_client.protocol.xa import XaCode
+from meta_client.topology import Topology, no_master
+from zk.errors import ZooKeeperError
+
+REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
+
+# When no answer comes in time to these, nothing was promised to anybody, so "rolled back" is what to make of it.
+# All others may have acted either way, which X/Open calls a failure of the resource manager: ask again.
+_MAY_ROLL_BACK = frozenset({TransactionVerb.BEGIN, TransactionVerb.PREPARE})
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Who answered RECOVER: prepared branches by broker id, and why the other brokers did not answer."""
+
+    keys: Mapping[int, tuple[XaKey, ...]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+
+class XaVerbs:
+    """Speaks to brokers by id: to their master, wherever it is at the moment. Any thread."""
+
+    def __init__(self, topology: Topology, connections: Connections, qualifier: str, session_id: str) -> None:
+        self.qualifier = qualifier
+        self._topology = topology
+        self._connections = connections
+        self._session_id = session_id
+
+    def begin(self, xid: Xid, topics: Collection[str], timeout_seconds: int | None) -> int:
+        """Begin *xid* on some broker that has all *topics*, and return that broker's id. Raises XaError."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        broker_id, connection = self._connect_any(xid, topics, deadline)
+        self._ask(TransactionVerb.BEGIN, xid, broker_id, connection, deadline, timeout_seconds)
+        return broker_id
+
+    def ask(self, verb: TransactionVerb, xid: Xid, broker_id: int) -> Result:
+        """Send one verb, wait, and return its 200. Raises XaError, a ClientXaError if the broker did not say it."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        try:
+            connection = self.connect(broker_id, deadline)
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, xid, broker_id)) from error
+        return self._ask(verb, xid, broker_id, connection, deadline)
+
+    def connect(self, broker_id: int, deadline: Deadline) -> Connection:
+        """A connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError, InvalidUrl."""
+        url = self._topology.master_url(broker_id)
+        if url is not None:
+            try:
+                return self._connections.get(url, deadline.remaining_s())
+            except NotConnected as error:
+                _log.info("looking a broker up again broker=%d error=%s", broker_id, error)
+        if (now := self._topology.read_masters().get(broker_id)) is None:
+            raise no_master(broker_id)
+        return self._connections.get(now, deadline.remaining_s())
+
+    def list_prepared(self, qualifier: str | None) -> Listing:
+        """Ask every broker for its prepared branches, under *qualifier* or all. Those that can't be asked, or have
+        crashed and are not back, are named in the failures. Raises ZooKeeperError, InvalidUrl."""
+        masters = self._topology.read_masters()
+        absent = self._topology.read_absent() - masters.keys()
+        failures = {broker_id: str(no_master(broker_id)) for broker_id in absent}
+        keys: dict[int, tuple[XaKey, ...]] = {}
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        waiting: dict[int, Callable[[], Result]] = {}
+        for broker_id, url in masters.items():
+            what = f"RECOVER on broker {broker_id}"
+            try:
+                connection = self._connections.get(url, deadline.remaining_s())
+                reply = connection.submit(self._request(TransactionVerb.RECOVER, None, None, qualifier))
+            except (ConnectionLost, TooManyRequests) as error:
+                failures[broker_id] = f"{what}: {error}"
+            else:
+                waiting[broker_id] = _waiter(reply, deadline, what)
+        for broker_id, wait in waiting.items():
+            try:
+                listed = parse_keys(wait().message)
+            except MetaError as error:
+                failures[broker_id] = str(error)
+                continue
+            keys[broker_id] = tuple(
+                key for key in listed if isinstance(key, XaKey) and qualifier in (None, key.qualifier)
+            )
+        return Listing(keys, dict(sorted(failures.items())))
+
+    def _connect_any(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Connection]:
+        what = f"BEGIN {xid}"
+        why = f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
+        try:
+            candidates = self._candidates(topics, deadline)
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
+        for broker_id in candidates:
+            try:
+                return broker_id, self.connect(broker_id, deadline)
+            except (ZooKeeperError, MetaError) as error:
+                why = str(error)  # nothing was sent: another broker will do
+        raise ClientXaError(XaCode.XAER_RMFAIL, why, what)
+
+    def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
+        if not topics:
+            return sorted(self._topology.read_masters())
+        views = [self._topology.view(topic, deadline.remaining_s()) for topic in sorted(set(topics))]
+        return sorted(set.intersection(*({partition.broker_id for partition in view.available} for view in views)))
+
+    def _ask(
+        self,
+        verb: TransactionVerb,
+        xid: Xid,
+        broker_id: int,
+        connection: Connection,
+        deadline: Deadline,
+        timeout_seconds: int | None = None,
+    ) -> Result:
+        what = _what(verb, xid, broker_id)
+        request = self._request(verb, XaKey(xid, self.qualifier), timeout_seconds, self.qualifier)
+        try:
+            return checked_result(connection.submit(request).wait(deadline.remaining_s()), what)
+        except XaError:
+            raise
+        except RemoteError as error:
+            code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
+            raise ClientXaError(code, error.text or "the broker gave no reason: see its log", what) from error
+        except ReplyTimeout as error:
+            code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
+            raise ClientXaError(code, str(error), what) from error
+        except MetaError as error:  # the connection broke, or broke the protocol
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+
+    def _request(
+        self, verb: TransactionVerb, key: XaKey | None, timeout_seconds: int | None, qualifier: str | None
+    ) -> Transaction:
+        return Transaction(key, self._session_id, verb, timeout_seconds, qualifier, next_opaque())
+
+
+def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:
+    return f"{verb} {xid} on broker {broker_id}"
+
+
+def _waiter(reply: PendingReply, deadline: Deadline, what: str) -> Callable[[], Result]:
+    return lambda: wait_result(reply, deadline.remaining_s(), what)
