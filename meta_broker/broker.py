@@ -58,9 +58,11 @@ class Broker:
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
             server = Server(loop, functools.partial(_settle, stop))
-            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake)
+            ids = MessageIds(self._config.broker_id, wall_clock_ms)
+            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms)
             await stack.enter_async_context(_closing(store))
-            context = self._context(store)
+            ids.begin_after(store.transactions.state.time_ms)
+            context = self._context(store, ids)
             port = await server.listen(Dispatcher(context), self._config.broker.host, self._config.port)
             stack.push_async_callback(server.close)
             url = BrokerUrl(self._config.url_host, port)
@@ -71,12 +73,12 @@ class Broker:
             on_ready(_ready_line(self._config, store, str(url)))
             await self._tick_until(stop, server, store, loop, worker)
 
-    def _context(self, store: MessageStore) -> Context:
+    def _context(self, store: MessageStore, ids: MessageIds) -> Context:
         return Context(
             config=self._config,
             store=store,
             topics=self._topics,
-            ids=MessageIds(self._config.broker_id, wall_clock_ms, store.transactions.state.time_ms),
+            ids=ids,
             timeouts=Timeouts(),
             listener=self,
             url="",  # until the port is known

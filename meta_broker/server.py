@@ -71,7 +71,7 @@ class Server:
         """What is due twice a second: expired branches, connections gone silent."""
         assert self._dispatcher is not None
         context = self._dispatcher.context
-        self._dispatcher.transactions.expire(context.store.transactions.now_ms())
+        self._dispatcher.transactions.expire()
         silent_since = self._loop.time() - context.config.broker.idle_seconds_max
         for connection in [c for c in self._connections if c.last_active < silent_since]:
             connection.abort()

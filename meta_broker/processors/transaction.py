@@ -1,6 +1,7 @@
 """transaction: the verbs of a branch's life (spec 2.3 to 2.7)."""
 
 import logging
+import time
 
 from journal.records import RollbackReason
 from journal.states import BranchNotStarted, XaCode, XaError
@@ -73,14 +74,22 @@ class TransactionProcessor:
         seconds = min(request.timeout_seconds or 0, self._context.config.broker.transaction_timeout_seconds_max)
         live = peer.local_transactions.get(key) if isinstance(key, LocalKey) else self._store.transactions.get(key)
         if live is None or live.is_over:
+            self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             if isinstance(key, LocalKey):
                 peer.local_transactions[key] = transaction
             if transaction.timeout_ms:
-                self._context.timeouts.add(transaction)
+                self._context.timeouts.add(transaction, time.monotonic())
             counters.begins += 1
             counters.xa_begins += isinstance(key, XaKey)
         peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
+
+    def _check_room(self, key: BranchKey, peer: Peer) -> None:
+        alive = len(peer.local_transactions if isinstance(key, LocalKey) else self._store.transactions)
+        if alive >= (alive_max := self._context.config.broker.transactions_max):
+            raise XaError(
+                XaCode.XAER_RMERR, f"{alive} transactions are alive: finish some, transactions_max is {alive_max}"
+            )
 
     def _find(self, key: BranchKey | None, peer: Peer) -> Transaction:
         if isinstance(key, XaKey):
@@ -100,9 +109,9 @@ class TransactionProcessor:
                 self._context.counters.rollbacks += 1
         peer.local_transactions.clear()
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self) -> None:
         """Roll back what has run out of time."""
-        for transaction in self._context.timeouts.expired(now_ms):
+        for transaction in self._context.timeouts.expired(time.monotonic()):
             self._store.rollback(transaction, RollbackReason.TIMED_OUT)
             self._context.counters.rollbacks += 1
             log.info("branch timed out key=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)

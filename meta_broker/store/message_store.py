@@ -7,7 +7,6 @@ fence has passed them, and runs checkpoints. Loop thread only, but for the two f
 import asyncio
 import logging
 import time
-import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -22,7 +21,7 @@ from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
-from meta_broker.store.partition_index import PartitionIndex, Spill
+from meta_broker.store.partition_index import PartitionIndex, Spill, file_name
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class Indexes:
     def of(self, name: PartitionName) -> PartitionIndex:
         """The partition's index; made on first use."""
         if (index := self.by_name.get(name)) is None:
-            file = f"{urllib.parse.quote(name.topic, safe='')}-{name.partition}.index"
-            index = self.by_name[name] = PartitionIndex(self._directory / file)
+            index = self.by_name[name] = PartitionIndex(self._directory / file_name(name))
         return index
 
     def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
@@ -77,10 +75,13 @@ class MessageStore:
         self._checkpoint: asyncio.Task[None] | None = None
 
     @classmethod
-    def open(cls, config: BrokerConfig, version: str, on_progress: Callable[[], None]) -> "MessageStore":
+    def open(
+        cls, config: BrokerConfig, version: str, on_progress: Callable[[], None], clock_ms: Callable[[], int]
+    ) -> "MessageStore":
         """Lock the data directory and recover it. Raises JournalError of any kind; leaves nothing open then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
+        *clock_ms* gives the time that records carry.
         """
         storage = DirectoryStorage.open_for_writing(config.data)
         try:
@@ -93,6 +94,7 @@ class MessageStore:
                 version=version,
                 sink=indexes,
                 on_progress=on_progress,
+                clock_ms=clock_ms,
             )
         except BaseException:
             storage.close()

@@ -5,9 +5,11 @@ the newest checkpoint stand in a file, the tail in memory; a checkpoint names ho
 covers and their CRC-32, and what is lost or damaged is rebuilt from the journal.
 """
 
+import hashlib
 import mmap
 import os
 import struct
+import urllib.parse
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -17,11 +19,24 @@ from typing import NamedTuple
 from journal.checkpoint import IndexMark
 from journal.errors import StorageFailed
 from journal.fold import Publication
+from journal.records import PartitionName
 
 ENTRY = struct.Struct("<QQQII")
 ENTRY_BYTES = ENTRY.size
 _FIRST = struct.Struct("<Q")
 assert ENTRY_BYTES == 32
+
+
+_QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
+
+
+def file_name(name: PartitionName) -> str:
+    """The index file of a partition; no two share one. A long topic's quoted form is cut and its digest added."""
+    topic = urllib.parse.quote(name.topic, safe="")
+    if len(topic) > _QUOTED_MAX:
+        digest = hashlib.blake2b(name.topic.encode(), digest_size=16).hexdigest()
+        topic = f"{topic[:100]}={digest}"  # quoting leaves no equals sign
+    return f"{topic}-{name.partition}.index"
 
 
 class Place(NamedTuple):
@@ -82,6 +97,8 @@ class PartitionIndex:
             return None
         try:
             return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
+        except OSError:  # a directory, say
+            return None
         finally:
             os.close(fd)
 
