@@ -115,8 +115,7 @@ class StatsProcessor:
             f"partitions {max(section.partitions if section else 0, len(indexes))}",
             f"message_count {sum(index.messages for index in indexes)}",
             f"bytes {sum(index.end - index.start for index in indexes)}",
-            *(f"topic_realtime_{name} null" for name in _REALTIME[:-1]),
-            "topic_message_size null",
+            *(f"topic_realtime_{name} null" for name in _REALTIME),
         ]
 
     def _section(self, topic: str) -> TopicConfig:

@@ -23,6 +23,8 @@ class Topics:
         try:
             return self._found[topic]
         except KeyError:
+            if why_not_a_topic(topic):
+                return None
             if len(self._found) >= _REMEMBERED_MAX:
                 self._found.clear()
             found = self._found[topic] = self._look_up(topic)
@@ -31,8 +33,6 @@ class Topics:
     def _look_up(self, topic: str) -> TopicConfig | None:
         if (exact := self.configured.get(topic)) is not None:
             return exact
-        if why_not_a_topic(topic):
-            return None
         return next((section for pattern, section in self._patterns if pattern.fullmatch(topic)), None)
 
 
