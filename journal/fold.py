@@ -23,10 +23,11 @@ from journal.records import (
     Put,
     Record,
     Rollback,
+    RollbackReason,
     Take,
     TxPut,
 )
-from journal.states import BranchState
+from journal.states import BranchEvent, BranchState, XaError, next_state
 from journal.xid import BranchKey
 
 ZERO = Offset(0)
@@ -57,9 +58,7 @@ class Span:
     end: Offset = ZERO
 
     def take(self, base: int, size: int) -> None:
-        """Move the end over *size* bytes that begin at *base*. Replaying what it already covers changes nothing."""
-        if base + size <= self.end:
-            return
+        """Move the end over *size* bytes that begin at *base*. Raises ValueError unless that is the end."""
         if base != self.end:
             raise ValueError(f"offsets [{base}, {base + size}) do not follow the end {self.end}")
         self.end = Offset(base + size)
@@ -108,6 +107,10 @@ class JournalState:
     spans: dict[PartitionName, Span] = field(default_factory=dict)
     branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
 
+    def end_of(self, name: PartitionName) -> Offset:
+        """Where the partition's next message goes; nothing is made for a partition that has none."""
+        return span.end if (span := self.spans.get(name)) is not None else ZERO
+
     def span(self, name: PartitionName) -> Span:
         """The partition's offsets; made on first use."""
         if (span := self.spans.get(name)) is None:
@@ -130,19 +133,24 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 return [Publication(name, base, run)]
             case TxPut():
                 _tx_put(state, header, record)
-            case Prepare(_, branch_lsn, _, _):
-                branch = _live(state, branch_lsn)
-                branch.state = BranchState.PREPARED
+            case Prepare(key, branch_lsn, messages, size):
+                branch = _live(state, key, branch_lsn)
+                if (messages, size) != (branch.messages, branch.bytes):
+                    raise ValueError(f"{messages} messages of {size} bytes, not {branch.messages} of {branch.bytes}")
+                branch.state = next_state(key, branch.state, BranchEvent.PREPARE)
                 branch.prepared_ms = header.time_ms
-            case Commit(_, branch_lsn, _, takes):
-                branch = _live(state, branch_lsn)
+            case Commit(key, branch_lsn, one_phase, takes):
+                branch = _live(state, key, branch_lsn)
+                event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
+                branch.state = next_state(key, branch.state, event)
                 del state.branches[branch_lsn]
-                branch.state = BranchState.FINISHED
                 return list(_publish(state, branch, takes))
-            case Rollback(_, branch_lsn, _):
-                branch = _live(state, branch_lsn)
+            case Rollback(key, branch_lsn, reason):
+                branch = _live(state, key, branch_lsn)
+                if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
+                    raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
+                branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
                 del state.branches[branch_lsn]
-                branch.state = BranchState.FINISHED
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
             case CheckpointMark(number, _):
@@ -153,7 +161,7 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 raise ValueError("a coordinator's record in a broker's journal")
             case _:
                 assert_never(record)
-    except ValueError as error:
+    except (ValueError, XaError) as error:
         raise InvalidRecord(
             f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
         ) from error
@@ -165,21 +173,28 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
         branch = Branch(record.key, header.lsn, header.time_ms)
         state.branches[header.lsn] = branch
     else:
-        branch = _live(state, record.branch_lsn)
+        branch = _live(state, record.key, record.branch_lsn)
+        next_state(branch.key, branch.state, BranchEvent.PUT)
     branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
 
 
-def _live(state: JournalState, branch_lsn: Lsn) -> Branch:
+def _live(state: JournalState, key: BranchKey, branch_lsn: Lsn) -> Branch:
     if (branch := state.branches.get(branch_lsn)) is None:
         raise ValueError(f"no live branch began at LSN {branch_lsn}")
+    if branch.key != key:
+        raise ValueError(f"the branch that began at LSN {branch_lsn} is {branch.key}, not {key}")
     return branch
 
 
 def _publish(state: JournalState, branch: Branch, takes: tuple[Take, ...]) -> Iterator[Publication]:
+    if len(takes) != len(branch.runs) or {take.name for take in takes} != branch.runs.keys():
+        raise ValueError("the partitions it takes are not those the branch put to")
     for take in takes:
-        runs = branch.runs.get(take.name, [])
-        if sum(run.bytes for run in runs) != take.bytes:
-            raise ValueError(f"{take.bytes} bytes taken in {take.name}, which is not what the branch put there")
+        runs = branch.runs[take.name]
+        if (sum(run.bytes for run in runs), sum(run.messages for run in runs)) != (take.bytes, take.count):
+            raise ValueError(
+                f"{take.count} messages of {take.bytes} bytes taken in {take.name}: the branch did not put that there"
+            )
         state.span(take.name).take(take.base, take.bytes)
         base = take.base
         for run in runs:

@@ -1,7 +1,7 @@
 """What a record says: one frozen dataclass a kind, encoded to and decoded from a record's meta part. Pure.
 
 The body of PUT and TX_PUT is message frames, copied verbatim and never looked into; every other kind has none.
-PUT and COMMIT name the base offset they take in each partition: redo is physical, so replaying twice is harmless.
+PUT and COMMIT name the base offset they take in each partition: redo is physical, and a lost or doubled record shows.
 A transaction's records carry the LSN of its first record, *branch_lsn*: one identifier may serve several
 branches in the life of a broker, a branch's first LSN never.
 """
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, assert_never
 
 from journal.errors import InvalidRecord
 from journal.frame import Header, Kind, Lsn, Offset, kind_name
-from journal.xid import BranchKey, parse_key
+from journal.xid import KEY_BYTES_MAX, BranchKey, InvalidXid, parse_key
 
 NO_BRANCH = Lsn(0)  # a segment header stands there, never a record
 TOPIC_BYTES_MAX = 255
@@ -147,12 +147,13 @@ Record = Put | TxPut | Prepare | Commit | Rollback | Epoch | CheckpointMark | Pa
 
 
 def encode(record: Record) -> tuple[Kind, bytes]:
-    """The kind and the meta part of *record*."""
+    """The kind and the meta part of *record*. Raises ValueError or struct.error for what
+    `decode` would not take back."""
     match record:
         case Put(name, base, count):
-            return Kind.PUT, _PUT.pack(base, count, name.partition) + name.topic.encode()
+            return Kind.PUT, _PUT.pack(base, count, name.partition) + _topic_bytes(name)
         case TxPut(key, branch_lsn, name, count):
-            return Kind.TX_PUT, _branch(key, branch_lsn) + _RUN.pack(count, name.partition) + name.topic.encode()
+            return Kind.TX_PUT, _branch(key, branch_lsn) + _RUN.pack(count, name.partition) + _topic_bytes(name)
         case Prepare(key, branch_lsn, messages, size):
             return Kind.PREPARE, _branch(key, branch_lsn) + _PREPARE.pack(messages, size)
         case Commit(key, branch_lsn, one_phase, takes):
@@ -175,7 +176,7 @@ def encode(record: Record) -> tuple[Kind, bytes]:
 
 def put_meta_tail(name: PartitionName) -> bytes:
     """The constant end of every PUT meta of a partition, for the one caller that packs PUTs by hand."""
-    return name.topic.encode()
+    return _topic_bytes(name)
 
 
 def put_meta(base: int, count: int, partition: int, tail: bytes) -> bytes:
@@ -197,12 +198,22 @@ def decode(header: Header, meta: memoryview) -> Record:
 
 
 def _branch(key: BranchKey, branch_lsn: int) -> bytes:
-    text = str(key).encode()
-    return _BRANCH.pack(branch_lsn, len(text)) + text
+    text = str(key)
+    if len(text) > KEY_BYTES_MAX:
+        raise InvalidXid(f"transaction key of {len(text)} characters is longer than {KEY_BYTES_MAX}")
+    raw = text.encode()
+    return _BRANCH.pack(branch_lsn, len(raw)) + raw
+
+
+def _topic_bytes(name: PartitionName) -> bytes:
+    raw = name.topic.encode()
+    if not 0 < len(raw) <= TOPIC_BYTES_MAX:
+        raise ValueError(f"topic {name.topic!r} is not 1 to {TOPIC_BYTES_MAX} bytes long")
+    return raw
 
 
 def _take(take: Take) -> bytes:
-    topic = take.name.topic.encode()
+    topic = _topic_bytes(take.name)
     return _TAKE.pack(take.base, take.bytes, take.count, take.name.partition, len(topic)) + topic
 
 
@@ -233,7 +244,7 @@ def _read_tx_put(meta: bytes) -> TxPut:
 
 def _read_prepare(meta: bytes) -> Prepare:
     key, branch_lsn, at = _read_branch(meta)
-    messages, size = _PREPARE.unpack_from(meta, at)
+    messages, size = _PREPARE.unpack(meta[at:])
     return Prepare(key, branch_lsn, messages, size)
 
 
@@ -250,6 +261,8 @@ def _read_commit(meta: bytes) -> Commit:
         at += topic_bytes
     if at != len(meta):
         raise ValueError(f"{len(meta) - at} bytes after the last take")
+    if one_phase > 1:
+        raise ValueError(f"{one_phase} where 1 or 0 says whether it committed in one phase")
     return Commit(key, branch_lsn, bool(one_phase), tuple(takes))
 
 
@@ -281,7 +294,10 @@ def _read_decision(meta: bytes) -> Decision:
 
 
 def _read_forget(meta: bytes) -> Forget:
-    return Forget(_read_branch(meta)[0])
+    key, _, at = _read_branch(meta)
+    if at != len(meta):
+        raise ValueError(f"{len(meta) - at} bytes after the key")
+    return Forget(key)
 
 
 _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {

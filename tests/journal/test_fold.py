@@ -1,0 +1,191 @@
+"""The fold refuses every record that contradicts the ones before it, and moves nothing silently."""
+
+import pytest
+
+from journal.errors import InvalidRecord
+from journal.fold import JournalState, Publication, Run, apply
+from journal.frame import Header, Lsn, Offset
+from journal.records import (
+    NO_BRANCH,
+    Commit,
+    Decision,
+    Epoch,
+    Forget,
+    PartitionName,
+    Prepare,
+    Put,
+    Record,
+    Rollback,
+    RollbackReason,
+    Take,
+    TxPut,
+    encode,
+)
+from journal.states import BranchState
+from journal.xid import LocalKey
+from tests.fixtures.journals import ORDERS, STOCK, xa
+
+A, B = xa("a"), xa("b")
+LOCAL = LocalKey("s", 1)
+TAKE_ORDERS = Take(ORDERS, Offset(10), 16, 2)
+TAKE_STOCK = Take(STOCK, Offset(0), 7, 1)
+
+
+class Fold:
+    """Applies records one behind the other from LSN 128 on."""
+
+    def __init__(self) -> None:
+        self.state = JournalState(Lsn(128))
+
+    def add(self, record: Record, body_bytes: int = 0) -> list[Publication]:
+        kind, meta = encode(record)
+        lsn = self.state.lsn
+        return apply(self.state, Header(kind, 0, len(meta), body_bytes, 0, 1, 1, lsn, lsn, 1_000), record)
+
+
+@pytest.fixture
+def fold() -> Fold:
+    """orders-0 ends at 10; branch A began at `a`, put 2 messages of 16 bytes to orders-0 and 1 of 7 to stock-3."""
+    fold = Fold()
+    fold.add(Put(ORDERS, Offset(0), 1), 10)
+    fold.add(TxPut(A, NO_BRANCH, ORDERS, 1), 8)
+    fold.add(TxPut(A, first(fold), STOCK, 1), 7)
+    fold.add(TxPut(A, first(fold), ORDERS, 1), 8)
+    return fold
+
+
+def first(fold: Fold) -> Lsn:
+    """Where branch A began."""
+    return next(iter(fold.state.branches))
+
+
+def prepare(fold: Fold) -> None:
+    fold.add(Prepare(A, first(fold), 3, 23))
+
+
+def test_a_commit_publishes_each_partition_as_one_block_in_put_order(fold: Fold) -> None:
+    lsn = first(fold)
+    runs = [run for runs in fold.state.branches[lsn].runs.values() for run in runs]
+    prepare(fold)
+    published = fold.add(Commit(A, lsn, False, (TAKE_ORDERS, TAKE_STOCK)))
+    assert published == [
+        Publication(ORDERS, Offset(10), runs[0]),
+        Publication(ORDERS, Offset(18), runs[1]),
+        Publication(STOCK, Offset(0), runs[2]),
+    ]
+    assert {name: span.end for name, span in fold.state.spans.items()} == {ORDERS: 26, STOCK: 7}
+    assert fold.state.branches == {}
+
+
+def test_a_run_points_at_the_body(fold: Fold) -> None:
+    lsn = fold.state.lsn
+    record = Put(ORDERS, Offset(10), 4)
+    meta_bytes = len(encode(record)[1])
+    assert fold.add(record, 100) == [Publication(ORDERS, Offset(10), Run(Lsn(lsn + 56 + meta_bytes), 100, 4, 1_000))]
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (Put(ORDERS, Offset(9), 1), "do not follow the end 10"),
+        (Put(ORDERS, Offset(0), 1), "do not follow the end 10"),
+        (Put(ORDERS, Offset(11), 1), "do not follow the end 10"),
+        (Put(PartitionName("new", 0), Offset(1), 1), "do not follow the end 0"),
+        (TxPut(A, Lsn(128), ORDERS, 1), "no live branch began at LSN 128"),
+        (Prepare(A, Lsn(128), 3, 23), "no live branch began at LSN 128"),
+        (Commit(A, Lsn(128), True, ()), "no live branch began at LSN 128"),
+        (Rollback(A, Lsn(128), RollbackReason.ASKED), "no live branch began at LSN 128"),
+        (Decision(A, ""), "a coordinator's record"),
+        (Forget(A), "a coordinator's record"),
+    ],
+)
+def test_a_record_that_fits_nothing(fold: Fold, record: Record, why: str) -> None:
+    with pytest.raises(InvalidRecord, match=why):
+        fold.add(record, 5)
+
+
+def test_offsets_are_never_taken_twice(fold: Fold) -> None:
+    with pytest.raises(InvalidRecord, match=r"offsets \[0, 10\) do not follow the end 10"):
+        fold.add(Put(ORDERS, Offset(0), 1), 10)
+
+
+@pytest.mark.parametrize("key", [B, LOCAL])
+@pytest.mark.parametrize("verb", ["put", "prepare", "commit", "rollback"])
+def test_another_key_cannot_touch_the_branch(fold: Fold, key: LocalKey, verb: str) -> None:
+    lsn = first(fold)
+    records: dict[str, Record] = {
+        "put": TxPut(key, lsn, ORDERS, 1),
+        "prepare": Prepare(key, lsn, 3, 23),
+        "commit": Commit(key, lsn, True, (TAKE_ORDERS, TAKE_STOCK)),
+        "rollback": Rollback(key, lsn, RollbackReason.ASKED),
+    }
+    with pytest.raises(InvalidRecord, match=f"the branch that began at LSN {lsn} is {A}, not {key}"):
+        fold.add(records[verb], 1)
+
+
+@pytest.mark.parametrize(
+    "takes",
+    [
+        (),
+        (TAKE_ORDERS,),
+        (TAKE_ORDERS, TAKE_ORDERS),
+        (TAKE_ORDERS, TAKE_STOCK, TAKE_STOCK),
+        (TAKE_ORDERS, TAKE_STOCK, Take(PartitionName("new", 0), Offset(0), 0, 0)),
+        (TAKE_ORDERS, Take(STOCK, Offset(0), 8, 1)),
+        (TAKE_ORDERS, Take(STOCK, Offset(0), 7, 2)),
+        (TAKE_ORDERS, Take(STOCK, Offset(1), 7, 1)),
+        (Take(ORDERS, Offset(2), 16, 2), TAKE_STOCK),
+    ],
+)
+def test_a_commit_takes_what_the_branch_put_no_more_no_less(fold: Fold, takes: tuple[Take, ...]) -> None:
+    with pytest.raises(InvalidRecord, match="Commit contradicts what came before"):
+        fold.add(Commit(A, first(fold), True, takes))
+
+
+@pytest.mark.parametrize(("messages", "size"), [(2, 23), (3, 22)])
+def test_a_prepare_knows_what_was_put(fold: Fold, messages: int, size: int) -> None:
+    with pytest.raises(InvalidRecord, match="not 3 of 23"):
+        fold.add(Prepare(A, first(fold), messages, size))
+
+
+def test_a_prepared_branch_takes_no_put_and_no_second_prepare(fold: Fold) -> None:
+    prepare(fold)
+    with pytest.raises(InvalidRecord, match="Cannot put now"):
+        fold.add(TxPut(A, first(fold), ORDERS, 1), 1)
+    with pytest.raises(InvalidRecord, match="Cannot call prepare now"):
+        prepare(fold)
+
+
+def test_two_phases_need_a_prepare(fold: Fold) -> None:
+    with pytest.raises(InvalidRecord, match="Cannot do 2 phase commit"):
+        fold.add(Commit(A, first(fold), False, (TAKE_ORDERS, TAKE_STOCK)))
+
+
+@pytest.mark.parametrize("reason", set(RollbackReason) - {RollbackReason.ASKED})
+def test_a_prepared_branch_is_rolled_back_only_when_asked(fold: Fold, reason: RollbackReason) -> None:
+    prepare(fold)
+    with pytest.raises(InvalidRecord, match="a prepared branch is rolled back when it is asked for"):
+        fold.add(Rollback(A, first(fold), reason))
+
+
+def test_a_second_outcome_finds_no_branch(fold: Fold) -> None:
+    lsn = first(fold)
+    fold.add(Rollback(A, lsn, RollbackReason.TIMED_OUT))
+    for record in (Commit(A, lsn, True, (TAKE_ORDERS, TAKE_STOCK)), Rollback(A, lsn, RollbackReason.ASKED)):
+        with pytest.raises(InvalidRecord, match="no live branch"):
+            fold.add(record)
+
+
+def test_one_key_may_serve_several_branches() -> None:
+    fold = Fold()
+    fold.add(TxPut(A, NO_BRANCH, ORDERS, 1), 4)
+    fold.add(TxPut(A, NO_BRANCH, ORDERS, 1), 5)
+    one, other = fold.state.branches
+    fold.add(Commit(A, other, True, (Take(ORDERS, Offset(0), 5, 1),)))
+    assert fold.state.branches[one].state is BranchState.IN_USE
+
+
+def test_epoch_and_time() -> None:
+    fold = Fold()
+    fold.add(Epoch(3, 9, "v"))
+    assert (fold.state.epoch, fold.state.incarnation, fold.state.time_ms) == (3, 9, 1_000)
