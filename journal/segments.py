@@ -1,17 +1,18 @@
 """The journal as one address space over its segment files: which file holds an LSN, and its bytes.
 
 Segment `<20-digit base LSN>.journal` holds LSNs [base, base + size); the segment header takes the first of them,
-so that file position = LSN - base, always. Loop thread and writer thread both read `_bases` and `_files`; only
-`roll` and `cut` change them, and they append or drop whole entries.
+so that file position = LSN - base, always. Any thread may read while the writer rolls and another one drops: they
+replace the whole chain at once, under a lock.
 """
 
 import re
 import struct
+import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from journal.errors import ForeignJournal, RottenJournal
 from journal.frame import HEADER_BYTES, Lsn
@@ -70,11 +71,26 @@ class SegmentHeader:
             raise ForeignJournal(
                 f"{where}: journal format {version}, this metaq reads {VERSION}: use the metaq that wrote it"
             )
-        return cls(Identity(cluster[:cluster_bytes].decode(), broker_id), Lsn(base), size)
+        try:
+            identity = Identity(cluster[:cluster_bytes].decode(), broker_id)
+        except UnicodeDecodeError:
+            return "a cluster name that is not UTF-8"
+        return cls(identity, Lsn(base), size)
 
 
 def segment_name(base: int) -> str:
     return f"{base:020d}.journal"
+
+
+class _Chain(NamedTuple):
+    """Every segment: base LSNs, rising, and their files."""
+
+    bases: tuple[Lsn, ...] = ()
+    files: tuple[StorageFile, ...] = ()
+
+    @property
+    def end(self) -> Lsn:
+        return Lsn(self.bases[-1] + self.files[-1].size) if self.bases else Lsn(0)
 
 
 class Segments:
@@ -88,8 +104,8 @@ class Segments:
         self.storage = storage
         self.identity = identity
         self.segment_bytes = segment_bytes
-        self._bases: list[Lsn] = []
-        self._files: list[StorageFile] = []
+        self._chain = _Chain()  # replaced, never changed
+        self._changing = threading.Lock()
 
     @classmethod
     def open(cls, storage: Storage, identity: Identity | None, segment_bytes: int, *, writable: bool) -> Self:
@@ -111,13 +127,13 @@ class Segments:
 
     def _adopt(self, name: str, base: int, *, checked: bool, writable: bool) -> None:
         where = f"{self.storage.path}/{name}"
+        before = self._chain
         file = self.storage.open(name, writable=writable)
-        self._bases.append(Lsn(base))
-        self._files.append(file)
+        self._append(Lsn(base), file)
         header = SegmentHeader.unpack(file.view()[:SEGMENT_HEADER_BYTES], where)
         if isinstance(header, str):
             raise RottenJournal(base, None, header, where)
-        if checked and header.identity != self.identity:
+        if (checked or before.bases) and header.identity != self.identity:
             raise ForeignJournal(
                 f"{where} belongs to {header.identity}, not to {self.identity}: start that broker here, "
                 f"or give this one its own --data directory"
@@ -125,24 +141,29 @@ class Segments:
         self.identity = header.identity
         if (header.base, header.size) != (base, file.size):
             raise RottenJournal(base, None, f"a file of {file.size} bytes that should hold {header.size}", where)
-        if len(self._bases) > 1 and (before := self._bases[-2] + self._files[-2].size) != base:
-            raise RottenJournal(before, Lsn(base), "a segment is missing", where)
+        if before.bases and before.end != base:
+            raise RottenJournal(before.end, Lsn(base), "a segment is missing", where)
+
+    def _append(self, base: Lsn, file: StorageFile) -> None:
+        with self._changing:
+            self._chain = _Chain((*self._chain.bases, base), (*self._chain.files, file))
 
     def __len__(self) -> int:
-        return len(self._bases)
+        return len(self._chain.bases)
 
     def __iter__(self) -> Iterator[tuple[Lsn, StorageFile]]:
-        return iter(list(zip(self._bases, self._files, strict=True)))
+        return iter(list(zip(*self._chain, strict=True)))
 
     @property
     def start(self) -> Lsn:
         """The first LSN a record can have."""
-        return Lsn((self._bases[0] if self._bases else 0) + SEGMENT_HEADER_BYTES)
+        bases = self._chain.bases
+        return Lsn((bases[0] if bases else 0) + SEGMENT_HEADER_BYTES)
 
     @property
     def end(self) -> Lsn:
         """The first LSN beyond the last segment."""
-        return Lsn(self._bases[-1] + self._files[-1].size) if self._bases else Lsn(0)
+        return self._chain.end
 
     @property
     def body_bytes_max(self) -> int:
@@ -154,15 +175,15 @@ class Segments:
         base = self.end
         header = SegmentHeader(self.identity, base, self.segment_bytes).pack()
         file = self.storage.create(segment_name(base), self.segment_bytes, header)
-        self._files.append(file)
-        self._bases.append(base)  # last: a reader that sees the base finds the file
+        self._append(base, file)
         return base, file
 
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""
-        if (index := bisect_right(self._bases, lsn) - 1) < 0 or lsn >= self._bases[index] + self._files[index].size:
+        bases, files = self._chain
+        if (index := bisect_right(bases, lsn) - 1) < 0 or lsn >= bases[index] + files[index].size:
             raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path}")
-        return self._bases[index], self._files[index]
+        return bases[index], files[index]
 
     def slice(self, lsn: int, size: int) -> memoryview:
         """Bytes [lsn, lsn + size) without copying; they must lie inside one record."""
@@ -170,18 +191,25 @@ class Segments:
         return file.view()[lsn - base : lsn - base + size]
 
     def drop_from(self, base: int) -> None:
-        """Delete the segments from *base* on, newest first; durable on return."""
-        while self._bases and self._bases[-1] >= base:
-            self._files.pop().close()
-            self.storage.remove(segment_name(self._bases.pop()))
+        """Delete the segments from *base* on, newest first; durable on return. Not while a writer runs."""
+        while (bases := self._chain.bases) and bases[-1] >= base:
+            self._drop(-1)
 
     def drop_before(self, lsn: int) -> None:
-        """Delete the segments that end at or below *lsn*, oldest first; durable on return."""
-        while self._bases and self._bases[0] + self._files[0].size <= lsn:
-            self._files.pop(0).close()
-            self.storage.remove(segment_name(self._bases.pop(0)))
+        """Delete the segments that end at or below *lsn*, oldest first; durable on return. One thread at a time."""
+        while len(self) and self._chain.bases[0] + self._chain.files[0].size <= lsn:
+            self._drop(0)
+
+    def _drop(self, index: int) -> None:
+        """Take a segment out of the chain, first or last, then delete its file."""
+        with self._changing:
+            bases, files = self._chain
+            kept = slice(1, None) if index == 0 else slice(None, -1)
+            self._chain = _Chain(bases[kept], files[kept])
+        files[index].close()
+        self.storage.remove(segment_name(bases[index]))
 
     def close(self) -> None:
         """Idempotent."""
-        for file in self._files:
+        for file in self._chain.files:
             file.close()

@@ -4,6 +4,7 @@ Everything above speaks to the `Storage` and `StorageFile` protocols, so that te
 and cut the power. Errors of the system arrive as StorageFailed, translated here, once.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -80,8 +81,9 @@ class MappedFile:
         self._fd = fd
         self._writable = writable
         self.size = os.fstat(fd).st_size
-        self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-        self._view = memoryview(self._map)
+        # An empty file cannot be mapped; that it is no segment is for the reader to say.
+        self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) if self.size else None
+        self._view = memoryview(self._map or b"")
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         with _translated(self._path):
@@ -107,17 +109,21 @@ class MappedFile:
     def next_data(self, position: int) -> int:
         if position >= self.size:
             return self.size
-        try:
-            return os.lseek(self._fd, position, os.SEEK_DATA)
-        except OSError:  # ENXIO: only holes from here on. A file system without SEEK_DATA answers position.
-            return self.size
+        with _translated(self._path):
+            try:
+                return os.lseek(self._fd, position, os.SEEK_DATA)  # without holes to tell of, it answers position
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return self.size  # only a hole from here on
 
     def close(self) -> None:
         if self._fd < 0:
             return
         self._view.release()
-        with suppress(BufferError):  # an answer still being sent pins the mapping; the last slice frees it
-            self._map.close()
+        if self._map is not None:
+            with suppress(BufferError):  # an answer still being sent pins the mapping; the last slice frees it
+                self._map.close()
         os.close(self._fd)
         self._fd = -1
 
