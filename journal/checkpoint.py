@@ -7,7 +7,7 @@ is complete; it is never needed, as long as the journal from its start is there.
 
 import re
 import zlib
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -16,27 +16,28 @@ from journal.frame import Lsn, Offset
 from journal.records import PartitionName
 from journal.states import BranchState
 from journal.storage import Storage
-from journal.xid import InvalidXid, parse_key
+from journal.xid import parse_key
 
 CHECKPOINTS_KEPT: Final = 3
 FORMAT: Final = 1
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
 
 
 class IndexMark(msgspec.Struct, frozen=True, kw_only=True):
     """What of a partition's index file belongs to the checkpoint: its first *entries*, and their CRC-32."""
 
-    entries: int
-    crc: int
+    entries: Natural
+    crc: Natural
 
 
 class PartitionMark(msgspec.Struct, frozen=True, kw_only=True):
     """One partition: offsets [start, end), and its index file when the writer of the checkpoint keeps one."""
 
     topic: str
-    partition: int
-    start: int
-    end: int
+    partition: Natural
+    start: Natural
+    end: Natural
     index: IndexMark | None = None
 
 
@@ -44,32 +45,32 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True):
     """Message frames of a branch: topic, partition, LSN, bytes, messages, milliseconds."""
 
     topic: str
-    partition: int
-    lsn: int
-    bytes: int
-    messages: int
-    time_ms: int
+    partition: Natural
+    lsn: Natural
+    bytes: Natural
+    messages: Natural
+    time_ms: Natural
 
 
 class BranchMark(msgspec.Struct, frozen=True, kw_only=True):
     """One live branch, with everything a commit would publish."""
 
     key: str
-    state: str
-    first_lsn: int
-    began_ms: int
-    prepared_ms: int
+    state: Literal["IN_USE", "PREPARED"]
+    first_lsn: Natural
+    began_ms: Natural
+    prepared_ms: Natural
     runs: list[RunMark]
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of a checkpoint file. *lsn*: replay starts here."""
 
-    format: int
-    lsn: int
-    epoch: int
-    incarnation: int
-    time_ms: int
+    format: Natural
+    lsn: Natural
+    epoch: Natural
+    incarnation: Natural
+    time_ms: Natural
     partitions: list[PartitionMark]
     branches: list[BranchMark]
 
@@ -93,11 +94,16 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
 
 
 def state_of(checkpoint: Checkpoint) -> JournalState:
-    """The state a checkpoint holds: `checkpoint_of`, read backwards."""
+    """The state a checkpoint holds: `checkpoint_of`, read backwards. Raises ValueError where that cannot be."""
     state = JournalState(Lsn(checkpoint.lsn), checkpoint.epoch, checkpoint.incarnation, checkpoint.time_ms)
     for mark in checkpoint.partitions:
-        state.spans[PartitionName(mark.topic, mark.partition)] = Span(Offset(mark.start), Offset(mark.end))
+        name = PartitionName(mark.topic, mark.partition)
+        if mark.start > mark.end or name in state.spans:
+            raise ValueError(f"{name} named twice, or from {mark.start} to {mark.end}")
+        state.spans[name] = Span(Offset(mark.start), Offset(mark.end))
     for live in checkpoint.branches:
+        if not live.runs or live.first_lsn in state.branches:
+            raise ValueError(f"a branch that began at LSN {live.first_lsn} named twice, or without messages")
         branch = Branch(
             parse_key(live.key), Lsn(live.first_lsn), live.began_ms, BranchState[live.state], live.prepared_ms
         )
@@ -110,7 +116,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
 def _branch_mark(branch: Branch) -> BranchMark:
     return BranchMark(
         key=str(branch.key),
-        state=branch.state.name,
+        state="PREPARED" if branch.state is BranchState.PREPARED else "IN_USE",  # the only states of a live branch
         first_lsn=branch.first_lsn,
         began_ms=branch.began_ms,
         prepared_ms=branch.prepared_ms,
@@ -135,7 +141,7 @@ def decode_checkpoint(raw: bytes) -> Checkpoint | str:
     try:
         checkpoint = msgspec.json.decode(body, type=Checkpoint)
         state_of(checkpoint)
-    except (msgspec.DecodeError, InvalidXid, KeyError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # InvalidXid is a ValueError
         return f"{type(error).__name__}: {error}"
     return checkpoint if checkpoint.format == FORMAT else f"format {checkpoint.format}, this metaq reads {FORMAT}"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from journal.errors import JournalClosed, RecordTooLarge, StorageFailed
-from journal.frame import ALIGNMENT, HEADER_BYTES, Kind, Lsn, pack, record_bytes
+from journal.frame import ALIGNMENT, HEADER_BYTES, META_BYTES_MAX, Kind, Lsn, pack, record_bytes
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Buffer, StorageFile
 
@@ -101,12 +101,8 @@ class GroupCommit:
 
         *body* must not change until it is written. Raises RecordTooLarge, StorageFailed, JournalClosed.
         """
+        self.check_fits(len(meta), body_bytes)
         size = record_bytes(len(meta), body_bytes)
-        if len(meta) + body_bytes > self._segments.body_bytes_max:
-            raise RecordTooLarge(
-                f"a record of {size} bytes does not fit into a segment of {self._segments.segment_bytes}: "
-                f"send less at a time, or raise segment_bytes"
-            )
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -122,6 +118,15 @@ class GroupCommit:
             if idle:
                 self._wakeup.notify()
         return lsn
+
+    def check_fits(self, meta_bytes: int, body_bytes: int) -> None:
+        """Raises RecordTooLarge for a record that no segment takes, or no reader would take back."""
+        if meta_bytes + body_bytes > self._segments.body_bytes_max or meta_bytes > META_BYTES_MAX:
+            raise RecordTooLarge(
+                f"a record of {meta_bytes} + {body_bytes} bytes does not fit: a segment of "
+                f"{self._segments.segment_bytes} takes {self._segments.body_bytes_max}, {META_BYTES_MAX} of them "
+                f"before the body: send less at a time, or raise segment_bytes"
+            )
 
     def _next_segment(self, time_ms: int) -> Lsn:
         """Fill the segment with a PAD, if one fits, and move to the first LSN of the next."""
@@ -224,9 +229,12 @@ class GroupCommit:
 
     def _add(self, item: _Item, buffers: list[Buffer], joined: list[Buffer]) -> None:
         kind, meta, body, body_bytes, lsn, time_ms = item
-        crc = 0
+        crc = size = 0
         for part in body:
             crc = zlib.crc32(part, crc)
+            size += len(part)
+        # Checked here, where every part is in hand anyway: a wrong length would misplace every later record.
+        assert kind == Kind.PAD or size == body_bytes, f"a body of {size} bytes announced as {body_bytes}"
         joined.append(pack(kind, 0, meta, body_bytes, crc, self._epoch, self._incarnation, lsn, self.flushed, time_ms))
         if kind == Kind.PAD:  # its body is the untouched rest of the segment
             return

@@ -16,7 +16,7 @@ from journal.frame import Lsn
 from journal.journal import clear_beyond
 from journal.records import PartitionName, decode
 from journal.scan import ScanEnd, Scanner, Verdict
-from journal.segments import Segments
+from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
 log = logging.getLogger(__name__)
 
@@ -93,16 +93,15 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
 
 
 def _initial_state(segments: Segments, checkpoint: Checkpoint | None) -> JournalState:
+    path = segments.storage.path
     if checkpoint is None:
+        if segments.start != SEGMENT_HEADER_BYTES:
+            raise RottenJournal(0, segments.start, "its records were dropped, and no checkpoint reads back", path)
         return JournalState(segments.start)
-    if not segments.start <= checkpoint.lsn <= segments.end:
-        raise RottenJournal(
-            segments.end,
-            None,
-            f"the newest checkpoint was taken at LSN {checkpoint.lsn}, the segments hold "
-            f"[{segments.start}, {segments.end})",
-            segments.storage.path,
-        )
+    if checkpoint.lsn < segments.start:
+        raise RottenJournal(checkpoint.lsn, segments.start, "no segment, and the newest checkpoint ends there", path)
+    if checkpoint.lsn > segments.end:
+        raise RottenJournal(segments.end, None, f"no segment, but a checkpoint up to LSN {checkpoint.lsn}", path)
     return state_of(checkpoint)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from journal.checkpoint import Checkpoint, IndexMark, checkpoint_of, write_checkpoint
+from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import Header, Lsn
 from journal.journal import Journal, JournalConfig
@@ -80,8 +80,8 @@ class JournalTransactionStore:
         self.state: JournalState = recovered.state
         self.recovered = recovered
         self.transactions: dict[XaKey, Transaction] = {}
-        self.checkpoint_lsn = recovered.end  # where the newest checkpoint was taken
-        self._checkpoint_number = recovered.checkpoint_number
+        # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
+        self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
         self._clock_ms = clock_ms
 
     @classmethod
@@ -145,7 +145,7 @@ class JournalTransactionStore:
 
         `publications[0].base` is their offset, final once acknowledged. *frames* must not change until then.
         """
-        return self._append(Put(name, self.state.span(name).end, count), frames, frame_bytes)
+        return self._append(Put(name, self.state.end_of(name), count), frames, frame_bytes)
 
     def begin(self, key: BranchKey, timeout_ms: int = 0) -> Transaction:
         """Start a branch; nothing is journaled before its first put. A live XA key is returned as it is (spec 2.6)."""
@@ -184,42 +184,45 @@ class JournalTransactionStore:
         """Promise that the branch can still commit or roll back after any crash.
 
         Returns the vote (XA_OK; XA_RDONLY if nothing was put, and the branch is over) and the LSN to wait for.
-        Raises XaError.
+        Raises XaError, RecordTooLarge when the branch touches more partitions than one COMMIT can name.
         """
         after = next_state(transaction.key, transaction.state, BranchEvent.PREPARE)
         branch = transaction.branch
         if after is BranchState.FINISHED or branch is None:
             self._forget(transaction)
             return XaCode.XA_RDONLY, self.journal.end
+        # A promise to commit is only given if the COMMIT record will fit, however far the offsets have moved by then.
+        self.journal.check_fits(Commit(branch.key, branch.first_lsn, False, branch.takes(self.state.spans)))
         done = self._append(Prepare(branch.key, branch.first_lsn, branch.messages, branch.bytes))
         return XaCode.XA_OK, done.lsn
 
     def commit(self, transaction: Transaction, *, one_phase: bool) -> Done:
         """Decide for the branch: its messages take their offsets. The record, durable, is the commit point.
 
-        Raises XaError.
+        Raises XaError; RecordTooLarge, as `prepare` does, in one phase, and the branch stays as it was.
         """
         event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
         next_state(transaction.key, transaction.state, event)
         branch = transaction.branch
-        self._forget(transaction)
         if branch is None:
-            return Done(self.journal.end, [])
-        return self._append(Commit(branch.key, branch.first_lsn, one_phase, branch.takes(self.state.spans)))
+            done = Done(self.journal.end, [])
+        else:
+            done = self._append(Commit(branch.key, branch.first_lsn, one_phase, branch.takes(self.state.spans)))
+        self._forget(transaction)
+        return done
 
     def rollback(self, transaction: Transaction, reason: RollbackReason = RollbackReason.ASKED) -> Lsn:
         """Decide against the branch. Returns the LSN to wait for. Raises XaError.
 
-        A timeout of a prepared branch changes nothing.
+        For any other reason than that somebody asked, a prepared branch is left as it is: it has promised.
         """
-        event = BranchEvent.TIMEOUT if reason is RollbackReason.TIMED_OUT else BranchEvent.ROLLBACK
+        event = BranchEvent.ROLLBACK if reason is RollbackReason.ASKED else BranchEvent.TIMEOUT
         if next_state(transaction.key, transaction.state, event) is not BranchState.FINISHED:
             return self.journal.end
         branch = transaction.branch
+        lsn = self.journal.end if branch is None else self._append(Rollback(branch.key, branch.first_lsn, reason)).lsn
         self._forget(transaction)
-        if branch is None:
-            return self.journal.end
-        return self._append(Rollback(branch.key, branch.first_lsn, reason)).lsn
+        return lsn
 
     def recover(self, qualifier: str | None = None) -> list[Transaction]:
         """The prepared XA branches of a unique qualifier (None: all), in the order of their beginning."""
@@ -257,9 +260,9 @@ class JournalTransactionStore:
             msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
             for mark in checkpoint.partitions
         ]
-        number = self._checkpoint_number + 1
-        write_checkpoint(self.journal.storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
-        self._checkpoint_number = number
+        storage = self.journal.storage
+        number = max(checkpoint_numbers(storage), default=0) + 1  # above damaged ones too, or it would be no news
+        write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
         return number
 
     def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
