@@ -35,6 +35,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.mark: IndexMark | None = None
         self.marked = 0  # publications that the newest checkpoint covers
         self.pending: tuple[Spill, IndexMark, int] | None = None
+        self.is_damaged = False  # what the mark covers; until a checkpoint writes it anew
 
     def teardown(self) -> None:
         shutil.rmtree(self.directory)
@@ -77,16 +78,26 @@ class IndexMachine(RuleBasedStateMachine):
         spill, mark, covered = self.pending
         self.pending = None
         self.index.write(spill)
+        self.is_damaged = False
         if is_written:
             self.mark, self.marked = mark, covered
             self.index.filed(spill)
         else:
             self.crash_and_restart("nothing")
 
+    @precondition(lambda self: self.pending is None)
+    @rule()
+    def checkpoint(self) -> None:
+        self.begin_checkpoint()
+        if self.pending is not None:
+            self.finish_checkpoint(is_written=True)
+
     @rule(damage=st.sampled_from(["nothing", "lost", "short", "flipped", "longer", "another", "directory"]))
     def crash_and_restart(self, damage: str) -> None:
         self.pending = None
-        is_whole = self.marked == 0 or not self.do_damage(damage)
+        if self.marked and not self.is_damaged:
+            self.is_damaged = self.do_damage(damage)
+        is_whole = self.marked == 0 or not self.is_damaged
         self.index = PartitionIndex(self.path)
         end = sum(each.run.bytes for each in self.published[: self.marked])
         assert self.index.restore(0, end, self.mark) is is_whole
@@ -107,7 +118,7 @@ class IndexMachine(RuleBasedStateMachine):
             case "short":
                 self.path.write_bytes(content[: covered - 1])
             case "flipped":
-                content[covered // 2] ^= 1
+                content[min(covered, len(content)) // 2] ^= 1
                 self.path.write_bytes(content)
             case "longer":
                 self.path.write_bytes(content + b"\xff" * 40)
@@ -146,7 +157,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestIndex.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
 
 
 def test_an_empty_partition_needs_no_file(tmp_path: Path) -> None:
@@ -173,6 +184,29 @@ def test_a_whole_file_of_another_end_is_refused(tmp_path: Path) -> None:
     mark = index.mark_after(spill)
     assert index.restore(0, 10, mark)
     assert not index.restore(0, 11, mark)
+
+
+def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
+    index = PartitionIndex(tmp_path / "x.index")
+    mark = IndexMark(entries=0, crc=0)
+    for base in (0, 10, 20):  # three checkpoints: each adds to the file of the one before
+        index.publish(publication(base, 10, 200 + base))
+        spill = index.spill()
+        assert spill is not None
+        mark = index.mark_after(spill)
+        index.write(spill)
+        index.filed(spill)
+    content = (tmp_path / "x.index").read_bytes()
+    assert len(content) == 3 * ENTRY_BYTES
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x40
+        (tmp_path / "x.index").write_bytes(damaged)
+        assert not PartitionIndex(tmp_path / "x.index").restore(0, 30, mark)
+    (tmp_path / "x.index").write_bytes(content)
+    again = PartitionIndex(tmp_path / "x.index")
+    assert again.restore(0, 30, mark)
+    assert list(again.places(5, 10)) == [(205, 5), (210, 5)]
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
