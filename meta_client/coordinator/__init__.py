@@ -1,0 +1,35 @@
+"""One transaction over a PostgreSQL database and a broker: a row and its message, both or neither.
+
+Two-phase commit with presumed abort: both branches prepare, the decision to commit is made durable in the
+coordinator's own journal (that is the commit point), then it is carried out on both sides, the database first,
+so that no consumer sees a message before its row. What a crash leaves in doubt, `Coordinator.recover` finishes.
+
+Read: steps, verdicts, names (pure) -> decision_log -> participants (what a side must be able to do), postgres,
+broker -> finishing (commit for ever) -> transaction -> recovery -> coordinator.
+"""
+
+from meta_client.coordinator.coordinator import Coordinator
+from meta_client.coordinator.errors import (
+    CoordinatorClosed,
+    CoordinatorError,
+    DecisionUnknown,
+    HeuristicOutcome,
+    PrepareFailed,
+    Unreachable,
+)
+from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.steps import Step
+from meta_client.coordinator.transaction import Transaction
+
+__all__ = [
+    "Coordinator",
+    "CoordinatorClosed",
+    "CoordinatorError",
+    "DecisionUnknown",
+    "HeuristicOutcome",
+    "PrepareFailed",
+    "Recovered",
+    "Step",
+    "Transaction",
+    "Unreachable",
+]

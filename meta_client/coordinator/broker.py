@@ -1,0 +1,121 @@
+"""The broker's side: a producer and its XA verbs. What each X/Open code means here stands in `_verdict`."""
+
+import logging
+from collections.abc import Callable
+from urllib.parse import quote
+
+from journal.xid import Xid
+from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
+from meta_client.coordinator.names import BROKER, branch
+from meta_client.producer import Producer
+from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.xa import XaCode
+from meta_client.xa import State
+from meta_client.xa_verbs import Listing
+from zk.errors import ZooKeeperError
+
+log = logging.getLogger(__name__)
+
+_MISUSED = frozenset({XaCode.XAER_PROTO, XaCode.XAER_DUPID, XaCode.XAER_INVAL})
+_ROLLED_BACK_CODES = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND, rolled back by the resource itself
+
+
+class BrokerParticipant:
+    """One producer, used by its owner's thread alone. A branch lives at the broker that the producer chose."""
+
+    name = "the broker"
+
+    def __init__(
+        self, producer: Producer, owns: Callable[[Xid], bool], topics: tuple[str, ...] = (), timeout_s: float = 0
+    ) -> None:
+        self._producer = producer
+        self._owns = owns
+        self._topics = topics
+        self._timeout_s = timeout_s
+        self._broker_id: int | None = None
+        self._listing = Listing()
+
+    def check(self) -> None:
+        left = self._producer.tpc_branch
+        if left is None or left.state is State.PREPARED:
+            return
+        if not self._owns(left.xid):
+            raise CannotEnlist(f"the producer works on branch {left.xid} already: commit it or roll it back first")
+        # A rollback of ours that did not get through: until it does, the producer takes no new branch.
+        self.rollback(left.xid)
+
+    def begin(self, xid: Xid) -> None:
+        try:
+            self._producer.tpc_begin(branch(xid, BROKER), self._topics, self._timeout_s)
+        except XaError as error:
+            if error.code in _MISUSED:
+                raise CannotEnlist(str(error)) from error
+            raise Unreachable(self.name, str(error)) from error
+        begun = self._producer.tpc_branch
+        assert begun is not None
+        self._broker_id = begun.broker_id
+
+    def prepare(self, xid: Xid) -> bool:
+        try:
+            return self._producer.tpc_prepare()
+        except XaError as error:
+            raise PrepareFailed(xid, self.name, str(error)) from error
+
+    def commit(self, xid: Xid) -> None:
+        self._finish(xid, self._producer.tpc_commit, agrees=XaCode.XA_HEURCOM)
+
+    def commit_one_phase(self, xid: Xid) -> None:
+        self._producer.tpc_commit(branch(xid, BROKER))
+
+    def rollback(self, xid: Xid) -> None:
+        try:
+            self._finish(xid, self._producer.tpc_rollback, agrees=XaCode.XA_HEURRB)
+        except BranchUnknown:
+            return  # it timed out, was read-only, or was rolled back before
+
+    def where(self) -> str:
+        assert self._broker_id is not None, "known once begun"
+        return self._place(self._broker_id)
+
+    def prepared(self) -> list[Xid]:
+        try:
+            self._listing = self._producer.tpc_list()
+        except (ZooKeeperError, MetaError) as error:
+            raise Unreachable(self.name, str(error)) from error
+        for broker_id, reason in self._listing.failures.items():
+            log.warning("broker could not be asked for its branches broker=%d reason=%s", broker_id, reason)
+        xids = (key.xid for keys in self._listing.keys.values() for key in keys)
+        return [branch(xid, b"") for xid in xids if xid.bqual == BROKER]
+
+    def reaches(self, where: str) -> bool:
+        return where in map(self._place, self._listing.keys)
+
+    def _place(self, broker_id: int) -> str:
+        # The qualifier belongs to it: a broker lists a branch only to producers of the same one.
+        return f"{broker_id}/{quote(self._producer.qualifier, safe='')}"
+
+    def _finish(self, xid: Xid, verb: Callable[[Xid], None], *, agrees: XaCode) -> None:
+        name = branch(xid, BROKER)
+        try:
+            verb(name)
+        except XaError as error:
+            if error.code == agrees:
+                log.warning("branch had been finished by hand, as decided xid=%s answer=%s", name, error)
+                self._producer.tpc_forget(name)
+                return
+            raise _verdict(xid, "commit" if agrees is XaCode.XA_HEURCOM else "roll back", error) from error
+
+
+def _verdict(xid: Xid, wanted: str, error: XaError) -> BranchUnknown | HeuristicOutcome | Unreachable:
+    """What a refused COMMIT or ROLLBACK of a prepared branch says about it."""
+    match error.code:
+        case XaCode.XAER_NOTA:
+            return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
+        case XaCode.XA_HEURCOM | XaCode.XA_HEURRB | XaCode.XA_HEURHAZ:
+            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error))
+        case code if code in _ROLLED_BACK_CODES and wanted == "roll back":
+            return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
+        case code if code in _ROLLED_BACK_CODES:
+            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error))
+    # XAER_RMFAIL, XAER_RMERR and whatever else: no verdict about the branch, so that asking again is right.
+    return Unreachable(BrokerParticipant.name, str(error))

@@ -1,0 +1,214 @@
+"""The coordinator's durable memory: which transactions it decided to commit and has not finished yet.
+
+DECISION and FORGET records in a journal of their own. No record means "not committed" (presumed abort), so that
+only decisions must be waited for: a FORGET that a crash loses costs a second, harmless commit. The log is bounded
+by what is unfinished: that is carried forward and the segments before it are dropped.
+
+Any thread. The lock guards appends and the map; waiting for the disk happens outside it, so that decisions made at
+the same time share one fsync.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from journal.errors import DirectoryInUse, RottenJournal
+from journal.frame import Lsn
+from journal.group_commit import FlushMode
+from journal.journal import Journal, clear_beyond
+from journal.records import Decision, Epoch, Forget, Record, decode
+from journal.scan import Scanner, Verdict
+from journal.segments import Identity, Segments
+from journal.storage import DirectoryStorage, Storage
+from journal.xid import BranchKey, XaKey, Xid
+from meta_client.coordinator.errors import ForeignLog, LogInUse
+from meta_client.coordinator.names import LogName
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 1024 * 1024  # some 4000 transactions: small enough to replay in a blink, large enough to roll seldom
+# A FORGET may wait this long for an fsync, or go along with a decision's: alone it would cost one each.
+FLUSH = FlushMode(interval_ms=1000)
+SEGMENTS_KEPT_MIN = 2
+FORMAT_VERSION = "coordinator/1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the log held when it was opened."""
+
+    unfinished: dict[Xid, str]
+    incarnation: int
+    end: Lsn
+
+
+class DecisionLog:
+    """Decisions of one coordinator in one directory, which it holds alone."""
+
+    def __init__(self, storage: DirectoryStorage, name: LogName, journal: Journal, found: _Found) -> None:
+        self.name = name
+        self.incarnation = journal.incarnation
+        self._storage = storage
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._unfinished = found.unfinished  # transaction -> its participants; under the lock
+        self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
+        self._is_closed = False
+
+    @classmethod
+    def open(cls, directory: Path, name: str, *, segment_bytes: int = SEGMENT_BYTES) -> Self:
+        """Open the log in *directory*, or make one there. Recovery is done and durable on return.
+
+        Raises InvalidName, LogInUse, ForeignLog, RottenJournal (nothing was touched), StorageFailed.
+        """
+        wanted = LogName(name, secrets.token_hex(4))
+        try:
+            storage = DirectoryStorage.open_for_writing(directory)
+        except DirectoryInUse as error:
+            raise LogInUse(
+                f"{directory} is in use by another coordinator: stop it first, or give this one its own directory"
+            ) from error
+        try:
+            return cls._open_locked(storage, wanted, segment_bytes)
+        except BaseException:
+            storage.close()
+            raise
+
+    @classmethod
+    def _open_locked(cls, storage: DirectoryStorage, wanted: LogName, segment_bytes: int) -> Self:
+        owner = _owner(storage, segment_bytes) or wanted
+        if owner.name != wanted.name:
+            raise ForeignLog(
+                f"{storage.path} holds the decisions of coordinator {owner.name!r}, not of {wanted.name!r}: "
+                f"name that one, or another directory"
+            )
+        segments = Segments.open(storage, Identity(owner.cluster, 0), segment_bytes, writable=True)
+        try:
+            found = _recover(segments)
+            journal = Journal.start(segments, found.end, epoch=1, incarnation=found.incarnation + 1, flush=FLUSH)
+        except BaseException:
+            segments.close()
+            raise
+        opened = cls(storage, owner, journal, found)
+        try:
+            opened._append(opened._epoch())
+            journal.wait_flushed(journal.end)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def unfinished(self) -> dict[Xid, str]:
+        """Every transaction that is decided and not forgotten, with its participants, oldest first; all of it durable.
+
+        Raises StorageFailed.
+        """
+        with self._lock:
+            found, end = dict(self._unfinished), self._journal.end
+        self._journal.wait_flushed(end)
+        return found
+
+    def check(self) -> None:
+        """Raises StorageFailed once the log can take no more decisions."""
+        if (failure := self._journal.failure) is not None:
+            raise failure
+
+    def decide(self, xid: Xid, participants: str) -> None:
+        """Make the decision to commit *xid* durable: once this returns, no crash undoes it.
+
+        Raises StorageFailed, JournalClosed: then nobody can say what a restart will find.
+        """
+        with self._lock:
+            self._append(Decision(self._key(xid), participants))
+            end = self._journal.end
+            self._unfinished[xid] = participants
+        self._journal.wait_flushed(end)
+
+    def forget(self, xid: Xid) -> None:
+        """Every participant has committed *xid*. Durable a moment later: losing it is harmless.
+
+        Raises StorageFailed, JournalClosed.
+        """
+        with self._lock:
+            self._append(Forget(self._key(xid)))
+            del self._unfinished[xid]
+            if len(self._journal.segments) > self._segments_max:
+                self._compact()
+
+    def close(self) -> None:
+        """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if the log had failed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._journal.close()
+        finally:
+            self._storage.close()
+
+    def _compact(self) -> None:
+        """Carry what is unfinished forward and drop the segments before it. Under the lock.
+
+        The writer thread is idle while the segments go, because everything was flushed and nobody can append.
+        """
+        # Carried into an empty log the next open would count incarnations from 1 and give out old names again.
+        first = self._append(self._epoch())
+        for xid, participants in self._unfinished.items():
+            self._append(Decision(self._key(xid), participants))
+        journal = self._journal
+        journal.wait_flushed(journal.end)
+        journal.segments.drop_before(first)
+        # Counted from what is left: a log that is all unfinished must not be copied at every step.
+        self._segments_max = len(journal.segments) + SEGMENTS_KEPT_MIN - 1
+        log.debug("decision log compacted path=%s unfinished=%d", self._storage.path, len(self._unfinished))
+
+    def _append(self, record: Record) -> Lsn:
+        return self._journal.append(record, time.time_ns() // 1_000_000).lsn
+
+    def _epoch(self) -> Epoch:
+        return Epoch(self._journal.epoch, self.incarnation, FORMAT_VERSION)
+
+    def _key(self, xid: Xid) -> BranchKey:
+        return XaKey(xid, self.name.name)
+
+
+def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
+    """Whose log the directory holds; None when it holds none. Raises ForeignLog for a broker's."""
+    segments = Segments.open(storage, None, segment_bytes, writable=False)
+    try:
+        if not len(segments):
+            return None
+        if (owner := LogName.of_cluster(segments.identity.cluster)) is None:
+            raise ForeignLog(
+                f"{storage.path} holds the journal of {segments.identity}, no coordinator's decisions: "
+                f"name another directory"
+            )
+        return owner
+    finally:
+        segments.close()
+
+
+def _recover(segments: Segments) -> _Found:
+    """Fold the records into what is unfinished, and cut a torn tail. Raises RottenJournal, InvalidRecord."""
+    unfinished: dict[Xid, str] = {}
+    incarnation = 0
+    scanner = Scanner(segments, segments.start)
+    for entry in scanner:
+        incarnation = entry.header.incarnation
+        match decode(entry.header, entry.meta):
+            case Decision(XaKey(xid, _), participants):
+                unfinished[xid] = participants
+            case Forget(XaKey(xid, _)):
+                unfinished.pop(xid, None)  # carried away, and its decision dropped, before the FORGET was
+            case _:
+                pass  # EPOCH: its incarnation stands in every header
+    end = scanner.finish()
+    if end.verdict is Verdict.ROTTEN:
+        raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
+    if end.dirty:
+        log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+    clear_beyond(segments, end.end)
+    return _Found(unfinished, incarnation, end.end)

@@ -1,0 +1,82 @@
+"""How transactions are named, so that recovery knows its own. Pure.
+
+gtrid = ``<name>.<birth>.<incarnation>-<number>``: the coordinator's name, eight hexadecimal digits drawn when its
+log was created, how often the log has been opened, and a count. A log that was lost and made anew has another
+birth, so that it never takes the old one's branches for undecided ones of its own.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from journal.xid import GTRID_BYTES_MAX, Xid
+
+NAME_BYTES_MAX = 32
+NUMBER_MAX = 16**13 - 1
+DATABASE, BROKER = b"db", b"mq"  # branch qualifiers
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
+_BIRTH = re.compile(r"[0-9a-f]{8}", re.ASCII)
+_CLUSTER = "coordinator"
+
+
+class InvalidName(ValueError):
+    """A text that can't be a coordinator's name. Choose another."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """Whose decisions a log holds."""
+
+    name: str
+    birth: str
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise InvalidName(
+                f"{self.name!r} can't name a coordinator: use 1 to {NAME_BYTES_MAX} letters, digits, _ and -"
+            )
+        if _BIRTH.fullmatch(self.birth) is None:
+            raise InvalidName(f"{self.birth!r} is not 8 hexadecimal digits")
+
+    @property
+    def prefix(self) -> bytes:
+        """What every gtrid of this log begins with, and no other coordinator's does."""
+        return f"{self.name}.{self.birth}.".encode()
+
+    @property
+    def cluster(self) -> str:
+        """What stands as the cluster in the log's segment headers."""
+        return f"{_CLUSTER}:{self.name}:{self.birth}"
+
+    @classmethod
+    def of_cluster(cls, cluster: str) -> Self | None:
+        """The name in a segment header's cluster; None when it is a broker's journal."""
+        match cluster.split(":"):
+            case [kind, name, birth] if kind == _CLUSTER:
+                try:
+                    return cls(name, birth)
+                except InvalidName:
+                    return None
+        return None
+
+    def xid(self, incarnation: int, number: int) -> Xid:
+        """The identifier of a whole transaction; its branches are `branch`es of it."""
+        assert 0 <= number <= NUMBER_MAX
+        return Xid(1, self.prefix + f"{incarnation:x}-{number:x}".encode(), b"")
+
+    def owns(self, xid: Xid) -> bool:
+        return xid.format_id == 1 and xid.gtrid.startswith(self.prefix)
+
+    def is_namesake(self, xid: Xid) -> bool:
+        """Whether a coordinator of this name made *xid*, with another log: a lost one, or one on another machine."""
+        return xid.gtrid.startswith(f"{self.name}.".encode()) and not self.owns(xid)
+
+
+def branch(xid: Xid, qualifier: bytes) -> Xid:
+    """The branch of transaction *xid* at one participant."""
+    return Xid(xid.format_id, xid.gtrid, qualifier)
+
+
+# name, birth, an incarnation of 32 bits, a number, and the three marks between them
+assert NAME_BYTES_MAX + 1 + 8 + 1 + 8 + 1 + 13 == GTRID_BYTES_MAX

@@ -1,0 +1,47 @@
+"""The steps of one transaction: a table, walked by one function. Pure.
+
+A step is what has happened, not what is about to: a crash after a step finds it done. DECIDED is the commit
+point; the table has no way from there to ROLLED_BACK, nor a way to it but through both prepares.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class Step(Enum):
+    """What has happened to a transaction, in the order of a commit."""
+
+    BEGUN = "begun"  # both branches are open
+    PREPARED_BROKER = "prepared broker"  # the broker can commit or roll back after any crash
+    READ_ONLY_BROKER = "read-only broker"  # nothing was sent: the broker's branch is over, only the database is left
+    PREPARED_DATABASE = "prepared database"  # so can the database
+    DECIDED = "decided"  # the decision to commit is durable: the commit point
+    COMMITTED_DATABASE = "committed database"  # the rows are visible
+    COMMITTED_BROKER = "committed broker"  # the messages are visible
+    FORGOTTEN = "forgotten"  # over; the log need not remember it
+    ROLLED_BACK = "rolled back"  # over; as if it had never begun
+
+
+S = Step
+
+NEXT: Final[Mapping[S, frozenset[S]]] = {
+    S.BEGUN: frozenset({S.PREPARED_BROKER, S.READ_ONLY_BROKER, S.ROLLED_BACK}),
+    S.PREPARED_BROKER: frozenset({S.PREPARED_DATABASE, S.ROLLED_BACK}),
+    S.READ_ONLY_BROKER: frozenset({S.COMMITTED_DATABASE, S.ROLLED_BACK}),  # one phase: one resource needs no vote
+    S.PREPARED_DATABASE: frozenset({S.DECIDED, S.ROLLED_BACK}),
+    S.DECIDED: frozenset({S.COMMITTED_DATABASE}),
+    S.COMMITTED_DATABASE: frozenset({S.COMMITTED_BROKER, S.FORGOTTEN}),
+    S.COMMITTED_BROKER: frozenset({S.FORGOTTEN}),
+    S.FORGOTTEN: frozenset(),
+    S.ROLLED_BACK: frozenset(),
+}
+
+# From here on there is no way but forward.
+DECIDED_STEPS: Final = frozenset({S.DECIDED, S.COMMITTED_DATABASE, S.COMMITTED_BROKER, S.FORGOTTEN})
+
+
+def next_step(current: Step, wanted: Step) -> Step:
+    """*wanted*, if it may follow *current*. A pair that the table lacks is the coordinator's own mistake."""
+    assert wanted in NEXT[current], f"{wanted} must not follow {current}"
+    return wanted

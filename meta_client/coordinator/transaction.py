@@ -1,0 +1,159 @@
+"""One transaction over a database and a broker, as a `with` block. Its owner's thread only.
+
+The order is the whole point: broker prepared, database prepared, decision durable (the commit point), database
+committed, broker committed, forgotten. Until the decision every failure rolls both sides back; after it, none does.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from journal.errors import JournalError
+from journal.xid import Xid
+from meta_client.coordinator.decision_log import DecisionLog
+from meta_client.coordinator.errors import CoordinatorError, DecisionUnknown
+from meta_client.coordinator.finishing import commit_until_done
+from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.steps import DECIDED_STEPS, Step, next_step
+from meta_client.coordinator.where import Where
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[Step, Xid], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the transactions of one coordinator have in common. Everything in it may be used by any thread."""
+
+    log: DecisionLog
+    flight: Flight
+    closing: threading.Event
+    observer: Observer | None
+
+
+class Transaction:
+    """What `Coordinator.transaction` returns. *xid* names the whole; its branches are qualified `db` and `mq`."""
+
+    def __init__(self, shared: Shared, xid: Xid, database: Participant, broker: Participant) -> None:
+        self.xid = xid
+        self._shared = shared
+        self._database = database
+        self._broker = broker
+        self._step: Step | None = None
+
+    @property
+    def name(self) -> str:
+        """The transaction's readable name, as logs and `pg_prepared_xacts` (in base64) show it."""
+        return self.xid.gtrid.decode()
+
+    @property
+    def step(self) -> Step | None:
+        """What happened last; None before both branches are open."""
+        return self._step
+
+    def __enter__(self) -> Self:
+        """Open both branches. Raises CannotEnlist, Unreachable, XaError, NoPartition; then neither is open."""
+        assert self._step is None, "a transaction is used once"
+        self._database.check()
+        self._broker.check()
+        self._shared.flight.take_off(self.xid)
+        try:
+            self._broker.begin(self.xid)
+            try:
+                self._database.begin(self.xid)
+                self._reach(Step.BEGUN)
+            except BaseException:
+                self._undo()
+                raise
+        except BaseException:
+            self._shared.flight.land(self.xid)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit both sides, or roll both back when the block raised.
+
+        Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
+        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed.
+        """
+        try:
+            if error is not None:
+                self._roll_back()
+            else:
+                self._commit()
+        finally:
+            self._shared.flight.land(self.xid)
+
+    def _commit(self) -> None:
+        try:
+            has_messages = self._broker.prepare(self.xid)
+            self._reach(Step.PREPARED_BROKER if has_messages else Step.READ_ONLY_BROKER)
+            if has_messages:
+                self._database.prepare(self.xid)
+                self._reach(Step.PREPARED_DATABASE)
+            else:
+                # One resource needs no vote and no decision. A connection lost right now leaves its outcome open,
+                # as it does with any COMMIT.
+                self._database.commit_one_phase(self.xid)
+                self._reach(Step.COMMITTED_DATABASE)
+        except BaseException:
+            if self._step is not Step.COMMITTED_DATABASE:
+                self._roll_back()
+            raise
+        if has_messages:
+            self._decide()
+            commit_until_done(self._database, self.xid, self._shared.closing)
+            self._reach(Step.COMMITTED_DATABASE)
+            commit_until_done(self._broker, self.xid, self._shared.closing)
+            self._reach(Step.COMMITTED_BROKER)
+            self._forget()
+        self._reach(Step.FORGOTTEN)
+
+    def _decide(self) -> None:
+        try:
+            self._shared.log.decide(self.xid, str(Where(self._database.where(), self._broker.where())))
+        except JournalError as error:
+            raise DecisionUnknown(
+                f"transaction {self.name} is prepared on both sides and its decision may or may not be on disk "
+                f"({error}): mend the disk, start again and run recover()"
+            ) from error
+        self._reach(Step.DECIDED)
+
+    def _forget(self) -> None:
+        try:
+            self._shared.log.forget(self.xid)
+        except JournalError:
+            # Both sides are committed: the caller must hear that. The log refuses the next transaction.
+            log.exception("finished transaction could not be forgotten xid=%s", self.xid)
+
+    def _roll_back(self) -> None:
+        self._undo()
+        self._reach(Step.ROLLED_BACK)
+
+    def _undo(self) -> None:
+        """Roll both branches back; a side that can't hear it is owed it."""
+        for participant in (self._database, self._broker):
+            try:
+                participant.rollback(self.xid)
+            except CoordinatorError as error:
+                # Presumed abort: no decision exists, so that whoever asks later is told to roll back.
+                log.warning("rollback owed xid=%s reason=%s", self.xid, error)
+                self._shared.flight.owe(self.xid, participant.where())
+
+    def _reach(self, step: Step) -> None:
+        self._step = step if self._step is None else next_step(self._step, step)
+        if self._shared.observer is None:
+            return
+        try:
+            self._shared.observer(step, self.xid)
+        except Exception:
+            if step not in DECIDED_STEPS:
+                raise  # rolls back, as any failure of the block would
+            log.exception("observer failed after the decision, the commit goes on xid=%s", self.xid)

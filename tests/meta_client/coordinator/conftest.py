@@ -1,0 +1,72 @@
+"""A table, a topic, and who writes to both: what the coordinator's tests share."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from journal.xid import Xid
+from meta_client import Client
+from meta_client.coordinator import Coordinator, Step
+from meta_client.demo.reader import read_topic
+from meta_client.producer import Producer
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.postgres import Connection, Database, database, postgres_server
+from zk.corner import Corner
+
+__all__ = ["World", "database", "postgres_server", "world"]
+
+# A broker that was killed registers again once its old session is gone; these tests kill many.
+QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+TABLE = "CREATE TABLE numbers (n int PRIMARY KEY)"
+Observer = Callable[[Step, Xid], None]
+
+
+@dataclass
+class World:
+    """One number is one transaction: a row in the table `numbers`, a message in the topic `orders`."""
+
+    database: Database
+    broker: BrokerProcess
+    zookeeper: str
+    client: Client
+    directory: Path
+    connection: Connection
+
+    def coordinator(self, observer: Observer | None = None) -> Coordinator:
+        return Coordinator.open(self.directory, "shop", observer=observer)
+
+    def producer(self) -> Producer:
+        return self.client.producer("shop")
+
+    def work(self, coordinator: Coordinator, producer: Producer, number: int) -> None:
+        """One transaction that writes *number* to both sides."""
+        with coordinator.transaction(self.connection, producer, topics=("orders",)):
+            self.connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
+            producer.send("orders", str(number).encode(), timeout_s=10)
+
+    def numbers(self) -> tuple[list[int], list[int]]:
+        """What is in the table, and what is in the topic."""
+        with psycopg.connect(self.database.dsn) as connection:
+            rows = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]
+        return rows, sorted(int(message.payload) for message in read_topic(self.client, "orders"))
+
+    def in_doubt(self) -> list[object]:
+        """What is prepared, on either side."""
+        listing = self.producer().tpc_list()
+        assert not listing.failures
+        return [*self.database.prepared(), *(key for keys in listing.keys.values() for key in keys)]
+
+
+@pytest.fixture
+def world(tmp_path: Path, zookeeper: Corner, database: Database) -> Iterator[World]:
+    connection = database.connect()
+    connection.execute(TABLE)
+    connection.commit()
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=QUICK) as broker,
+        Client(zookeeper.connect) as client,
+    ):
+        yield World(database, broker, zookeeper.connect, client, tmp_path / "decisions", connection)

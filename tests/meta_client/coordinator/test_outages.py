@@ -1,0 +1,184 @@
+"""Broker or database killed at every step, with SIGKILL: before the decision neither side has it, after it both."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from journal.xid import Xid
+from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, Step
+from meta_client.coordinator.verdicts import Action
+from meta_client.demo.postgres import EmbeddedPostgres
+from meta_client.errors import SendFailed
+from meta_client.producer import Producer
+from tests.fixtures.postgres import Database
+from tests.meta_client.coordinator.conftest import TABLE, World
+from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
+
+AWAY_S = 0.3
+
+
+@pytest.mark.parametrize("at", COMMIT_STEPS)
+def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
+    returning = threading.Timer(AWAY_S, world.broker.start)
+
+    def kill(step: Step, xid: Xid) -> None:
+        if step is at:
+            world.broker.kill()
+            returning.start()
+
+    with world.coordinator(kill) as coordinator:
+        if at is Step.BEGUN:
+            with pytest.raises(SendFailed):  # the block's own send
+                world.work(coordinator, world.producer(), 1)
+        else:
+            world.work(coordinator, world.producer(), 1)  # the broker has promised: its absence undoes nothing
+    returning.join()
+    expected = [] if at is Step.BEGUN else [1]
+    assert world.numbers() == (expected, expected)
+    assert world.in_doubt() == []
+
+
+@pytest.mark.parametrize("at", [Step.BEGUN, Step.PREPARED_DATABASE, Step.COMMITTED_DATABASE])
+def test_a_broker_that_is_back_before_anybody_asks(world: World, at: Step) -> None:
+    def kill(step: Step, xid: Xid) -> None:
+        if step is at:
+            world.broker.kill()
+            world.broker.start()
+
+    with world.coordinator(kill) as coordinator:
+        if at is Step.BEGUN:  # nothing was prepared: the branch died with the broker
+            with pytest.raises(SendFailed):
+                world.work(coordinator, world.producer(), 1)
+        else:
+            world.work(coordinator, world.producer(), 1)
+    expected = [] if at is Step.BEGUN else [1]
+    assert world.numbers() == (expected, expected)
+    assert world.in_doubt() == []
+
+
+class _Gone(Exception):
+    """What the user's code raises after the broker went."""
+
+
+def _kills_and_raises(world: World, times: int) -> Callable[[Step, Xid], None]:
+    numbers = itertools.count(1)
+
+    def kill(step: Step, xid: Xid) -> None:
+        if step is Step.PREPARED_BROKER and next(numbers) <= times:
+            world.broker.kill()
+            raise _Gone
+
+    return kill
+
+
+def test_a_rollback_that_nobody_could_hear_is_delivered_by_recovery(world: World) -> None:
+    with world.coordinator(_kills_and_raises(world, 1)) as coordinator, pytest.raises(_Gone):
+        world.work(coordinator, world.producer(), 1)
+    world.broker.start()
+    assert len(world.in_doubt()) == 1
+    with world.coordinator() as coordinator:
+        (report,) = coordinator.recover([world.connection], [world.producer()])
+        assert (report.action, report.problem) == (Action.ROLL_BACK, None)
+    assert world.numbers() == ([], [])
+    assert world.in_doubt() == []
+
+
+def test_a_rollback_that_nobody_could_hear_is_delivered_by_the_next_transaction(world: World) -> None:
+    with world.coordinator(_kills_and_raises(world, 1)) as coordinator:
+        with pytest.raises(_Gone):
+            world.work(coordinator, world.producer(), 1)
+        with pytest.raises(CoordinatorError):
+            world.work(coordinator, world.producer(), 2)  # still away
+        world.broker.start()
+        assert len(world.in_doubt()) == 1
+        _until_it_works(world, coordinator, world.producer(), 3)
+        assert world.in_doubt() == []
+    assert world.numbers() == ([3], [3])
+
+
+def _until_it_works(world: World, coordinator: Coordinator, producer: Producer, number: int) -> None:
+    """A broker that came back is not seen at once."""
+    deadline = time.monotonic() + 15
+    while True:
+        try:
+            world.work(coordinator, producer, number)
+        except CoordinatorError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_closing_ends_the_wait_and_recovery_finishes(world: World) -> None:
+    opened: list[Coordinator] = []
+
+    def kill(step: Step, xid: Xid) -> None:
+        if step is Step.DECIDED:
+            world.broker.kill()
+            threading.Timer(0.3, opened[0].close).start()
+
+    opened.append(world.coordinator(kill))
+    with pytest.raises(CoordinatorClosed, match=r"is decided and will commit.*run recover"):
+        world.work(opened[0], world.producer(), 1)
+    with world.coordinator() as coordinator:
+        (report,) = coordinator.recover([world.connection], [world.producer()])
+        assert report.problem is not None  # the broker is still away; the row is there all the same
+        world.broker.start()
+        assert world.numbers() == ([1], [])
+        (report,) = coordinator.recover([world.connection], [world.producer()])
+        assert (report.action, report.problem) == (Action.COMMIT, None)
+        assert coordinator.recover([world.connection], [world.producer()]) == []
+    assert world.numbers() == ([1], [1])
+    assert world.in_doubt() == []
+
+
+@pytest.fixture
+def mortal(world: World, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL for one test, in place of the run's."""
+    with EmbeddedPostgres(tmp_path / "postgres") as server:
+        with psycopg.connect(server.dsn) as connection:
+            connection.execute(TABLE)
+        world.database = Database(server.dsn, lambda: psycopg.connect(server.dsn))
+        with psycopg.connect(server.dsn) as world.connection:
+            yield server
+
+
+@pytest.mark.parametrize("at", [Step.BEGUN, Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED])
+def test_a_database_that_is_away_for_a_while(world: World, mortal: EmbeddedPostgres, at: Step) -> None:
+    returning = threading.Event()
+
+    def kill(step: Step, xid: Xid) -> None:
+        if step is at:
+            mortal.kill()
+            returning.set()
+
+    def come_back() -> None:
+        returning.wait(30)
+        time.sleep(AWAY_S)
+        mortal.start()
+        stay.wait(60)  # the server dies with the thread that started it
+
+    stay = threading.Event()
+    helper = threading.Thread(target=come_back)
+    helper.start()
+    is_prepared = at in (Step.PREPARED_DATABASE, Step.DECIDED)
+    with world.coordinator(kill) as coordinator:
+        if is_prepared:
+            world.work(coordinator, world.producer(), 1)
+        else:
+            with pytest.raises((psycopg.OperationalError, CoordinatorError)):
+                world.work(coordinator, world.producer(), 1)
+    expected = [1] if is_prepared else []
+    deadline = time.monotonic() + 30
+    while not mortal.is_alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert world.numbers() == (expected, expected)
+    assert world.in_doubt() == []
+    stay.set()
+    helper.join()

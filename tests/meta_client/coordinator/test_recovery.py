@@ -1,0 +1,162 @@
+"""What a coordinator's death leaves, at every step; and what recovery must not touch."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from journal.xid import Xid
+from meta_client.coordinator import Coordinator, Recovered, Step
+from meta_client.coordinator.names import BROKER, DATABASE, branch
+from meta_client.coordinator.steps import DECIDED_STEPS
+from meta_client.coordinator.verdicts import Action
+from tests.meta_client.coordinator.conftest import World
+from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
+
+DONE_BEFORE = ("the database: committed before", "the broker: committed before")
+PROGRAM = Path(__file__).with_name("crashing.py")
+
+
+def crash(world: World, number: int, step: Step, *, directory: Path | None = None) -> None:
+    """Let a process of its own die at *step* of the transaction that writes *number*."""
+    place = str(directory or world.directory)
+    command = [sys.executable, str(PROGRAM), world.database.dsn, world.zookeeper, place, str(number), step.name]
+    process = subprocess.run(command, capture_output=True, check=False, cwd=PROGRAM.parents[3], env={"PYTHONPATH": "."})
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+
+
+def recover(world: World) -> list[Recovered]:
+    with world.coordinator() as coordinator:
+        reports = coordinator.recover([world.connection], [world.producer()])
+        assert coordinator.recover([world.connection], [world.producer()]) == []
+        return reports
+
+
+@pytest.mark.parametrize("at", COMMIT_STEPS)
+def test_a_coordinator_that_is_killed_at_a_step(world: World, at: Step) -> None:
+    crash(world, 1, at)
+    reports = recover(world)
+    expected = [1] if at in DECIDED_STEPS else []
+    assert world.numbers() == (expected, expected)
+    assert world.in_doubt() == []
+    assert all(report.problem is None for report in reports)
+    match at:
+        case Step.PREPARED_BROKER | Step.PREPARED_DATABASE:
+            assert [report.action for report in reports] == [Action.ROLL_BACK]
+        case Step.DECIDED | Step.COMMITTED_DATABASE | Step.COMMITTED_BROKER:
+            assert [report.action for report in reports] == [Action.COMMIT]
+            assert str(reports[0]).endswith("finished")
+        case Step.FORGOTTEN:  # a FORGET is not waited for: if it was lost, there is nothing left to do
+            assert {report.done for report in reports} <= {DONE_BEFORE}
+        case _:
+            assert reports == []
+
+
+def test_a_crash_in_the_middle_of_recovery_is_recovered_from(world: World) -> None:
+    crash(world, 1, Step.DECIDED)
+    world.connection.execute("SELECT 1")
+    world.connection.rollback()
+    with world.coordinator() as coordinator:
+        # Half of a recovery: the database has heard of it, the broker has not.
+        (gid,) = world.database.prepared()
+        world.connection.tpc_commit(gid)
+        assert coordinator.recover([world.connection], []) != []
+    (report,) = recover(world)
+    assert report.done == ("the database: committed before", "the broker: committed")
+    assert world.numbers() == ([1], [1])
+
+
+def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: World) -> None:
+    crash(world, 1, Step.DECIDED)
+    with world.coordinator() as coordinator:
+        (report,) = coordinator.recover([world.connection], [])
+        assert report.problem is not None
+        assert "nobody asked 0/shop" in report.problem
+        (report,) = coordinator.recover([world.connection], [world.client.producer("another-qualifier")])
+        assert report.problem is not None
+        (report,) = coordinator.recover([world.connection], [world.producer()])
+        assert report.problem is None
+    assert world.numbers() == ([1], [1])
+
+
+def test_a_decided_transaction_whose_database_is_not_asked_is_not_shown_to_consumers(world: World) -> None:
+    crash(world, 1, Step.DECIDED)
+    with world.coordinator() as coordinator:
+        (report,) = coordinator.recover([], [world.producer()])
+        assert report.problem is not None
+    assert world.numbers() == ([], [])
+    recover(world)
+    assert world.numbers() == ([1], [1])
+
+
+def test_others_transactions_are_left_alone(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    crash(world, 1, Step.PREPARED_DATABASE, directory=elsewhere)  # a namesake with a log of its own
+    stranger = Xid.of("stranger", "mq")
+    producer = world.producer()
+    producer.tpc_begin(stranger, ("orders",))
+    producer.send("orders", b"7")
+    producer.tpc_prepare()
+    before = world.in_doubt()
+    assert recover(world) == []
+    assert world.in_doubt() == before
+    assert "prepared branch of another log left alone" in caplog.text
+    with Coordinator.open(elsewhere, "shop") as namesake:
+        assert len(namesake.recover([world.connection], [world.producer()])) == 1
+    producer.tpc_rollback(stranger)
+    assert world.in_doubt() == []
+
+
+@pytest.mark.parametrize("at", [Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED, Step.COMMITTED_DATABASE])
+def test_what_is_in_flight_is_left_alone(world: World, at: Step) -> None:
+    reports: list[list[Recovered]] = []
+    opened: list[Coordinator] = []
+
+    def recover_beside(step: Step, xid: Xid) -> None:
+        if step is at:
+            with psycopg.connect(world.database.dsn) as other:
+                reports.append(opened[0].recover([other], [world.producer()]))
+
+    with world.coordinator(recover_beside) as coordinator:
+        opened.append(coordinator)
+        world.work(coordinator, world.producer(), 1)
+    assert reports == [[]]
+    assert world.numbers() == ([1], [1])
+
+
+def test_a_lost_log_takes_nobody_for_undecided(world: World) -> None:
+    """Deleting the log leaves branches in doubt, for an operator; it must never roll a decided one back."""
+    crash(world, 1, Step.COMMITTED_DATABASE)
+    for file in world.directory.iterdir():
+        file.unlink()
+    assert recover(world) == []
+    (key,) = world.producer().tpc_recover()
+    world.producer().tpc_commit(key)
+    assert world.numbers() == ([1], [1])
+
+
+Damage = Callable[[World, Xid], None]
+
+
+def _commit_both(world: World, xid: Xid) -> None:
+    world.connection.tpc_commit(str(branch(xid, DATABASE)))
+    world.producer().tpc_commit(branch(xid, BROKER))
+
+
+def _commit_broker(world: World, xid: Xid) -> None:
+    world.producer().tpc_commit(branch(xid, BROKER))
+
+
+@pytest.mark.parametrize("by_hand", [_commit_both, _commit_broker])
+def test_what_an_operator_finished_by_hand_counts_as_finished(world: World, by_hand: Damage) -> None:
+    crash(world, 1, Step.DECIDED)
+    (key,) = world.producer().tpc_recover()
+    by_hand(world, key)
+    (report,) = recover(world)
+    assert (report.action, report.problem) == (Action.COMMIT, None)
+    assert world.numbers() == ([1], [1])
+    assert world.in_doubt() == []

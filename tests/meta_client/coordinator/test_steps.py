@@ -1,0 +1,94 @@
+"""The coordinator's tables, every combination."""
+
+import itertools
+
+import pytest
+
+from journal.errors import InvalidRecord
+from journal.xid import GTRID_BYTES_MAX, Xid
+from meta_client.coordinator.names import NUMBER_MAX, InvalidName, LogName
+from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, Step, next_step
+from meta_client.coordinator.verdicts import Action, action_for
+from meta_client.coordinator.where import Where
+
+
+def reachable(start: Step) -> set[Step]:
+    found, todo = set[Step](), [start]
+    while todo:
+        for step in NEXT[todo.pop()] - found:
+            found.add(step)
+            todo.append(step)
+    return found
+
+
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Step, Step)))
+def test_only_what_the_table_has_may_follow(current: Step, wanted: Step) -> None:
+    if wanted in NEXT[current]:
+        assert next_step(current, wanted) is wanted
+    else:
+        with pytest.raises(AssertionError, match="must not follow"):
+            next_step(current, wanted)
+
+
+def test_every_step_is_reached_and_every_life_ends() -> None:
+    assert reachable(Step.BEGUN) | {Step.BEGUN} == set(Step)
+    for step in Step:
+        assert {Step.FORGOTTEN, Step.ROLLED_BACK} & (reachable(step) | {step})
+
+
+def test_nothing_undoes_a_decision() -> None:
+    for step in DECIDED_STEPS:
+        assert Step.ROLLED_BACK not in reachable(step)
+
+
+def test_a_decision_follows_both_prepares() -> None:
+    assert [step for step in Step if Step.DECIDED in NEXT[step]] == [Step.PREPARED_DATABASE]
+    assert [step for step in Step if Step.PREPARED_DATABASE in NEXT[step]] == [Step.PREPARED_BROKER]
+
+
+def test_a_broker_commits_after_the_database() -> None:
+    assert [step for step in Step if Step.COMMITTED_BROKER in NEXT[step]] == [Step.COMMITTED_DATABASE]
+
+
+@pytest.mark.parametrize(("is_ours", "is_in_flight", "is_decided"), list(itertools.product((True, False), repeat=3)))
+def test_recovery_commits_what_was_decided_and_touches_only_its_own(
+    is_ours: bool, is_in_flight: bool, is_decided: bool
+) -> None:
+    action = action_for(is_ours=is_ours, is_in_flight=is_in_flight, is_decided=is_decided)
+    if not is_ours or is_in_flight:
+        assert action is Action.LEAVE
+    else:
+        assert action is (Action.COMMIT if is_decided else Action.ROLL_BACK)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a:b", "a.b", "a b", "é", "x" * 33])
+def test_a_name_that_would_break_an_identifier_is_refused(name: str) -> None:
+    with pytest.raises(InvalidName):
+        LogName(name, "0123abcd")
+
+
+def test_the_longest_identifier_fits() -> None:
+    xid = LogName("x" * 32, "0123abcd").xid(2**32 - 1, NUMBER_MAX)
+    assert len(xid.gtrid) == GTRID_BYTES_MAX
+
+
+def test_a_log_knows_its_own_transactions_only() -> None:
+    ours, namesake, other = LogName("shop", "00000000"), LogName("shop", "00000001"), LogName("shop2", "00000000")
+    assert [log.owns(ours.xid(1, 1)) for log in (ours, namesake, other)] == [True, False, False]
+    assert [ours.is_namesake(log.xid(1, 1)) for log in (ours, namesake, other)] == [False, True, False]
+    assert not ours.owns(Xid(2, ours.xid(1, 1).gtrid, b""))  # another format: somebody else's
+
+
+def test_the_log_name_reads_back_from_a_segment_header() -> None:
+    name = LogName("shop-1_a", "0123abcd")
+    assert LogName.of_cluster(name.cluster) == name
+    for cluster in ("metaq", "coordinator:shop", "coordinator:shop:xyz", "coordinator::0123abcd", "a:b:c:d"):
+        assert LogName.of_cluster(cluster) is None
+
+
+def test_where_reads_back() -> None:
+    where = Where("7443/a%20b", "0")
+    assert Where.parse(str(where)) == where
+    for text in ("", "database=1", "broker=1 database=2", "database=1 broker=2 x"):
+        with pytest.raises(InvalidRecord, match="recover with the version that wrote it"):
+            Where.parse(text)
