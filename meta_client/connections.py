@@ -10,6 +10,7 @@ from meta_client.errors import ClientClosed, NotConnected
 from meta_client.protocol.url import BrokerUrl
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
+ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare
 BACK_OFF_FIRST_S = 0.1
 BACK_OFF_MAX_S = 2.0  # the pace of genuine clients (spec 1.7)
 
@@ -42,7 +43,7 @@ class Connections:
         """The live connection to *url*, made now if there is none.
 
         Tries to connect once at most, after the rest that earlier failures call for; who is not *patient* is
-        refused at once instead of resting, or of waiting for another thread's attempt. Raises NotConnected,
+        refused instead of resting, or of waiting long for another thread's attempt. Raises NotConnected,
         ClientClosed.
         """
         deadline = Deadline(timeout_s)
@@ -50,7 +51,7 @@ class Connections:
         connection = slot.connection
         if connection is not None and not connection.is_broken:
             return connection
-        if not slot.lock.acquire(timeout=timeout_s if patient else 0):
+        if not slot.lock.acquire(timeout=timeout_s if patient else min(timeout_s, ATTEMPT_S)):
             raise NotConnected(f"no connection to {url} yet: is the broker up?")
         try:
             if slot.connection is None or slot.connection.is_broken:

@@ -1,0 +1,236 @@
+"""Consumers of one group that come, go, die, and lose ZooKeeper: every partition has one reader, nothing is lost."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from meta_client.client import Client
+from meta_client.consumer.batch import Batch
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.plan import TopicPartition
+from tests.fixtures.broker import BrokerProcess
+from tests.integration.conftest import Inbox, OpenClient, expire, wait_until
+from zk.groups import list_group
+from zk.membership import ConsumerIdTaken
+from zk.nodes import Partition
+
+ALL = [("wide", Partition(0, number)) for number in range(8)]
+QUICK = ConsumerConfig(rest_s_max=0.2, commit_period_s=0.2)
+
+
+def join(client: Client, inbox: Inbox, config: ConsumerConfig = QUICK) -> Consumer:
+    consumer = client.consumer("group", config=config)
+    consumer.subscribe("wide", inbox)
+    consumer.start()
+    return consumer
+
+
+def shares(*consumers: Consumer) -> list[int]:
+    return [len(consumer.owned()) for consumer in consumers]
+
+
+def owners(client: Client) -> dict[TopicPartition, str | None]:
+    return {(p.topic, p.partition): p.owner for p in list_group(client.session, "group").progress}
+
+
+def settled(client: Client, *consumers: Consumer) -> Callable[[], bool]:
+    """Whether these consumers, and nobody else, own everything, evenly, and ZooKeeper says so."""
+
+    def check() -> bool:
+        owned = {key: consumer.consumer_id for consumer in consumers for key in consumer.owned()}
+        known = {key: owner for key, owner in owners(client).items() if owner is not None}
+        even = max(shares(*consumers)) - min(shares(*consumers)) <= 1
+        return sorted(owned) == ALL and known == owned and even
+
+    return check
+
+
+def test_one_two_three_and_back_to_two(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    inbox, sender = Inbox(), open_client()
+    producer = sender.producer()
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        for _ in range(count):
+            producer.send("wide", b"%d" % sent)
+            sent += 1
+
+    send(50)
+    one = join(open_client(), inbox)
+    assert shares(one) == [8]
+    send(50)
+    two = join(open_client(), inbox)
+    wait_until(settled(sender, one, two))
+    send(50)
+    three = join(open_client(), inbox)
+    wait_until(settled(sender, one, two, three))
+    assert sorted(shares(one, two, three)) == [2, 3, 3]
+    send(50)
+    two.close()
+    assert two.owned() == []
+    wait_until(settled(sender, one, three))
+    send(50)
+    wait_until(lambda: len(inbox.payloads) == sent)
+    assert max(inbox.payloads.values()) == 1  # in calm weather nothing is delivered twice
+    assert inbox.overlaps == 0
+    del wide_broker
+
+
+def test_what_stays_is_not_interrupted(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    inbox, sender = Inbox(), open_client()
+    one = join(open_client(), inbox)
+    staying = Partition(0, 0) if one.consumer_id < "group_zzz" else Partition(0, 7)
+    release, entered = threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        if batch.partition == staying:
+            entered.set()
+            assert release.wait(20)
+
+    inbox.before = hold
+    sender.producer().send("wide", b"slow", partition=staying)
+    assert entered.wait(10)
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    wait_until(lambda: shares(one, two) == [4, 4])  # while the listener of a partition that stays is still at work
+    assert not release.is_set()
+    release.set()
+    wait_until(settled(sender, one, two))
+    wait_until(lambda: len(inbox.messages) == 1)
+    del wide_broker
+
+
+def test_a_partition_moves_only_when_its_listener_has_returned(
+    wide_broker: BrokerProcess, open_client: OpenClient
+) -> None:
+    inbox, sender = Inbox(), open_client()
+    one = join(open_client(), inbox)
+    moving = Partition(0, 7)
+    release, entered = threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        if batch.partition == moving:
+            entered.set()
+            assert release.wait(20)
+
+    inbox.before = hold
+    sender.producer().send("wide", b"slow", partition=moving)
+    assert entered.wait(10)
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    time.sleep(0.5)
+    assert ("wide", moving) not in two.owned()
+    assert owners(sender)["wide", moving] == one.consumer_id
+    release.set()
+    wait_until(settled(sender, one, two))
+    time.sleep(0.5)
+    assert inbox.payloads == {b"slow": 1}  # its offset was stored before it moved
+    del wide_broker
+
+
+def test_close_leaves_nothing_behind(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    client = open_client()
+    consumer = join(client, Inbox())
+    assert set(owners(client).values()) == {consumer.consumer_id}
+    consumer.close()
+    listing = list_group(client.session, "group")
+    assert listing.members == {}
+    assert {progress.owner for progress in listing.progress} <= {None}
+    del wide_broker
+
+
+def test_a_dead_consumer_is_replaced_when_its_session_ends(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    inbox, dead_inbox, sender = Inbox(), Inbox(), open_client()
+    victim_client = open_client()
+    victim = join(victim_client, dead_inbox)
+    survivor = join(open_client(), inbox)
+    wait_until(settled(sender, victim, survivor))
+    # Without a word to anybody: no offset is stored, no owner node deleted, the session just ends.
+    victim_client.connections.close()
+    victim_client.session.close()
+    for number in range(40):
+        sender.producer().send("wide", b"%d" % number, partition=Partition(0, number % 8))
+    wait_until(lambda: sorted(survivor.owned()) == ALL)
+    wait_until(lambda: len(inbox.payloads) == 40)
+    assert dead_inbox.messages == []
+    del wide_broker
+
+
+def test_a_lost_session_starts_over_and_loses_nothing(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    inbox, sender = Inbox(), open_client()
+    unlucky_client = open_client()
+    unlucky, other = join(unlucky_client, inbox), join(open_client(), inbox)
+    wait_until(settled(sender, unlucky, other))
+    producer, stop = sender.producer(), threading.Event()
+    sent: list[bytes] = []
+
+    def keep_sending() -> None:
+        while not stop.is_set():
+            payload = b"%d" % len(sent)
+            producer.send("wide", payload)
+            sent.append(payload)
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=keep_sending)
+    thread.start()
+    try:
+        for _ in range(3):
+            expire(unlucky_client)
+            wait_until(settled(sender, unlucky, other))
+    finally:
+        stop.set()
+        thread.join()
+    wait_until(lambda: len(inbox.payloads) == len(sent))
+    assert set(inbox.payloads) == set(sent)
+    del wide_broker
+
+
+def test_nothing_is_delivered_while_zookeeper_is_out_of_sight(
+    wide_broker: BrokerProcess, open_client: OpenClient
+) -> None:
+    """Another member may own our partitions by then, and nobody could tell us."""
+    inbox, sender, client = Inbox(), open_client(), open_client()
+    consumer = join(client, inbox)
+    sender.producer().send("wide", b"seen")
+    wait_until(lambda: len(inbox.messages) == 1)
+    kazoo = client.session._client
+    pauses = consumer._fetcher.pause()  # what the callback of a broken connection does, without the break
+    sender.producer().send("wide", b"later")
+    time.sleep(0.5)
+    assert len(inbox.messages) == 1
+    consumer._fetcher.resume(pauses - 1)  # a CONNECTED that is older than the break
+    time.sleep(0.3)
+    assert len(inbox.messages) == 1
+    kazoo._connection._socket.shutdown(2)  # a real break: SUSPENDED, then CONNECTED with the session intact
+    wait_until(lambda: len(inbox.messages) == 2)
+    assert sorted(consumer.owned()) == ALL
+    del wide_broker
+
+
+def test_two_consumers_of_one_id_are_refused(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    config = ConsumerConfig(consumer_id="fixed")
+    first = join(open_client(), Inbox(), config)
+    second = open_client().consumer("group", config=config)
+    second.subscribe("wide", Inbox())
+    with pytest.raises(ConsumerIdTaken, match="belongs to a live consumer"):
+        second.start()
+    assert sorted(first.owned()) == ALL
+    del wide_broker
+
+
+def test_more_consumers_than_partitions_leave_some_idle(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    clients = [open_client(), open_client()]
+    consumers = []
+    for client in clients:
+        consumer = client.consumer("group", config=QUICK)
+        consumer.subscribe("meta-test", Inbox())
+        consumer.start()
+        consumers.append(consumer)
+    wait_until(lambda: sorted(shares(*consumers)) == [0, 1])
+    idle = next(consumer for consumer in consumers if not consumer.owned())
+    busy = next(consumer for consumer in consumers if consumer.owned())
+    busy.close()
+    wait_until(lambda: shares(idle) == [1])
+    del wide_broker

@@ -1,0 +1,123 @@
+"""Local transactions and XA through a real broker, killed and restarted on the way."""
+
+import time
+
+import pytest
+
+from journal.xid import Xid
+from meta_client.client import Client
+from meta_client.errors import SendRefused, TransactionFailed
+from meta_client.producer import Producer
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.xa import XaCode
+from tests.fixtures.broker import BrokerProcess
+from tests.integration.conftest import Inbox, OpenClient, wait_until
+
+
+def consumed(client: Client, *topics: str, group: str = "reader") -> list[bytes]:
+    """What a group sees when it has read to the end."""
+    inbox = Inbox()
+    with client.consumer(group) as consumer:
+        for topic in topics:
+            consumer.subscribe(topic, inbox)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+    return sorted(inbox.payloads.elements())
+
+
+def test_a_local_transaction_is_seen_whole_or_not_at_all(broker: BrokerProcess, client: Client) -> None:
+    producer = client.producer()
+    with producer.transaction():
+        for number in range(5):
+            producer.send("orders", b"kept-%d" % number)
+        producer.send("invoices", b"kept-5")
+        assert consumed(client, "orders", "invoices") == []
+    dropped = producer.transaction()
+    producer.send("orders", b"dropped")
+    dropped.rollback()
+    assert consumed(client, "orders", "invoices") == [b"kept-%d" % number for number in range(6)]
+    del broker
+
+
+def test_a_local_transaction_ends_with_its_connection(
+    broker: BrokerProcess, client: Client, open_client: OpenClient
+) -> None:
+    doomed = open_client()
+    producer = doomed.producer()
+    transaction = producer.transaction()
+    producer.send("orders", b"never")
+    doomed.connections.close()
+    with pytest.raises(TransactionFailed):
+        transaction.commit()
+    assert consumed(client, "orders") == []
+    del broker
+
+
+def test_prepared_branches_survive_a_killed_broker(
+    broker: BrokerProcess, client: Client, open_client: OpenClient
+) -> None:
+    first, second, unprepared = (Xid.of(f"order-{number}", "metaq") for number in range(3))
+    producers = [client.producer(qualifier="shop") for _ in range(3)]
+    for producer, xid in zip(producers, (first, second, unprepared), strict=True):
+        producer.tpc_begin(xid, topics=("orders", "invoices"))
+        producer.send("orders", xid.gtrid)
+        producer.send("invoices", xid.gtrid)
+    assert producers[0].tpc_prepare() is True
+    assert producers[1].tpc_prepare() is True
+    broker.kill()
+    with pytest.raises(XaError) as caught:
+        producers[0].tpc_commit()
+    assert caught.value.code == XaCode.XAER_RMFAIL
+    broker.start()
+    stranger = open_client().producer(qualifier="other")
+    wait_until(lambda: is_complete(stranger))
+    assert stranger.tpc_recover() == []
+    recovering = open_client().producer(qualifier="shop")
+    assert sorted(recovering.tpc_recover()) == [first, second]
+    assert consumed(client, "orders", "invoices") == []
+    recovering.tpc_commit(first)
+    recovering.tpc_rollback(second)
+    assert recovering.tpc_recover() == []
+    assert consumed(client, "orders", "invoices") == [b"order-0", b"order-0"]
+    with pytest.raises(XaError) as gone:
+        recovering.tpc_commit(second)
+    assert gone.value.code == XaCode.XAER_NOTA
+    with pytest.raises(XaError) as presumed_aborted:
+        producers[2].tpc_prepare()
+    assert presumed_aborted.value.code == XaCode.XAER_NOTA
+
+
+def is_complete(producer: Producer) -> bool:
+    return not producer.tpc_list().failures
+
+
+def test_an_empty_branch_is_read_only(broker: BrokerProcess, client: Client) -> None:
+    producer = client.producer()
+    producer.tpc_begin(Xid.of("empty", ""), topics=("orders",))
+    assert producer.tpc_prepare() is False
+    assert producer.tpc_recover() == []
+    del broker
+
+
+def test_a_branch_that_timed_out_is_gone(broker: BrokerProcess, client: Client) -> None:
+    producer = client.producer()
+    producer.tpc_begin(Xid.of("late", ""), topics=("orders",), timeout_s=1)
+    producer.send("orders", b"late")
+    time.sleep(2.2)
+    with pytest.raises(SendRefused, match="has not been started"):
+        producer.send("orders", b"later")
+    with pytest.raises(XaError) as caught:
+        producer.tpc_prepare()
+    assert caught.value.code == XaCode.XAER_NOTA
+    assert producer.tpc_branch is None
+    assert consumed(client, "orders") == []
+    del broker
+
+
+def test_one_phase(broker: BrokerProcess, client: Client) -> None:
+    producer = client.producer()
+    producer.tpc_begin(Xid.of("one", ""), topics=("orders",))
+    producer.send("orders", b"one phase", attribute="a")
+    producer.tpc_commit()
+    assert consumed(client, "orders") == [b"one phase"]
+    del broker

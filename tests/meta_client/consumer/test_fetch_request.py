@@ -1,0 +1,86 @@
+"""The table of spec 8.5 and 8.6, one outcome at a time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_client.consumer.fetch_request import FRAME_BYTES_MAX, FetchRequest
+from meta_client.protocol.messages import encode_frame
+from zk.nodes import Partition
+
+
+def request(bytes_max: int = 1024) -> FetchRequest:
+    return FetchRequest("orders", Partition(0, 3), 100, bytes_max, lambda batch: None, rest_s_max=5.0)
+
+
+def test_nothing_rests_a_tenth_longer_each_time_up_to_the_maximum() -> None:
+    it = request()
+    rests = []
+    for _ in range(12):
+        it.found_nothing(is_at_end=True)
+        rests.append(it.rest_s)
+    assert rests == [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.0, 5.0]
+    assert it.is_at_end
+
+
+def test_data_ends_the_rest_and_every_count() -> None:
+    it = request()
+    it.found_nothing(is_at_end=True)
+    it.failed()
+    it.delivered(158)
+    assert (it.offset, it.rest_s, it.failure_count, it.is_at_end) == (158, 0.0, 0, False)
+
+
+def test_a_move_goes_on_from_there_after_a_rest() -> None:
+    it = request()
+    it.moved(4096)
+    assert (it.offset, it.rest_s) == (4096, 0.5)
+
+
+def test_a_failed_delivery_keeps_the_offset() -> None:
+    it = request()
+    it.failed()
+    it.failed()
+    assert (it.offset, it.rest_s, it.failure_count) == (100, 1.0, 2)
+
+
+@given(st.integers(1, 200), st.integers(0, 100_000))
+def test_a_message_that_is_too_large_is_asked_for_whole_at_once(bytes_max: int, size: int) -> None:
+    frame = encode_frame(7, 0, bytes(size))
+    it = request(bytes_max)
+    rounds = 0
+    while len(frame) > it.bytes_max:
+        it.cut_off(frame[: it.bytes_max])
+        assert it.rest_s == 0.0
+        rounds += 1
+    assert rounds <= 2  # one to see the length, one to ask for it
+    assert it.offset == 100
+
+
+def test_a_broker_that_sends_less_than_asked_for_is_not_pestered() -> None:
+    frame = encode_frame(7, 0, bytes(4000))
+    it = request()
+    it.cut_off(frame[:1024])
+    assert (it.bytes_max, it.rest_s) == (4020, 0.0)
+    it.cut_off(frame[:2048])  # its maximum transfer size
+    it.cut_off(frame[:2048])
+    assert (it.bytes_max, it.rest_s) == (4020, 1.0)
+
+
+def test_it_never_asks_for_more_than_a_message_can_be() -> None:
+    it = request()
+    it.cut_off(b"\x7f\xff\xff\xff" + bytes(1000))
+    assert it.bytes_max == 1024
+    assert it.rest_s > 0
+    it.cut_off(b"\xff\xff\xff\xff" + bytes(1000))
+    assert it.bytes_max == 1024
+    assert FRAME_BYTES_MAX == 2_097_172
+
+
+@pytest.mark.parametrize(("answers", "expected"), [([3000], 4096), ([1000], 2048), ([10] * 5, 1024)])
+def test_it_asks_for_less_again_by_halves(answers: list[int], expected: int) -> None:
+    it = request()
+    it.bytes_max = 4096
+    for body_bytes in answers:
+        it.shrink(body_bytes)
+    assert it.bytes_max == expected
