@@ -53,20 +53,22 @@ class Broker:
             loop.add_signal_handler(number, _settle, stop, None)
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
+            server = Server(loop, functools.partial(_settle, stop))
+            port = server.reserve(self._config.broker.host, self._config.port)
+            stack.push_async_callback(server.close)  # once more below: whatever fails in between
             if self._config.zookeeper is not None:
                 self._membership = Membership(self._config, self._config.zookeeper)
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
-            server = Server(loop, functools.partial(_settle, stop))
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
             store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms)
             await stack.enter_async_context(_closing(store))
             ids.begin_after(store.transactions.state.time_ms)
             context = self._context(store, ids)
-            port = await server.listen(Dispatcher(context), self._config.broker.host, self._config.port)
-            stack.push_async_callback(server.close)
             url = BrokerUrl(self._config.url_host, port)
             context.url = str(url)
+            stack.push_async_callback(server.close)
+            await server.listen(Dispatcher(context))
             if self._membership is not None:
                 stack.push_async_callback(self._leave, self._membership, server)  # first out
                 await asyncio.to_thread(self._membership.join, url, self._registrations(store))

@@ -60,7 +60,9 @@ class Connection(asyncio.Protocol):
         self._is_flush_due = False
         self._is_reading = True
         self._can_write = True
-        self._is_quitting = False
+        self._is_deaf = False  # nothing more is read: what was asked is answered, then the connection closes
+        self._is_quitting = False  # nothing more is handled
+        self._is_leaving = False  # nothing more is to be sent
         self._name = "?"
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -76,13 +78,11 @@ class Connection(asyncio.Protocol):
         try:
             self._requests.extend(self._decoder.receive_data(data))
         except RemoteProtocolError as error:
-            log.warning("connection closed peer=%s reason=%s", self._name, error)
-            self._requests.extend(self._decoder.completed_before_failure)
-            self._work()
-            self._is_quitting = True
-            self._flush()
-        else:
-            self._work()
+            if not self._is_deaf:
+                log.warning("connection closed peer=%s reason=%s", self._name, error)
+                self._requests.extend(self._decoder.completed_before_failure)
+            self._is_deaf = True
+        self._work()
 
     def pause_writing(self) -> None:
         self._can_write = False
@@ -125,12 +125,11 @@ class Connection(asyncio.Protocol):
                 self._loop.call_soon(self._flush)
 
     def quit(self) -> None:
-        """Handle nothing more; close once what is queued is sent."""
-        self._requests.clear()
-        self._is_quitting = True
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        """Handle nothing more; close once everything asked before is answered, at the fence, and sent."""
+        if not self._is_quitting:
+            self._requests.clear()
+            self._is_quitting = True
+            self._dispatcher.after_answers(self._leave)
 
     # -- the work ---------------------------------------------------------------------------------------------
 
@@ -144,8 +143,12 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Send what is queued, then close."""
+        """Answer what was handled, then close."""
         self.quit()
+
+    def _leave(self) -> None:
+        self._is_leaving = True
+        self._flush()
 
     def _work(self) -> None:
         """Handle requests until none is left, or a bound says wait; read the socket only if none is left."""
@@ -155,13 +158,16 @@ class Connection(asyncio.Protocol):
                 dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
-        should_read = not requests and not self._is_quitting
-        if should_read != self._is_reading and self._transport is not None:
+        if self._is_deaf and not requests:
+            self.quit()
+        should_read = not requests and not self._is_deaf and not self._is_quitting
+        transport = self._transport
+        if should_read != self._is_reading and transport is not None and not transport.is_closing():
             self._is_reading = should_read
             if should_read:
-                self._transport.resume_reading()
+                transport.resume_reading()
             else:
-                self._transport.pause_reading()
+                transport.pause_reading()
 
     def _may_work(self) -> bool:
         if self._answer_bytes > self._unsent_bytes_max:
@@ -180,5 +186,5 @@ class Connection(asyncio.Protocol):
                 transport.write(answers[0])
             else:
                 transport.writelines(answers)
-        if self._is_quitting:
+        if self._is_leaving:
             transport.close()

@@ -1,8 +1,11 @@
 """The listening socket, the connections it made, and the journal's progress that wakes them."""
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Callable
+from typing import Any
 
 from journal.errors import StorageFailed
 from meta_broker.connection import Connection
@@ -12,6 +15,7 @@ from meta_broker.processors.dispatch import Dispatcher
 log = logging.getLogger(__name__)
 
 BACKLOG = 1000
+GOODBYE_S = 2.0  # at a stop, for peers to take what is queued for them
 TICK_S = 0.5  # the resolution of transaction timeouts (spec 2.6)
 
 
@@ -26,26 +30,45 @@ class Server:
         self._stalled = False
         self._is_woken = False
         self._has_failed = False
-        self._server: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._deserted = asyncio.Event()  # set while there is no connection
+        self._deserted.set()
 
-    async def listen(self, dispatcher: Dispatcher, host: str, port: int) -> int:
-        """Open the port and return it. Raises CannotListen."""
+    def reserve(self, host: str, port: int) -> int:
+        """Take the address, before anything else is touched, and return the port; `listen` lets peers in.
+
+        Raises CannotListen.
+        """
+        try:
+            for family, kind, protocol, _, address in _addresses(host, port):
+                taken = socket.socket(family, kind, protocol)
+                self._sockets.append(taken)
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                taken.bind((address[0], port, *address[2:]))
+                port = taken.getsockname()[1]  # 0 was any free one: the same for every address of the host
+        except OSError as error:
+            self._release()
+            raise _cannot_listen(host, port, error) from error
+        return port
+
+    async def listen(self, dispatcher: Dispatcher) -> None:
+        """Let peers in. Raises CannotListen."""
         self._dispatcher = dispatcher
         unsent_bytes_max = dispatcher.context.config.broker.unsent_bytes_max
 
         def connect() -> Connection:
             return Connection(self, dispatcher, self._loop, unsent_bytes_max)
 
-        try:
-            self._server = await self._loop.create_server(connect, host, port, backlog=BACKLOG)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise CannotListen(
-                f"cannot listen on {host}:{port}: {reason}: stop what uses that port, or choose another with --port "
-                f"(0: any free one)"
-            ) from error
-        bound: int = self._server.sockets[0].getsockname()[1]
-        return bound
+        while self._sockets:
+            host, port = self._sockets[0].getsockname()[:2]
+            try:
+                self._servers.append(await self._loop.create_server(connect, sock=self._sockets[0], backlog=BACKLOG))
+            except OSError as error:  # somebody reserved it at the same moment and was faster
+                raise _cannot_listen(host, port, error) from error
+            self._sockets.pop(0)
 
     def wake(self) -> None:
         """The journal made progress. Called on its writer thread; one call a turn reaches the loop."""
@@ -80,11 +103,14 @@ class Server:
 
     def opened(self, connection: Connection) -> None:
         self._connections.add(connection)
+        self._deserted.clear()
         if self._dispatcher is not None:
             self._dispatcher.context.counters.connections += 1
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if not self._connections:
+            self._deserted.set()
         if self._dispatcher is not None:
             self._dispatcher.context.counters.connections -= 1
 
@@ -101,6 +127,7 @@ class Server:
         if not self._has_failed:
             self._has_failed = True
             log.critical("journal stopped error=%s", error)
+            self._release()
             for connection in list(self._connections):
                 connection.abort()
             self._on_failure(error)
@@ -112,10 +139,32 @@ class Server:
     # -- the end ----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Take no more connections; send what is queued to the ones there are, then close them. Idempotent."""
-        if self._server is not None:
-            self._server.close()
-            for connection in list(self._connections):
-                connection.close()
-            await self._server.wait_closed()
-            self._server = None
+        """Take no more connections; answer and close the ones there are, and drop who does not listen. Idempotent."""
+        self._release()
+        for connection in list(self._connections):
+            connection.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), GOODBYE_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._deserted.wait()
+
+    def _release(self) -> None:
+        """Give the address back."""
+        for server in self._servers:
+            server.close()
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys(found))
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    reason = error.strerror or str(error)
+    return CannotListen(
+        f"cannot listen on {host}:{port}: {reason}: stop what uses that port, or choose another with --port "
+        f"(0: any free one)"
+    )

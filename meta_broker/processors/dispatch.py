@@ -1,5 +1,6 @@
 """From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
 
+from collections.abc import Callable
 from typing import assert_never
 
 from meta_broker.processors.context import Context, Peer
@@ -21,6 +22,11 @@ class Dispatcher:
         self._put = PutProcessor(context).handle
         self._get = GetProcessor(context)
         self._stats = StatsProcessor(context)
+
+    def after_answers(self, action: Callable[[], None]) -> None:
+        """Call *action* once everything handled so far is answered, what waits at the fence included."""
+        store = self.context.store
+        store.fence.after(store.journal.end, action)
 
     def handle(self, request: Request, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""

@@ -73,6 +73,7 @@ class MessageStore:
         self.fence = Fence(self.journal.acknowledged_here)
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
         self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_reached: asyncio.Future[dict[PartitionName, Spill | None]] | None = None
 
     @classmethod
     def open(
@@ -133,15 +134,18 @@ class MessageStore:
 
     def _checkpoint_ended(self, task: asyncio.Task[None]) -> None:
         self._checkpoint = None
-        if not task.cancelled() and isinstance(error := task.exception(), JournalError):
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, JournalError):
             # The journal itself is well, or `advance` would say so: recovery has more to replay, no more.
             log.error("checkpoint failed error=%s", error)
+        elif error is not None:
+            raise error
 
     async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         checkpoint = self.transactions.snapshot()
         # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
         # at the fence, nor more. The fence passes here at that moment.
-        reached = loop.create_future()
+        reached = self._checkpoint_reached = loop.create_future()
         self.fence.after(checkpoint.lsn, _collect, reached, self)
         spills: dict[PartitionName, Spill | None] = await reached
         marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
@@ -174,8 +178,10 @@ class MessageStore:
         self._adopt(checkpoint, self.transactions.write_checkpoint(checkpoint, marks), spills)
 
     async def finish_checkpoint(self) -> None:
-        """Wait for a checkpoint that is being written, if any."""
+        """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up."""
         if self._checkpoint is not None:
+            if self._checkpoint_reached is not None and not self._checkpoint_reached.done():
+                self._checkpoint.cancel()  # the journal may have stopped: the fence would never pass
             await asyncio.wait([self._checkpoint])
 
     def close(self) -> None:

@@ -1,0 +1,249 @@
+"""What one peer may cost the broker and the others: floods, deaf peers, garbage, goodbyes."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.xid import LocalKey, XaKey, Xid
+from meta_client.protocol.answers import parse_put_place
+from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.requests import Get, Put, Stats, TransactionVerb, Version
+from meta_client.protocol.responses import Result, Value
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.wire import Refused, WireClient
+
+MIB = 1024 * 1024
+
+
+@contextlib.contextmanager
+def broker_with(directory: Path, **broker: object) -> Iterator[BrokerProcess]:
+    lines = "".join(f"{key} = {value}\n" for key, value in broker.items())
+    with running_broker(
+        directory / "broker", None, config=CONFIG.replace("[broker]\n", f"[broker]\n{lines}")
+    ) as process:
+        yield process
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory that is no file's: what the broker holds for its peers; mapped segments don't count."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
+
+
+def send_until_stuck(peer: socket.socket, data: bytes, stuck_s: float) -> int:
+    """Send as long as the broker reads, *data* over and over; returns how much it took."""
+    peer.settimeout(stuck_s)
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while sent < 64 * MIB:
+            sent += peer.send(data)
+    return sent
+
+
+def worst_answer_s(client: WireClient, seconds: float) -> float:
+    """The longest time one of many puts and version requests took."""
+    worst, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        started = time.monotonic()
+        client.put("invoices", 0, b"x")
+        client.ask(Version(client.opaque()))
+        worst = max(worst, time.monotonic() - started)
+    return worst
+
+
+def test_a_deaf_peer_costs_a_bounded_amount_and_stops_nobody(tmp_path: Path) -> None:
+    with broker_with(tmp_path, unsent_bytes_max=256 * 1024) as broker, WireClient(broker.port) as client:
+        for _ in range(16):
+            client.put("orders", 0, bytes(512 * 1024))
+        before = anonymous_bytes(broker.pid)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", broker.port))
+            get = encode_request(Get("orders", "g", 0, 0, MIB, 7))[0]
+            taken = send_until_stuck(deaf, get * 1000, 1.0)
+            assert taken > 100 * len(get)  # asked for a hundred times what may wait for it
+            assert taken < 16 * MIB  # and then it was not read any more
+            assert worst_answer_s(client, 1.0) < 1.0
+            assert anonymous_bytes(broker.pid) - before < 24 * MIB
+            deaf.settimeout(10)
+            received = bytearray()
+            while len(received) < 3 * MIB:
+                received += deaf.recv(65536)
+            assert received.startswith(b"value 1048576 7\r\n")
+            assert received.count(b"value 1048576 7\r\n") >= 3
+        assert client.stats()[7] == "curr_connections 1"
+
+
+def test_a_flood_of_small_answers_is_bounded_too(tmp_path: Path) -> None:
+    with broker_with(tmp_path, unsent_bytes_max=64 * 1024) as broker, WireClient(broker.port) as client:
+        before = anonymous_bytes(broker.pid)
+        with socket.create_connection(("127.0.0.1", broker.port)) as deaf:
+            taken = send_until_stuck(deaf, b"get nope g 0 0 1 1\r\n" * 10_000, 1.0)
+            assert taken < 64 * MIB
+            assert worst_answer_s(client, 0.5) < 1.0
+            assert anonymous_bytes(broker.pid) - before < 24 * MIB
+
+
+def test_a_flood_of_heavy_requests_leaves_time_for_others(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as flood:
+        count = 20_000
+        thread = threading.Thread(target=flood.send, args=[Stats("", n) for n in range(count)])
+        thread.start()
+        reader = threading.Thread(target=lambda: [flood.receive() for _ in range(count)])
+        reader.start()
+        assert worst_answer_s(client, 0.5) < 0.25
+        thread.join()
+        reader.join()
+
+
+def test_a_pipelined_flood_of_puts_makes_progress_through_a_small_queue(tmp_path: Path) -> None:
+    with broker_with(tmp_path, queued_bytes_max=4096) as broker:
+        floods = [WireClient(broker.port) for _ in range(3)]
+        count, body = 4_000, b"x" * 300
+
+        def flood(number: int) -> None:
+            floods[number].send(*(Put("orders", number, 0, None, None, n, body) for n in range(count)))
+
+        threads = [threading.Thread(target=flood, args=[number]) for number in range(len(floods))]
+        for thread in threads:
+            thread.start()
+        for client in floods:
+            for number in range(count):
+                answer = client.receive()
+                assert isinstance(answer, Result)
+                assert answer.opaque == number
+                assert parse_put_place(answer.message).offset == number * (20 + len(body))
+        for thread in threads:
+            thread.join()
+        for client in floods:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"quack\r\n",
+        b"put orders\r\n",
+        b"put orders 0 -1 0 -1 5\r\n",
+        b"put orders 0 16777217 0 -1 5\r\n",
+        b"get orders g 0 0 99999999999 5\r\n",
+        b"transaction TX:a:b s BEGIN 5\r\n",
+        b"version \xff\r\n",
+        b"x" * 9000,
+        b"\x00" * 100 + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_garbage_closes_the_connection_and_no_other(garbage: bytes, lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as vandal:
+        vandal.socket.sendall(garbage)
+        with pytest.raises(ConnectionError):
+            vandal.receive()
+        assert client.put("orders", 0, b"still here").offset == 0
+        assert client.stats()[7] == "curr_connections 1"
+
+
+@pytest.mark.parametrize("goodbye", [b"quit\r\n", b"quack\r\n"])
+def test_what_was_asked_before_a_goodbye_is_answered(goodbye: bytes, lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        puts = b"".join(b"put orders 0 1 0 -1 %d\r\nx" % n for n in range(100))
+        client.socket.sendall(puts + goodbye + b"put orders 0 1 0 -1 100\r\nx")
+        for number in range(100):
+            answer = client.receive()
+            assert isinstance(answer, Result)
+            assert (answer.opaque, answer.status) == (number, 200)
+        with pytest.raises(ConnectionError):
+            client.receive()
+    with WireClient(lone_broker.port) as client:
+        assert len(client.read_all("orders", 0)) == 100
+
+
+def test_a_silent_connection_is_closed(tmp_path: Path) -> None:
+    with broker_with(tmp_path, idle_seconds_max=1.0) as broker, WireClient(broker.port) as silent:
+        with WireClient(broker.port) as client:
+            for _ in range(8):
+                client.ask(Version(1))
+                time.sleep(0.25)
+            assert client.stats()[7] == "curr_connections 1"
+        with pytest.raises(ConnectionError):
+            silent.receive()
+
+
+def test_a_clean_stop_answers_who_listens_and_waits_for_nobody_else(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as holder, socket.socket() as deaf:
+        client.put("orders", 0, bytes(MIB))
+        key = LocalKey("s", 1)
+        holder.verb(TransactionVerb.BEGIN, key)
+        holder.put("orders", 1, b"never", key)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", lone_broker.port))
+        send_until_stuck(deaf, encode_request(Get("orders", "g", 0, 0, MIB, 7))[0] * 1000, 0.5)
+        started = time.monotonic()
+        assert lone_broker.stop() == 0
+        assert time.monotonic() - started < 8
+        for open_one in (client, holder):
+            with pytest.raises(ConnectionError):
+                open_one.receive()
+    assert "Traceback" not in lone_broker.log, lone_broker.log
+    lone_broker.start()
+    with WireClient(lone_broker.port) as client:
+        assert client.get("orders", 1, 0) == Result(404, b"The topic `orders` in partition `1` is not exists", 1)
+
+
+def test_a_clean_stop_under_load_loses_nothing_it_acknowledged(lone_broker: BrokerProcess) -> None:
+    acknowledged: list[bytes] = []
+
+    def produce() -> None:
+        with WireClient(lone_broker.port) as client, contextlib.suppress(ConnectionError):
+            for number in range(1_000_000):
+                body = b"%d" % number
+                client.put("orders", 0, body)
+                acknowledged.append(body)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    time.sleep(0.5)
+    assert lone_broker.stop() == 0
+    producer.join()
+    assert "Traceback" not in lone_broker.log, lone_broker.log
+    lone_broker.start()
+    with WireClient(lone_broker.port) as client:
+        stored = [message.payload for _, message in client.read_all("orders", 0)]
+    assert acknowledged
+    assert stored[: len(acknowledged)] == acknowledged
+    assert len(stored) <= len(acknowledged) + 1
+
+
+def test_transactions_that_nobody_ends_are_bounded(tmp_path: Path) -> None:
+    with broker_with(tmp_path, transactions_max=10) as broker, WireClient(broker.port) as client:
+        for number in range(10):
+            client.verb(TransactionVerb.BEGIN, LocalKey("s", number))
+            client.verb(TransactionVerb.BEGIN, XaKey(Xid.of(str(number), "b"), "uq"))
+        client.verb(TransactionVerb.BEGIN, LocalKey("s", 0))  # alive already: nothing new
+        for key in (LocalKey("s", 10), XaKey(Xid.of("10", "b"), "uq")):
+            with pytest.raises(Refused, match=r"XAException:code=-3,msg=10 transactions are alive: finish some"):
+                client.verb(TransactionVerb.BEGIN, key)
+        with WireClient(broker.port) as other:
+            other.verb(TransactionVerb.BEGIN, LocalKey("s", 10))
+        client.verb(TransactionVerb.ROLLBACK, LocalKey("s", 3))
+        client.verb(TransactionVerb.BEGIN, LocalKey("s", 10))
+        client.verb(TransactionVerb.COMMIT_ONE_PHASE, XaKey(Xid.of("3", "b"), "uq"))
+        client.verb(TransactionVerb.BEGIN, XaKey(Xid.of("10", "b"), "uq"))
+
+
+def test_the_largest_message_goes_in_and_comes_out(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        body = bytes(range(256)) * (2 * MIB // 256)
+        client.put("orders", 0, body)
+        with pytest.raises(Refused, match="a message of 2097153 bytes is larger than message_bytes_max 2097152"):
+            client.put("orders", 0, body + b"x")
+        value = client.get("orders", 0, 0, 4 * MIB)
+        assert isinstance(value, Value)
+        assert value.body[20:] == body
