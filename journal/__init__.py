@@ -3,7 +3,7 @@
 Read: xid, states, frame, records (pure) -> fold (the state that records add up to), fence (what waits for
 durability) -> storage (the only file that calls the OS) -> segments, scan (torn or rotten?), checkpoint ->
 group_commit (the only thread) -> journal (append and read) -> recovery -> transaction_store (begin, put,
-prepare, commit, rollback, recover) -> inspection (offline dump and check).
+prepare, commit, rollback, recover) -> inspection, damage, check (reading from outside, dead or live).
 
 Imports no sibling, knows no socket and no event loop.
 """

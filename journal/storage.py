@@ -161,6 +161,16 @@ class DirectoryStorage:
             raise StorageFailed(f"{path}: not a directory: name the data directory of a broker")
         return cls(path, None)
 
+    def is_held(self) -> bool:
+        """Does a process hold the directory for writing? Only looks; False too where Linux does not tell."""
+        try:
+            lock = (self._path / "lock").stat()
+            held = Path("/proc/locks").read_text(encoding="ascii")
+        except FileNotFoundError:
+            return False
+        file = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+        return any("FLOCK" in line and file in line.split() for line in held.splitlines())
+
     def names(self) -> list[str]:
         with _translated(self._path):
             return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file())

@@ -1,0 +1,197 @@
+"""The verdict on a whole journal: does every record read back, and does every checkpoint say what they add up to?
+
+Recovery reads from the newest checkpoint on; this reads everything there is. Pure over Segments opened for
+reading and checkpoints read before them.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from journal.checkpoint import Checkpoint, state_of
+from journal.damage import Damage, assess
+from journal.errors import InvalidRecord
+from journal.fold import JournalState, apply
+from journal.frame import Lsn
+from journal.inspection import Reading
+from journal.records import Decision, Forget, decode
+from journal.scan import Entry, Scanner, Verdict
+from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.states import BranchState
+from journal.xid import BranchKey
+
+PROGRESS_BYTES = 1 << 20  # how often progress is told
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One checkpoint file; no problems: nothing is known against it.
+
+    *compared* False: the records it could be compared with are gone, or do not read back.
+    """
+
+    number: int
+    lsn: Lsn | None
+    compared: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found. *end*: where the good records end; *records* and *bytes* count those."""
+
+    identity: Identity
+    segments: int
+    start: Lsn
+    end: Lsn
+    records: int
+    bytes: int
+    verdict: Verdict
+    reason: str
+    resumes: Lsn | None
+    contradiction: str | None  # the first record that cannot follow those before it
+    checkpoints: list[CheckedFile]
+    prepared: list[BranchKey]
+    active: list[BranchKey]
+    decided: list[BranchKey]  # in a coordinator's journal: decisions that are not forgotten
+    damage: Damage
+
+    @property
+    def is_sound(self) -> bool:
+        """Whole, or with a torn tail, and nothing contradicts anything."""
+        return (
+            self.verdict is not Verdict.ROTTEN
+            and self.contradiction is None
+            and not any(file.problems for file in self.checkpoints)
+        )
+
+
+def check(
+    segments: Segments,
+    checkpoints: dict[int, Checkpoint | str],
+    on_progress: Callable[[int], None] = lambda lsn: None,
+) -> Report:
+    """Read every record of *segments* and compare *checkpoints* with what they add up to.
+
+    *checkpoints* must have been read before the segments were opened. *on_progress* hears the LSN reached.
+    """
+    audit = _Audit(segments.start, checkpoints)
+    reading = Reading(Scanner(segments, segments.start))
+    told = 0
+    for entry in reading:
+        if entry.header.lsn >= told:
+            on_progress(entry.header.lsn)
+            told = entry.header.lsn + PROGRESS_BYTES
+        audit.add(entry)
+    end = reading.end
+    audit.compare_up_to(end.end)
+    verdict, reason, damage = end.verdict, end.reason, Damage()
+    if audit.pending and verdict is not Verdict.ROTTEN:
+        number, checkpoint = audit.pending[0]
+        verdict = Verdict.ROTTEN
+        reason = f"{reason}, but checkpoint.{number} was taken at LSN {checkpoint.lsn}"
+    if verdict is Verdict.ROTTEN:
+        damage = assess(segments, end, audit.state, audit.pending[-1][1] if audit.pending else None)
+    for number, checkpoint in audit.pending:
+        audit.files[number] = CheckedFile(number, Lsn(checkpoint.lsn), False, ())
+    on_progress(segments.end)
+    live = list(audit.state.branches.values()) if audit.state else []
+    return Report(
+        identity=segments.identity,
+        segments=len(segments),
+        start=segments.start,
+        end=end.end,
+        records=audit.records,
+        bytes=audit.bytes,
+        verdict=verdict,
+        reason=reason,
+        resumes=end.resumes,
+        contradiction=audit.contradiction,
+        checkpoints=[file for _, file in sorted(audit.files.items())],
+        prepared=[branch.key for branch in live if branch.state is BranchState.PREPARED],
+        active=[branch.key for branch in live if branch.state is not BranchState.PREPARED],
+        decided=list(audit.decided),
+        damage=damage,
+    )
+
+
+class _Audit:
+    """The fold of the records so far, against each checkpoint as its LSN is passed."""
+
+    def __init__(self, start: Lsn, checkpoints: dict[int, Checkpoint | str]) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.contradiction: str | None = None
+        self.decided: dict[BranchKey, None] = {}
+        self.files: dict[int, CheckedFile] = {}
+        # A journal whose first segments were dropped can be folded from its oldest checkpoint on.
+        self.state = JournalState(start) if start == SEGMENT_HEADER_BYTES else None
+        self.pending: list[tuple[int, Checkpoint]] = []  # not reached yet, by LSN
+        for number, found in checkpoints.items():
+            if isinstance(found, str):
+                self.files[number] = CheckedFile(number, None, False, (f"does not read back: {found}",))
+            elif found.lsn < start:
+                self.files[number] = CheckedFile(number, Lsn(found.lsn), False, ())
+            else:
+                self.pending.append((number, found))
+        self.pending.sort(key=lambda item: item[1].lsn)
+
+    def add(self, entry: Entry) -> None:
+        header = entry.header
+        self.compare_up_to(header.lsn)
+        self.records += 1
+        self.bytes += header.bytes_total
+        try:
+            record = decode(header, entry.meta)
+            match record:
+                case Decision(key, _):
+                    self.decided[key] = None
+                case Forget(key):
+                    self.decided.pop(key, None)
+                case _ if self.state is not None:
+                    apply(self.state, header, record)
+        except InvalidRecord as error:
+            # What follows cannot be folded any more; its checksums are still worth reading.
+            self.contradiction = self.contradiction or str(error)
+            self.state = None
+
+    def compare_up_to(self, lsn: int) -> None:
+        """Compare the checkpoints that hold what is folded now: those with an LSN up to *lsn*."""
+        while self.pending and self.pending[0][1].lsn <= lsn:
+            number, checkpoint = self.pending.pop(0)
+            compared = self.state is not None
+            problems = tuple(differences(self.state, checkpoint)) if self.state is not None else ()
+            self.files[number] = CheckedFile(number, Lsn(checkpoint.lsn), compared, problems)
+            if self.state is None and self.contradiction is None:
+                self.state = state_of(checkpoint)
+
+
+def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
+    """What *checkpoint* says and *state*, the fold of every record below its LSN, does not; one line each.
+
+    Index marks and first offsets are not compared: the records do not tell them.
+    """
+    if state.lsn > checkpoint.lsn:
+        yield f"LSN {checkpoint.lsn} is inside a record that ends at {state.lsn}"
+    told = state_of(checkpoint)
+    for what in ("epoch", "incarnation", "time_ms"):
+        if getattr(told, what) != getattr(state, what):
+            yield f"{what} {getattr(told, what)}, the records say {getattr(state, what)}"
+    for name in sorted(told.spans.keys() | state.spans.keys()):
+        if told.end_of(name) != state.end_of(name):
+            yield f"{name} ends at {told.end_of(name)}, the records say {state.end_of(name)}"
+    for lsn in sorted(told.branches.keys() | state.branches.keys()):
+        mine, theirs = state.branches.get(lsn), told.branches.get(lsn)
+        if mine is None or theirs is None:
+            key = (mine or theirs or told.branches[lsn]).key
+            yield f"branch {key} from LSN {lsn} is {'missing' if theirs is None else 'not live in the records'}"
+        elif (mine.key, mine.state, mine.began_ms, mine.prepared_ms, mine.runs) != (
+            theirs.key,
+            theirs.state,
+            theirs.began_ms,
+            theirs.prepared_ms,
+            theirs.runs,
+        ):
+            yield (
+                f"branch {theirs.key} from LSN {lsn} is {theirs.state.name} with {theirs.messages} messages of "
+                f"{theirs.bytes} bytes, the records say {mine.key} {mine.state.name}, {mine.messages} of {mine.bytes}"
+            )

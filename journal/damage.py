@@ -1,0 +1,158 @@
+"""What rot took: the stretches that do not read back, and the offsets and branches that stood in them.
+
+Pure. The records behind a hole tell by what they assume: a PUT or COMMIT names the offset it begins at, so that
+offsets between what was known before and that were in the hole; a record of a branch that nobody has seen began
+there.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from journal.checkpoint import Checkpoint
+from journal.errors import InvalidRecord
+from journal.fold import JournalState
+from journal.frame import Lsn, Offset
+from journal.records import NO_BRANCH, Commit, PartitionName, Prepare, Put, Rollback, TxPut, decode
+from journal.scan import Entry, ScanEnd, Scanner, Verdict
+from journal.segments import Segments
+from journal.xid import BranchKey
+
+
+class Hole(NamedTuple):
+    """Bytes [start, end) of the journal that do not read back as records; *end* None: to the end of the journal."""
+
+    start: Lsn
+    end: Lsn | None
+    reason: str
+
+
+class LostOffsets(NamedTuple):
+    """Offsets [start, end) of a partition of which some or all stood in a hole; *end* None: nothing tells how far."""
+
+    name: PartitionName
+    start: Offset
+    end: Offset | None
+    why: str
+
+
+class HurtBranch(NamedTuple):
+    """A branch some of whose records stood, or may have stood, in a hole."""
+
+    key: BranchKey
+    why: str
+
+
+@dataclass(slots=True)
+class Damage:
+    """Everything that rot took, as far as what is left can tell."""
+
+    holes: list[Hole] = field(default_factory=list)
+    offsets: list[LostOffsets] = field(default_factory=list)
+    branches: list[HurtBranch] = field(default_factory=list)
+
+
+def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpoint: Checkpoint | None) -> Damage:
+    """What the rot that begins at *end* took.
+
+    *state*: the fold of every record before it; None, when there is none, and then only the holes are told.
+    *checkpoint*: the newest one, if it holds records behind *end*.
+    """
+    survey = _Survey(state or JournalState())
+    stop = end
+    while True:
+        survey.damage.holes.append(Hole(stop.end, stop.resumes, stop.reason))
+        if stop.resumes is None:
+            break
+        scanner = Scanner(segments, stop.resumes)
+        for entry in scanner:
+            survey.add(entry)
+        stop = scanner.finish()
+        if stop.verdict is not Verdict.ROTTEN:
+            break
+    if state is None:
+        return Damage(holes=survey.damage.holes)
+    if checkpoint is not None:
+        survey.add_checkpoint(checkpoint)
+    survey.finish()
+    return survey.damage
+
+
+class _Survey:
+    """Walks the records behind the first hole."""
+
+    def __init__(self, state: JournalState) -> None:
+        self.damage = Damage()
+        self._ends = {name: span.end for name, span in state.spans.items()}
+        self._unconfirmed = set(self._ends)  # partitions that nothing behind the hole has spoken of
+        # Per branch that began before the hole, or behind it, its key and its bytes in each partition.
+        self._branches = {
+            lsn: (branch.key, {name: sum(run.bytes for run in runs) for name, runs in branch.runs.items()})
+            for lsn, branch in state.branches.items()
+        }
+        self._undecided = set(self._branches)  # those that were live before it
+
+    def add(self, entry: Entry) -> None:
+        header = entry.header
+        try:
+            record = decode(header, entry.meta)
+        except InvalidRecord:
+            return  # whole, but of a newer metaq: what it tells is not for us to guess
+        match record:
+            case Put(name, base, _):
+                self._take(name, base, header.body_bytes)
+            case TxPut(key, branch_lsn, name, _) if branch_lsn == NO_BRANCH:
+                self._branches[header.lsn] = key, {name: header.body_bytes}
+            case TxPut(key, branch_lsn, name, _):
+                put = self._bytes_put(key, branch_lsn)
+                put[name] = put.get(name, 0) + header.body_bytes
+            case Prepare(key, branch_lsn, _, _):
+                self._bytes_put(key, branch_lsn)
+            case Rollback(key, branch_lsn, _):
+                self._bytes_put(key, branch_lsn)
+                self._decided(branch_lsn)
+            case Commit(key, branch_lsn, _, takes):
+                put = self._bytes_put(key, branch_lsn)
+                for take in takes:
+                    self._take(take.name, take.base, take.bytes)
+                    if put.get(take.name, 0) != take.bytes:
+                        end = Offset(take.base + take.bytes)
+                        why = f"committed by {key}, some of whose messages stood there"
+                        self.damage.offsets.append(LostOffsets(take.name, take.base, end, why))
+                self._decided(branch_lsn)
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        for mark in checkpoint.partitions:
+            name = PartitionName(mark.topic, mark.partition)
+            if mark.end > self._ends.get(name, 0):
+                self._take(name, Offset(mark.end), 0)
+            self._unconfirmed.discard(name)
+        if all(hole.end is not None and hole.end <= checkpoint.lsn for hole in self.damage.holes):
+            self._undecided.difference_update(Lsn(live.first_lsn) for live in checkpoint.branches)
+
+    def finish(self) -> None:
+        for name in sorted(self._unconfirmed):
+            why = "no later record tells whether more was put"
+            self.damage.offsets.append(LostOffsets(name, self._ends[name], None, why))
+        for lsn in sorted(self._undecided):
+            self._hurts(self._branches[lsn][0], "live before it; its outcome may stand there")
+
+    def _take(self, name: PartitionName, base: Offset, size: int) -> None:
+        known = self._ends.get(name, Offset(0))
+        if base > known:
+            self.damage.offsets.append(LostOffsets(name, known, base, "stood there, or was committed there"))
+        self._ends[name] = Offset(max(known, base + size))
+        self._unconfirmed.discard(name)
+
+    def _bytes_put(self, key: BranchKey, branch_lsn: Lsn) -> dict[PartitionName, int]:
+        """What is known to have been put to a branch, in each partition; a branch nobody has seen began in a hole."""
+        if branch_lsn not in self._branches:
+            self._hurts(key, "began there")
+            self._branches[branch_lsn] = key, {}
+        return self._branches[branch_lsn][1]
+
+    def _decided(self, branch_lsn: Lsn) -> None:
+        self._branches.pop(branch_lsn, None)
+        self._undecided.discard(branch_lsn)
+
+    def _hurts(self, key: BranchKey, why: str) -> None:
+        self.damage.branches.append(HurtBranch(key, why))

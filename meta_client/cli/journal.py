@@ -1,0 +1,153 @@
+"""`metaq journal`: a broker's log, read offline or beside the running broker. Nothing here writes to the directory."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from journal.check import check
+from journal.checkpoint import Checkpoint
+from journal.errors import RottenJournal
+from journal.frame import Kind
+from journal.inspection import Reading, describe, read_checkpoints, scanner_from
+from journal.journal import JournalConfig
+from journal.scan import Verdict
+from journal.segments import Segments
+from journal.storage import DirectoryStorage
+from meta_client.cli.journal_text import (
+    line_object,
+    line_text,
+    report_lines,
+    report_object,
+    torn_text,
+    unreadable_object,
+    unreadable_text,
+)
+from meta_client.cli.output import json_option
+
+UNSOUND = 1  # exit status: the answer is no
+KINDS = click.Choice([kind.name for kind in Kind if kind is not Kind.PAD], case_sensitive=False)
+
+directory_argument = click.argument(
+    "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+
+
+@click.group()
+def journal() -> None:
+    """Read a broker's log: its data directory, or a copy, whether the broker runs or not.
+
+    \b
+    metaq journal check DIR            does everything read back and agree?
+    metaq journal dump DIR             every record, a line each
+    metaq journal dump DIR --kind COMMIT --json | jq .key
+    """
+
+
+@journal.command()
+@directory_argument
+@click.option("--from", "start", type=click.IntRange(0), metavar="LSN", help="Begin at the first record from LSN on.")
+@click.option("--kind", "kinds", type=KINDS, multiple=True, help="Only records of this kind; may be given again.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="End after N records.")
+@json_option
+def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int | None, as_json: bool) -> None:
+    """Show the records of DIR, a line each.
+
+    \b
+    Columns: LSN, time, kind, epoch.incarnation, durable LSN, key, then per partition
+    topic-partition@offset+bytes (messages). Without @offset the messages have none yet.
+
+    Ends with a line on stderr where the log is torn, exit status 0, or rotten, exit status 1. What stands behind
+    rot can be read with --from and the LSN that the line names.
+    """
+    try:
+        with opened(directory) as (segments, _, storage):
+            try:
+                reading = Reading(scanner_from(segments, start if start is not None else segments.start))
+            except KeyError as error:
+                raise click.UsageError(f"LSN {start} is not in {directory}: it ends at LSN {segments.end}") from error
+            if show(reading, kinds, limit, as_json=as_json):
+                return
+            end, is_held = reading.end, storage.is_held()
+    except RottenJournal as error:  # of a segment header, or of the chain of segments: nothing can be read through
+        click.echo(f"error: {error}", err=True)
+        click.get_current_context().exit(UNSOUND)
+    if end.verdict is Verdict.TORN:
+        click.echo(torn_text(end.end, end.reason, is_held=is_held), err=True)
+    elif end.verdict is Verdict.ROTTEN:
+        behind = "no record behind it reads back" if end.resumes is None else f"go on with --from {end.resumes}"
+        click.echo(f"rotten at LSN {end.end} ({end.reason}): {behind}", err=True)
+        click.get_current_context().exit(UNSOUND)
+
+
+def show(reading: Reading, kinds: tuple[str, ...], limit: int | None, *, as_json: bool) -> bool:
+    """Print the records; returns whether it ended because of *limit*."""
+    shown = 0
+    for entry in reading:
+        line = describe(entry)
+        if kinds and line.kind not in kinds:
+            continue
+        click.echo(json.dumps(line_object(line)) if as_json else line_text(line))
+        shown += 1
+        if shown == limit:
+            return True
+    return False
+
+
+@journal.command("check")
+@directory_argument
+@json_option
+def check_command(directory: Path, as_json: bool) -> None:
+    """Read all of DIR and tell whether it is whole.
+
+    Reads every record, folds them, and compares each checkpoint file with the result. Tells what rot took: LSNs,
+    offsets of partitions, branches.
+
+    \b
+    Exit status: 0  whole, or with a torn tail, which the next start of the broker cuts
+                 1  rotten, a checkpoint that is damaged or says otherwise, records that contradict one another
+                 2  DIR is no journal, or a newer metaq's
+    """
+    try:
+        with opened(directory) as (segments, checkpoints, storage), progress(segments) as on_progress:
+            report = check(segments, checkpoints, on_progress)
+            is_held = storage.is_held()
+    except RottenJournal as error:  # of a segment header, or of the chain of segments: nothing can be read through
+        click.echo(json.dumps(unreadable_object(error, directory)) if as_json else unreadable_text(error))
+        click.get_current_context().exit(UNSOUND)
+    if as_json:
+        click.echo(json.dumps(report_object(report, directory, is_held=is_held)))
+    else:
+        for text in report_lines(report, directory, is_held=is_held):
+            click.echo(text)
+    if not report.is_sound:
+        click.get_current_context().exit(UNSOUND)
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | str], DirectoryStorage]]:
+    """The journal in *directory*, for reading; its checkpoints were read first."""
+    storage = DirectoryStorage.open_for_reading(directory)
+    checkpoints = read_checkpoints(storage)
+    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)
+    try:
+        if not len(segments):
+            raise click.UsageError(f"{directory} holds no journal: name the data directory of a broker")
+        yield segments, checkpoints, storage
+    finally:
+        segments.close()
+
+
+@contextmanager
+def progress(segments: Segments) -> Iterator[Callable[[int], None]]:
+    """Takes the LSN reached; shows a bar on stderr once it takes longer than a moment, and stderr is a terminal."""
+    columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("reading", total=segments.end - segments.start)
+        yield lambda lsn: bar.update(task, completed=lsn - segments.start)

@@ -1,0 +1,177 @@
+"""What `metaq journal` says: records and verdicts as text and as JSON. Pure."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from journal.check import CheckedFile, Report
+from journal.damage import Damage
+from journal.errors import RottenJournal
+from journal.inspection import Line, Place
+from journal.scan import Verdict
+
+
+def printable(text: str) -> str:
+    """*text* as a terminal takes it for nothing but text: what is read from a disk may hold anything."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def time_text(time_ms: int) -> str:
+    seconds, ms = divmod(time_ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
+    except (ValueError, OverflowError):
+        return f"{time_ms}ms"  # past what a calendar shows
+
+
+def place_text(place: Place) -> str:
+    offset = "" if place.base is None else f"@{place.base}"
+    return f"{place.name}{offset}+{place.bytes} ({place.messages})"
+
+
+def line_text(line: Line) -> str:
+    head = f"{line.lsn:>12} {time_text(line.time_ms)} {line.kind:<10} {line.epoch}.{line.incarnation}"
+    words = [f"{head} durable={line.durable}", str(line.key or ""), *map(place_text, line.places), line.note]
+    return printable("  ".join(word for word in words if word))
+
+
+def line_object(line: Line) -> dict[str, Any]:
+    return {
+        "lsn": line.lsn,
+        "kind": line.kind,
+        "key": None if line.key is None else str(line.key),
+        "branch_lsn": line.branch_lsn,
+        "places": [
+            {
+                "topic": place.name.topic,
+                "partition": place.name.partition,
+                "base": place.base,
+                "bytes": place.bytes,
+                "count": place.messages,
+            }
+            for place in line.places
+        ],
+        "bytes": line.bytes,
+        "time_ms": line.time_ms,
+        "epoch": line.epoch,
+        "incarnation": line.incarnation,
+        "durable": line.durable,
+        "note": line.note,
+    }
+
+
+def torn_text(lsn: int, reason: str, *, is_held: bool) -> str:
+    if is_held:
+        return f"torn tail at LSN {lsn} ({reason}): the broker that runs here is writing there; its next start cuts it"
+    return (
+        f"torn tail at LSN {lsn} ({reason}): no fsync of what stands there ever returned; "
+        f"the next start of the broker cuts it"
+    )
+
+
+def unreadable_text(error: RottenJournal) -> str:
+    """For segments that cannot even be read as one journal."""
+    return printable(
+        f"rotten at LSN {error.lsn} ({error.reason}): the segments do not form one journal; "
+        f"keep a copy of the directory before anything else"
+    )
+
+
+def unreadable_object(error: RottenJournal, directory: Path) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        "verdict": Verdict.ROTTEN.value,
+        "sound": False,
+        "end": error.lsn,
+        "reason": error.reason,
+        "resumes": error.resumes,
+    }
+
+
+def report_lines(report: Report, directory: Path, *, is_held: bool) -> Iterator[str]:
+    """The report for people; the verdict is the last line but for what is affected."""
+    yield printable(
+        f"{directory}: journal of {report.identity}, {report.records} records of {report.bytes} bytes "
+        f"in {report.segments} segments, LSN {report.start} to {report.end}"
+    )
+    for file in report.checkpoints:
+        yield from map(printable, checkpoint_lines(file))
+    for what, keys in (("in doubt", report.prepared), ("active", report.active), ("decided", report.decided)):
+        for key in keys:
+            yield printable(f"{what}: {key}")
+    if report.contradiction is not None:
+        yield printable(f"contradiction: {report.contradiction}")
+    match report.verdict:
+        case Verdict.WHOLE:
+            yield f"whole: every record up to LSN {report.end} reads back"
+        case Verdict.TORN:
+            yield torn_text(report.end, report.reason, is_held=is_held)
+        case Verdict.ROTTEN:
+            yield printable(
+                f"rotten at LSN {report.end} ({report.reason}): what was once fsynced there does not read back; "
+                f"keep a copy of the directory before anything else"
+            )
+            yield from map(printable, damage_lines(report.damage))
+
+
+def checkpoint_lines(file: CheckedFile) -> Iterator[str]:
+    name = f"checkpoint.{file.number}"
+    if file.problems:
+        yield from (f"{name}: {problem}" for problem in file.problems)
+    elif file.compared:
+        yield f"{name}: agrees with the records below LSN {file.lsn}"
+    else:
+        yield f"{name}: up to LSN {file.lsn}, not compared: records below it are gone or do not read back"
+
+
+def damage_lines(damage: Damage) -> Iterator[str]:
+    for hole in damage.holes:
+        end = "the end of the journal" if hole.end is None else f"LSN {hole.end}"
+        yield f"affected: LSN {hole.start} to {end} ({hole.reason})"
+    for lost in damage.offsets:
+        end = "the end of the partition" if lost.end is None else str(lost.end)
+        yield f"affected: {lost.name} from offset {lost.start} to {end}: {lost.why}"
+    for branch in damage.branches:
+        yield f"affected: branch {branch.key}: {branch.why}"
+
+
+def report_object(report: Report, directory: Path, *, is_held: bool) -> dict[str, Any]:
+    damage = report.damage
+    return {
+        "directory": str(directory),
+        "verdict": report.verdict.value,
+        "sound": report.is_sound,
+        "cluster": report.identity.cluster,
+        "broker": report.identity.broker_id,
+        "held": is_held,
+        "segments": report.segments,
+        "records": report.records,
+        "bytes": report.bytes,
+        "start": report.start,
+        "end": report.end,
+        "reason": None if report.verdict is Verdict.WHOLE else report.reason,
+        "resumes": report.resumes,
+        "contradiction": report.contradiction,
+        "checkpoints": [
+            {"number": file.number, "lsn": file.lsn, "compared": file.compared, "problems": list(file.problems)}
+            for file in report.checkpoints
+        ],
+        "prepared": list(map(str, report.prepared)),
+        "active": list(map(str, report.active)),
+        "decided": list(map(str, report.decided)),
+        "affected": {
+            "lsns": [hole._asdict() for hole in damage.holes],
+            "offsets": [
+                {
+                    "topic": lost.name.topic,
+                    "partition": lost.name.partition,
+                    "start": lost.start,
+                    "end": lost.end,
+                    "why": lost.why,
+                }
+                for lost in damage.offsets
+            ],
+            "branches": [{"key": str(branch.key), "why": branch.why} for branch in damage.branches],
+        },
+    }

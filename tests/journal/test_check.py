@@ -1,0 +1,363 @@
+"""The verdict on a whole journal, and what it says rot took."""
+
+from random import Random
+
+import msgspec
+import pytest
+
+from journal.check import CheckedFile, Report, check
+from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from journal.errors import StorageFailed
+from journal.frame import HEADER_BYTES, Kind, Lsn, Offset
+from journal.group_commit import SYNC
+from journal.inspection import Reading, describe, read_checkpoints, scanner_from
+from journal.journal import Journal
+from journal.records import Commit, Decision, Forget, Put, Record, RollbackReason, Take, TxPut, decode
+from journal.scan import Entry, ScanEnd, Scanner, Verdict
+from journal.segments import Segments, segment_name
+from journal.xid import LocalKey
+from tests.fixtures.faulty_storage import FaultyStorage
+from tests.fixtures.histories import ROUNDS, write_history
+from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
+from tests.fixtures.raw_journal import opened
+
+
+@pytest.fixture
+def storage() -> FaultyStorage:
+    storage = FaultyStorage(Random(0))
+    write_history(storage).close()
+    return storage
+
+
+def checked(storage: FaultyStorage) -> Report:
+    checkpoints = read_checkpoints(storage)
+    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    return check(segments, checkpoints)
+
+
+def entries_of(storage: FaultyStorage) -> list[tuple[Entry, Record]]:
+    scanner = Scanner(segments := opened(storage), segments.start)
+    return [(entry, decode(entry.header, entry.meta)) for entry in scanner]
+
+
+def entry_of(storage: FaultyStorage, kind: Kind, number: int = 0) -> Entry:
+    """The *number*-th record of a kind."""
+    return [entry for entry, _ in entries_of(storage) if entry.header.kind == kind][number]
+
+
+def flip(storage: FaultyStorage, lsn: int) -> None:
+    base = lsn - lsn % SEGMENT_BYTES
+    file = storage.files[segment_name(base)]
+    file.cached[lsn - base] ^= 0x40
+
+
+def test_a_whole_journal(storage: FaultyStorage) -> None:
+    report = checked(storage)
+    assert report.is_sound
+    assert report.verdict is Verdict.WHOLE
+    assert report.identity == IDENTITY
+    assert report.segments == len(storage.files) > 2
+    assert report.records == len(entries_of(storage))
+    assert [(file.number, file.compared, file.problems) for file in report.checkpoints] == [
+        (1, True, ()),
+        (2, True, ()),
+    ]
+    assert report.prepared == [xa(f"prepare-{number}") for number in range(ROUNDS)]
+    assert report.active == [LocalKey("session", number) for number in range(ROUNDS)]
+    assert (report.contradiction, report.damage.holes, report.decided) == (None, [], [])
+
+
+def test_a_torn_tail_is_sound(storage: FaultyStorage) -> None:
+    end = checked(storage).end
+    flip(storage, end + 8)
+    report = checked(storage)
+    assert (report.verdict, report.end, report.is_sound) == (Verdict.TORN, end, True)
+
+
+def test_progress_ends_at_the_end(storage: FaultyStorage) -> None:
+    told: list[int] = []
+    segments = opened(storage)
+    check(segments, {}, told.append)
+    assert told == sorted(told)
+    assert told[-1] == segments.end
+
+
+def test_rot_below_the_newest_checkpoint_is_found_though_recovery_does_not_look(storage: FaultyStorage) -> None:
+    lost = entry_of(storage, Kind.PUT, 0).header
+    flip(storage, lost.body_lsn)
+    open_store(storage).close()
+    report = checked(storage)
+    assert (report.verdict, report.end, report.reason) == (Verdict.ROTTEN, lost.lsn, "body checksum")
+    assert report.resumes == lost.end
+    assert not report.is_sound
+    assert [(file.number, file.compared) for file in report.checkpoints] == [(1, False), (2, False)]
+    assert [tuple(hole)[:2] for hole in report.damage.holes] == [(lost.lsn, lost.end)]
+    assert report.damage.offsets == [(ORDERS, 0, 120, "stood there, or was committed there")]
+    assert report.damage.branches == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "branches", "offsets"),
+    [
+        (Kind.TX_PUT, [("commit-0", "began there")], [(ORDERS, 120, 420)]),
+        (Kind.PREPARE, [], []),
+        (
+            Kind.COMMIT,
+            [("commit-0", "live before it; its outcome may stand there")],
+            [(ORDERS, 120, 420), (STOCK, 0, 300)],
+        ),
+        (Kind.ROLLBACK, [("rollback-0", "live before it; its outcome may stand there")], []),
+    ],
+)
+def test_what_a_lost_record_of_a_branch_took(
+    storage: FaultyStorage, kind: Kind, branches: list[tuple[str, str]], offsets: list[tuple[object, int, int]]
+) -> None:
+    flip(storage, entry_of(storage, kind).header.lsn + 8)
+    damage = checked(storage).damage
+    assert [lost[:3] for lost in damage.offsets] == offsets
+    assert [(hurt.key, hurt.why) for hurt in damage.branches] == [(xa(name), why) for name, why in branches]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(1, []), (3, [0, 1, 2])])
+def test_a_checkpoint_behind_the_hole_tells_who_is_still_undecided(
+    storage: FaultyStorage, number: int, expected: list[int]
+) -> None:
+    flip(storage, entry_of(storage, Kind.PUT, number).header.lsn)
+    damage = checked(storage).damage
+    assert [hurt.key for hurt in damage.branches] == [
+        key for number in expected for key in (xa(f"prepare-{number}"), LocalKey("session", number))
+    ]
+
+
+def test_two_holes(storage: FaultyStorage) -> None:
+    first, second = (entry_of(storage, Kind.PUT, number).header for number in (1, 3))
+    flip(storage, first.lsn)
+    flip(storage, second.body_lsn)
+    damage = checked(storage).damage
+    assert [(hole.start, hole.end) for hole in damage.holes] == [(first.lsn, first.end), (second.lsn, second.end)]
+    assert [(lost.name, lost.end - lost.start) for lost in damage.offsets if lost.end] == [(ORDERS, 120), (ORDERS, 120)]
+
+
+def test_a_hole_that_nothing_follows_is_measured_by_the_checkpoint(storage: FaultyStorage) -> None:
+    """Everything from the middle of the journal on reads as zeros: only the checkpoints know better."""
+    start = entry_of(storage, Kind.PUT, 1).header.lsn
+    for base, file in opened(storage):
+        position = max(start - base, 128)
+        if position < file.size:
+            file.write(position, [bytes(file.size - position)])
+    report = checked(storage)
+    assert (report.verdict, report.end, report.resumes) == (Verdict.ROTTEN, start, None)
+    assert [(hole.start, hole.end) for hole in report.damage.holes] == [(start, None)]
+    assert {(lost.name, lost.start, lost.end) for lost in report.damage.offsets} == {
+        (ORDERS, 420, 3 * 420),
+        (STOCK, 300, 3 * 300),
+    }
+
+
+def test_a_checkpoint_beyond_the_last_record_is_proof_of_rot() -> None:
+    storage = FaultyStorage(Random(0))
+    store = open_store(storage)
+    done = store.put(ORDERS, [b"x"], 1, 1)
+    taken = store.snapshot()
+    store.write_checkpoint(taken, {})
+    store.close()
+    flip(storage, done.publications[0].run.lsn)
+    report = checked(storage)
+    assert report.verdict is Verdict.ROTTEN
+    assert report.reason == f"body checksum, but checkpoint.1 was taken at LSN {taken.lsn}"
+    assert report.damage.offsets == [(ORDERS, 0, 1, "stood there, or was committed there")]
+
+
+def test_a_damaged_checkpoint_is_no_good(storage: FaultyStorage) -> None:
+    storage.blobs["checkpoint.1"] = b"rubbish"
+    report = checked(storage)
+    assert report.checkpoints[0] == CheckedFile(1, None, False, ("does not read back: checksum",))
+    assert report.verdict is Verdict.WHOLE
+    assert not report.is_sound
+
+
+def edit(storage: FaultyStorage, number: int, **changes: object) -> None:
+    checkpoint = decode_checkpoint(storage.blobs[f"checkpoint.{number}"])
+    assert isinstance(checkpoint, Checkpoint)
+    storage.blobs[f"checkpoint.{number}"] = encode_checkpoint(msgspec.structs.replace(checkpoint, **changes))
+
+
+def content(storage: FaultyStorage, number: int) -> Checkpoint:
+    checkpoint = decode_checkpoint(storage.blobs[f"checkpoint.{number}"])
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("end", "orders-0 ends at 841, the records say 840"),
+        ("partition", "orders-0 ends at 0, the records say 840"),
+        ("epoch", "epoch 2, the records say 1"),
+        ("lsn", "is inside a record that ends at"),
+        ("branch", "branch XID:1:707265706172652d30:6d71:test from LSN 2576 is missing"),
+        ("state", "is IN_USE with 6 messages of 600 bytes, the records say"),
+        ("run", "is PREPARED with 6 messages of 601 bytes, the records say"),
+        ("ghost", "is not live in the records"),
+    ],
+)
+def test_a_checkpoint_that_says_otherwise(storage: FaultyStorage, what: str, problem: str) -> None:
+    told = content(storage, 1)
+    orders, stock = told.partitions
+    prepared, *others = told.branches
+    run = prepared.runs[0]
+    changes: dict[str, dict[str, object]] = {
+        "end": {"partitions": [msgspec.structs.replace(orders, end=orders.end + 1), stock]},
+        "partition": {"partitions": [stock]},
+        "epoch": {"epoch": 2},
+        "lsn": {"lsn": told.lsn - 8},
+        "branch": {"branches": others},
+        "state": {"branches": [msgspec.structs.replace(prepared, state="IN_USE"), *others]},
+        "run": {
+            "branches": [
+                msgspec.structs.replace(
+                    prepared, runs=[msgspec.structs.replace(run, bytes=run.bytes + 1), *prepared.runs[1:]]
+                ),
+                *others,
+            ]
+        },
+        "ghost": {"branches": [*told.branches, msgspec.structs.replace(prepared, first_lsn=136)]},
+    }
+    edit(storage, 1, **changes[what])
+    first, second = checked(storage).checkpoints
+    assert any(problem in found for found in first.problems), first.problems
+    assert second.problems == ()
+
+
+def test_a_journal_whose_first_segments_were_dropped_is_folded_from_its_oldest_checkpoint(
+    storage: FaultyStorage,
+) -> None:
+    lsn = content(storage, 1).lsn
+    opened(storage).drop_before(lsn)
+    report = checked(storage)
+    assert report.start > 128
+    assert report.is_sound
+    assert [(file.number, file.compared) for file in report.checkpoints] == [(1, False), (2, True)]
+    edit(storage, 2, epoch=9)
+    assert not checked(storage).is_sound
+
+
+def test_a_checkpoint_of_dropped_records_is_let_be(storage: FaultyStorage) -> None:
+    opened(storage).drop_before(content(storage, 2).lsn)
+    report = checked(storage)
+    assert [(file.number, file.compared, file.problems) for file in report.checkpoints] == [
+        (1, False, ()),
+        (2, False, ()),
+    ]
+    assert report.is_sound
+
+
+def hand_made(records: list[tuple[Record, bytes]]) -> FaultyStorage:
+    """A journal of *records*, which no store would write."""
+    storage = FaultyStorage(Random(0))
+    segments = opened(storage)
+    journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
+    for record, body in records:
+        journal.append(record, 0, [body], len(body))
+    journal.close()
+    return storage
+
+
+def test_records_that_contradict_one_another_are_named() -> None:
+    take = Take(ORDERS, Offset(0), 4, 1)
+    storage = hand_made(
+        [
+            (TxPut(xa("a"), Lsn(0), ORDERS, 1), b"once"),
+            (Commit(xa("a"), Lsn(128), True, (take,)), b""),
+            (Commit(xa("a"), Lsn(128), True, (take,)), b""),
+            (Put(ORDERS, Offset(99), 1), b"later"),
+        ]
+    )
+    report = checked(storage)
+    assert report.contradiction is not None
+    assert "Commit contradicts what came before: no live branch began at LSN 128" in report.contradiction
+    assert (report.verdict, report.records, report.is_sound) == (Verdict.WHOLE, 4, False)
+
+
+def test_a_coordinators_decisions() -> None:
+    storage = hand_made([(Decision(xa("a"), "p"), b""), (Decision(xa("b"), "p"), b""), (Forget(xa("a")), b"")])
+    report = checked(storage)
+    assert report.is_sound
+    assert report.decided == [xa("b")]
+
+
+# -- reading --------------------------------------------------------------------------------------------------
+
+
+def test_describe(storage: FaultyStorage) -> None:
+    lines = {line.kind: line for entry, _ in reversed(entries_of(storage)) for line in [describe(entry)]}
+    put, tx_put, commit = lines["PUT"], lines["TX_PUT"], lines["COMMIT"]
+    assert (put.places, put.bytes, put.key) == (((ORDERS, 0, 120, 20),), 120, None)
+    assert (tx_put.places, tx_put.key, tx_put.branch_lsn) == (((ORDERS, None, 300, 3),), xa("commit-0"), tx_put.lsn)
+    assert tx_put.note == "begins the branch"
+    assert commit.places == ((ORDERS, 120, 300, 3), (STOCK, 0, 300, 3))
+    assert (commit.bytes, commit.branch_lsn, commit.note) == (600, tx_put.lsn, "two phases")
+    assert lines["ROLLBACK"].note == RollbackReason.ASKED.name.lower()
+    assert lines["EPOCH"].note == "opened by metaq test"
+    assert lines["PREPARE"].note == "messages=6 bytes=600"
+    assert lines["CHECKPOINT"].note == f"checkpoint.1 holds what is below LSN {content(storage, 1).lsn}"
+
+
+def test_reading_may_begin_anywhere(storage: FaultyStorage) -> None:
+    segments = opened(storage)
+    lsns = [entry.header.lsn for entry, _ in entries_of(storage)]
+    for lsn in (*range(0, 400, 4), *lsns, *(lsn + 1 for lsn in lsns[:-1])):
+        first = next(iter(Reading(scanner_from(segments, lsn))))
+        assert first.header.lsn == min(at for at in lsns if at >= lsn)
+    assert list(Reading(scanner_from(segments, lsns[-1] + 1))) == []
+    with pytest.raises(KeyError):
+        scanner_from(segments, segments.end)
+
+
+def test_reading_may_begin_behind_rot(storage: FaultyStorage) -> None:
+    lost = entry_of(storage, Kind.PUT, 2).header
+    flip(storage, lost.lsn + HEADER_BYTES)
+    segments = opened(storage)
+    assert next(iter(Reading(scanner_from(segments, lost.end)))).header.lsn == lost.end
+    reading = Reading(scanner_from(segments, lost.lsn))
+    assert list(reading) == []
+    assert reading.end.verdict is Verdict.ROTTEN
+
+
+def test_a_writer_that_runs_ahead_is_no_rot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer completes a record, and fsyncs it, and writes another, between the two looks of one judgement."""
+    storage = FaultyStorage(Random(0))
+    store = open_store(storage)
+    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    scanner = Scanner(segments, segments.start)
+    finish = Scanner.finish
+    written: list[int] = []
+
+    def write_then_finish(self: Scanner) -> ScanEnd:
+        if len(written) < 3:
+            for _ in range(2):
+                store.put(ORDERS, [b"x"], 1, 1)
+                store.journal.wait_flushed(store.journal.end)
+            written.append(store.journal.end)
+        return finish(self)
+
+    monkeypatch.setattr(Scanner, "finish", write_then_finish)
+    reading = Reading(scanner)
+    assert [entry.header.kind for entry in reading] == [Kind.EPOCH] + [Kind.PUT] * 6
+    assert reading.end.verdict is Verdict.WHOLE
+    store.close()
+
+
+def test_a_checkpoint_that_a_live_broker_deletes_meanwhile_is_left_out(
+    storage: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = FaultyStorage.read
+
+    def vanish(self: FaultyStorage, name: str) -> bytes:
+        if name == "checkpoint.1":
+            self.blobs.pop(name, None)
+            raise StorageFailed("memory/checkpoint.1: No such file or directory")
+        return read(self, name)
+
+    monkeypatch.setattr(FaultyStorage, "read", vanish)
+    assert list(read_checkpoints(storage)) == [2]
