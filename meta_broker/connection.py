@@ -16,6 +16,9 @@ from meta_client.protocol.requests import Request
 
 log = logging.getLogger(__name__)
 
+# Of one connection, before the others have their turn: a receive buffer holds thousands of short requests.
+REQUESTS_PER_TURN = 128
+
 
 class ConnectionOwner(Protocol):
     """The server, as a connection sees it."""
@@ -58,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._answers: list[bytes | memoryview] = []
         self._answer_bytes = 0
         self._is_flush_due = False
+        self._is_work_due = False
         self._is_reading = True
         self._can_write = True
         self._is_deaf = False  # nothing more is read: what was asked is answered, then the connection closes
@@ -152,9 +156,13 @@ class Connection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Handle requests until none is left, or a bound says wait; read the socket only if none is left."""
-        requests, dispatch = self._requests, self._dispatch
+        requests, dispatch, left = self._requests, self._dispatch, REQUESTS_PER_TURN
         try:
             while requests and self._may_work():
+                if not left:
+                    self._work_later()
+                    break
+                left -= 1
                 dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
@@ -168,6 +176,15 @@ class Connection(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _work_later(self) -> None:
+        if not self._is_work_due:
+            self._is_work_due = True
+            self._loop.call_soon(self._work_on)
+
+    def _work_on(self) -> None:
+        self._is_work_due = False
+        self._work()
 
     def _may_work(self) -> bool:
         if self._answer_bytes > self._unsent_bytes_max:
