@@ -90,7 +90,8 @@ class GroupCommit:
         self._closing = False
         self._flush_wanted = False
         self._segment_end = segments.end  # of the segment `end` lies in; under the lock
-        self._dirty: StorageFile | None = None
+        self._dirty: StorageFile | None = None  # written to since its last fsync; writer thread
+        self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
 
     def start(self) -> None:
@@ -184,6 +185,8 @@ class GroupCommit:
         batch, must_sync, last = self._take()
         if batch:
             self._write(batch)
+            if self.mode.interval_ms:
+                self._on_progress()  # acknowledged already: an answer must not wait for the fsync that is due
         if (must_sync or last or not self.mode.interval_ms) and self.flushed < self.written:
             self._sync()
         self._on_progress()
@@ -204,10 +207,8 @@ class GroupCommit:
             wanted = self._flush_wanted or not woken
             if not self._queue:
                 self._flush_wanted = False
-            overdue = bool(self.mode.interval_ms) and time.monotonic() >= self._sync_due
+            overdue = self._dirty is not None and time.monotonic() >= self._sync_due
             return batch, wanted or overdue, self._closing and not self._queue
-
-    _sync_due = 0.0  # monotonic seconds; writer thread
 
     def _write(self, batch: list[_Item]) -> None:
         segments = self._segments

@@ -1,16 +1,21 @@
 """The writer: who is told what and when, and what a failed call does to it."""
 
 import threading
+import time
 from collections.abc import Callable
 from random import Random
 
+import pytest
+
+from journal.errors import JournalClosed, StorageFailed
 from journal.frame import Offset
-from journal.group_commit import FlushMode
+from journal.group_commit import SYNC, FlushMode
 from journal.journal import Journal
 from journal.records import Put
+from journal.scan import Scanner, Verdict
 from journal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
-from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES
+from tests.fixtures.journals import IDENTITY, INTERVAL, ORDERS, SEGMENT_BYTES
 
 WAIT_S = 10.0
 
@@ -50,3 +55,276 @@ def test_the_writer_wakes_up_for_a_record_that_begins_a_segment() -> None:
         assert progress.wait_for(lambda: journal.flushed >= end), "the writer sleeps on a queued record"  # noqa: B023
     assert len(journal.segments) > 2
     journal.close()
+
+
+def test_the_flush_mode_reads_and_writes_its_text() -> None:
+    for text, interval_ms in (("sync", 0), ("interval:1", 1), ("interval:60000", 60_000)):
+        mode = FlushMode.parse(text)
+        assert mode.interval_ms == interval_ms
+        assert str(mode) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Sync", "interval", "interval:", "interval:0", "interval:60001", "interval:-1", "interval:1.5", "x:5"]
+)
+def test_anything_else_is_no_flush_mode(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no flush mode: use sync, or interval:<1\.\.60000 milliseconds>"):
+        FlushMode.parse(text)
+
+
+def test_what_arrives_during_an_fsync_shares_the_next_one() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    storage.hold()
+    put(journal, b"first")
+    storage.wait_parked()
+    ends = [put(journal, b"%d" % number) for number in range(100)]
+    storage.let_go()
+    journal.wait_flushed(ends[-1])
+    assert journal.syncs <= 3  # the first, the hundred, and one more if the segment was full
+    assert records_of(storage) == [b"first", *(b"%d" % number for number in range(100))]
+    journal.close()
+
+
+def records_of(storage: FaultyStorage) -> list[bytes]:
+    """Every body in the journal, as the operating system shows it."""
+    segments = Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=False)
+    scanner = Scanner(segments, segments.start)
+    bodies = [bytes(entry.body) for entry in scanner]
+    assert scanner.finish().verdict is Verdict.WHOLE
+    return bodies
+
+
+def test_sync_mode_acknowledges_what_is_fsynced() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    storage.hold()
+    end = put(journal, b"x")
+    storage.wait_parked()  # written
+    storage.let_one_pass()
+    storage.wait_parked()  # about to be fsynced
+    assert (journal.acknowledged_here, journal.flushed) == (128, 128)
+    storage.let_go()
+    journal.wait_flushed(end)
+    assert journal.acknowledged_here == end
+    assert not storage.files["00000000000000000000.journal"].pending
+    journal.close()
+
+
+def test_interval_mode_acknowledges_what_is_written_and_fsyncs_when_due() -> None:
+    storage, progress = FaultyStorage(Random(1)), Progress()
+    journal = start(storage, progress, FlushMode(400))
+    end = put(journal, b"x")
+    assert progress.wait_for(lambda: journal.acknowledged_here >= end)
+    assert journal.flushed == 128
+    assert progress.wait_for(lambda: journal.flushed >= end)
+    again = put(journal, b"after a rest")
+    assert progress.wait_for(lambda: journal.acknowledged_here >= again)
+    assert journal.flushed == end
+    journal.close()
+
+
+def test_interval_mode_fsyncs_in_time_under_a_stream_of_records() -> None:
+    """A writer that never sleeps must not put the fsync off until it does."""
+    journal = start(FaultyStorage(Random(1)), flush=FlushMode(20))
+    deadline = time.monotonic() + WAIT_S
+    while journal.flushed == 128:
+        put(journal, b"x")
+        assert time.monotonic() < deadline, "no fsync while records kept coming"
+    journal.close()
+
+
+def test_flush_fsyncs_at_once_in_interval_mode() -> None:
+    progress = Progress()
+    journal = start(FaultyStorage(Random(1)), progress, INTERVAL)
+    end = put(journal, b"x")
+    journal._writer.flush()
+    assert progress.wait_for(lambda: journal.flushed >= end)
+    journal.close()
+
+
+def test_close_writes_and_fsyncs_what_is_queued() -> None:
+    for mode in (SYNC, INTERVAL):
+        storage = FaultyStorage(Random(1))
+        journal = start(storage, flush=mode)
+        for number in range(20):
+            put(journal, b"%d" % number)
+        journal.close()
+        journal.close()
+        assert journal.flushed == journal.end
+        assert not any(file.pending for file in storage.files.values())
+        with pytest.raises(JournalClosed):
+            put(journal, b"late")
+
+
+def test_waiting_gives_up_after_its_timeout() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    storage.hold()
+    end = put(journal, b"x")
+    with pytest.raises(TimeoutError, match=f"LSN {end} is not durable after 0.05 s"):
+        journal.wait_flushed(end, timeout_s=0.05)
+    storage.let_go()
+    journal.close()
+
+
+def test_a_queue_longer_than_a_batch_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("journal.group_commit.BATCH_BYTES_MAX", 2000)
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    storage.hold()
+    put(journal, b"first")
+    storage.wait_parked()
+    for number in range(40):
+        put(journal, b"%03d" % number * 100)
+    assert journal.queued_bytes == 40 * (384)
+    storage.let_go()
+    journal.wait_flushed(journal.end)
+    assert journal.syncs > 5
+    assert journal.queued_bytes == 0
+    assert records_of(storage) == [b"first", *(b"%03d" % number * 100 for number in range(40))]
+    journal.close()
+
+
+@pytest.mark.parametrize("parts", [[b"x" * 100_000], [b"a" * 40_000, memoryview(b"b" * 60_000)], [b"c"] * 3000])
+def test_bodies_of_any_size_and_number_of_parts(parts: list[bytes | memoryview]) -> None:
+    storage = FaultyStorage(Random(1))
+    segments = Segments.open(storage, IDENTITY, 1 << 20, writable=True)
+    journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
+    whole = b"".join(parts)
+    for _ in range(3):
+        journal.append(Put(ORDERS, Offset(0), 1), 0, parts, len(whole))
+        put(journal, b"small")
+    journal.close()
+    assert records_of(storage) == [whole, b"small"] * 3
+
+
+def fail_on(call: str, storage: FaultyStorage) -> None:
+    """Make the next *call* fail."""
+    calls = len(storage.calls)
+    storage.fail_at = calls + {"write": 0, "sync": 1}[call]
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+@pytest.mark.parametrize("mode", [SYNC, INTERVAL])
+def test_a_failed_call_stops_the_journal_for_good(call: str, mode: FlushMode) -> None:
+    storage, progress = FaultyStorage(Random(1)), Progress()
+    journal = start(storage, progress, mode)
+    good = put(journal, b"good")
+    journal.wait_flushed(good)
+    fail_on(call, storage)
+    bad = put(journal, b"bad")
+    with pytest.raises(StorageFailed, match="was made to fail"):
+        journal.wait_flushed(bad)
+    assert progress.wait_for(lambda: journal.failure is not None)
+    calls = list(storage.calls)
+    assert calls[-1][0] == call
+    journal.wait_flushed(good)  # what was durable stays so
+    for _ in range(2):
+        with pytest.raises(StorageFailed):
+            put(journal, b"later")
+        with pytest.raises(StorageFailed):
+            journal.wait_flushed(bad)
+        with pytest.raises(StorageFailed):
+            journal.close()
+    journal._writer.flush()
+    assert storage.calls == calls  # neither write nor fsync was tried again
+    assert journal.flushed == good
+
+
+def test_every_waiter_hears_of_a_failure() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    storage.hold()
+    first = put(journal, b"first")
+    storage.wait_parked()
+    ends = [put(journal, b"%d" % number) for number in range(4)]
+    heard: list[type[BaseException]] = []
+
+    def wait(end: int) -> None:
+        try:
+            journal.wait_flushed(end, WAIT_S)
+        except BaseException as error:
+            heard.append(type(error))
+
+    threads = [threading.Thread(target=wait, args=(end,)) for end in (first, *ends)]
+    for thread in threads:
+        thread.start()
+    storage.fail_at = len(storage.calls)
+    storage.let_go()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert heard == [StorageFailed] * 5
+    with pytest.raises(StorageFailed):
+        journal.close()
+
+
+def test_a_failure_to_make_the_next_segment_is_a_failure_like_any_other() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    end = put(journal, b"x" * 3000)
+    journal.wait_flushed(end)
+    storage.fail_at = len(storage.calls) + 2  # write of the PAD, sync, create
+    bad = put(journal, b"y" * 3000)
+    with pytest.raises(StorageFailed):
+        journal.wait_flushed(bad)
+    assert [call for call, _ in storage.calls[-3:]] == ["write", "sync", "create"]
+    assert journal.flushed == end
+    with pytest.raises(StorageFailed):
+        journal.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is raised on purpose
+def test_a_body_of_another_length_than_announced_stops_the_writer_before_it_writes() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    header = journal.append(Put(ORDERS, Offset(0), 1), 0, [b"four"], 5)
+    with pytest.raises(StorageFailed, match="a body of 4 bytes announced as 5"):
+        journal.wait_flushed(header.end)
+    assert records_of(storage) == []
+    with pytest.raises(StorageFailed):
+        journal.close()
+
+
+def test_many_threads_append_at_once() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    heard: dict[int, list[tuple[int, bytes]]] = {}
+
+    def append(thread: int) -> None:
+        mine = heard[thread] = []
+        for number in range(60):
+            body = b"%d-%d" % (thread, number) * (number % 7 * 20 + 1)
+            header = journal.append(Put(ORDERS, Offset(0), 1), 0, [body], len(body))
+            if number % 10 == 0:
+                journal.wait_flushed(header.end, WAIT_S)
+            mine.append((header.lsn, body))
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    journal.close()
+    segments = Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=False)
+    found = {entry.header.lsn: bytes(entry.body) for entry in Scanner(segments, segments.start)}
+    assert found == dict(pair for mine in heard.values() for pair in mine)
+    assert len(found) == 6 * 60
+    for mine in heard.values():
+        assert mine == sorted(mine)  # each thread's records stand in the order it appended them
+
+
+def test_a_records_durable_lsn_was_fsynced_when_it_was_written() -> None:
+    storage = FaultyStorage(Random(1))
+    journal = start(storage)
+    for number in range(50):
+        end = put(journal, b"x" * number * 10)
+        if number % 3 == 0:
+            journal.wait_flushed(end)
+    journal.close()
+    segments = Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=False)
+    ends = {128}
+    for entry in Scanner(segments, segments.start):
+        assert entry.header.durable <= entry.header.lsn
+        assert entry.header.durable in ends
+        ends.add(entry.header.end)

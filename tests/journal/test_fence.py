@@ -1,0 +1,71 @@
+"""The fence: nothing before it is acknowledged, everything in the order it was asked for, nothing twice."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.fence import Fence
+from journal.frame import Lsn
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("after"), st.integers(0, 20)),
+        st.tuples(st.just("advance"), st.integers(0, 20)),
+    )
+)
+
+
+def test_what_is_acknowledged_already_runs_at_once() -> None:
+    fence, ran = Fence(Lsn(10)), list[int]()
+    fence.after(10, ran.append, 1)
+    assert ran == [1]
+    fence.after(11, ran.append, 2)
+    fence.after(5, ran.append, 3)  # acknowledged, but it was asked for later
+    assert ran == [1]
+    assert len(fence) == 2
+    fence.advance(11)
+    assert ran == [1, 2, 3]
+
+
+@given(STEPS)
+def test_order_and_acknowledgement(steps: list[tuple[str, int]]) -> None:
+    fence = Fence(Lsn(0))
+    ran: list[int] = []
+    asked: list[int] = []
+
+    def action(number: int) -> None:
+        assert asked[number] <= fence.acknowledged
+        ran.append(number)
+
+    highest = 0
+    for what, lsn in steps:
+        if what == "after":
+            asked.append(lsn)
+            fence.after(lsn, action, len(asked) - 1)
+        else:
+            fence.advance(lsn)
+            highest = max(highest, lsn)
+        assert fence.acknowledged == highest
+        assert ran == list(range(len(ran)))
+        assert len(fence) == len(asked) - len(ran)
+        waiting = asked[len(ran) :]
+        assert not waiting or waiting[0] > highest, "the first in line is kept waiting for nothing"
+    fence.advance(21)
+    assert ran == list(range(len(asked)))
+
+
+@given(st.lists(st.integers(1, 10), min_size=1, max_size=8))
+def test_an_action_may_ask_for_more(lsns: list[int]) -> None:
+    fence = Fence(Lsn(0))
+    ran: list[tuple[int, int]] = []
+
+    def action(depth: int, lsn: int) -> None:
+        ran.append((depth, lsn))
+        if depth < 2:
+            fence.after(lsn, action, depth + 1, lsn)
+
+    for lsn in lsns:
+        fence.after(lsn, action, 0, lsn)
+    for acknowledged in range(1, 11):
+        fence.advance(acknowledged)
+    assert sorted(ran) == sorted((depth, lsn) for depth in range(3) for lsn in lsns)
+    assert [lsn for depth, lsn in ran if depth == 0] == lsns
