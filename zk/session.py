@@ -27,6 +27,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
+from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.paths import Paths
 
@@ -106,7 +107,7 @@ class ZooKeeperSession:
             self._client = KazooClient(
                 self.connect,
                 timeout=self.session_timeout_s,
-                handler=_Handler(),
+                handler=BoundedHandler(),
                 connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
                 logger=_log,
             )
@@ -152,12 +153,21 @@ class ZooKeeperSession:
         self.close()
 
     @property
-    def session_id(self) -> int:
-        """The session's id as Node.session_id shows it; raises ZooKeeperUnavailable while there is none."""
+    def credentials(self) -> SessionCredentials:
+        """Who this session is; raises ZooKeeperUnavailable while there is no connection."""
         identity: tuple[int, bytes] | None = self._client.client_id
         if identity is None or identity[0] is None:
             raise ZooKeeperUnavailable(f"not connected to ZooKeeper at {self.connect}: wait for it to return")
-        return identity[0]
+        return SessionCredentials(*identity)
+
+    @property
+    def session_id(self) -> int:
+        """The session's id as Node.session_id shows it. Raises as `credentials`."""
+        return self.credentials.session_id
+
+    @property
+    def is_connected(self) -> bool:
+        return self._state is SessionState.CONNECTED
 
     def read(self, path: str) -> Node | None:
         """A node's data and facts; None when there is no such node."""
@@ -274,7 +284,7 @@ class ZooKeeperSession:
         self._enqueue(SessionEvent(new, self.epoch))
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
+class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
     """kazoo's threads, with an upper bound on one TCP connect."""
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
