@@ -13,7 +13,7 @@ from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
 from meta_client.producer import Producer
 from meta_client.topology import Topology
-from zk.session import SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
 CONFIG = ConsumerConfig()
 
@@ -25,12 +25,25 @@ class Client:
     one connects, or raises ZooKeeperError and leaves nothing open. Close it, or use it as a context manager.
     """
 
-    def __init__(self, zookeeper: str, root: str = "/meta", *, session_timeout_ms: int = SESSION_TIMEOUT_MS) -> None:
+    def __init__(
+        self,
+        zookeeper: str,
+        root: str = "/meta",
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    ) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
         with contextlib.ExitStack() as opened:
-            self.session = ZooKeeperSession(zookeeper, root, session_timeout_ms, enqueue=self._on_session_event)
+            self.session = ZooKeeperSession(
+                zookeeper,
+                root,
+                session_timeout_ms,
+                connect_timeout_ms=connect_timeout_ms,
+                enqueue=self._on_session_event,
+            )
             self.topology = Topology(self.session)
             self.connections = Connections()
             opened.enter_context(self.session)

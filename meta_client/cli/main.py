@@ -74,6 +74,10 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (JournalError, ZooKeeperError, MetaError) as error:
             raise Failure(" ".join(str(error).split())) from error
+        except BrokenPipeError:
+            raise  # no error: main() ends quietly
+        except OSError as error:
+            raise Failure(f"{error.filename or 'the operating system'}: {error.strerror or error}") from error
 
 
 @click.command(cls=Commands)

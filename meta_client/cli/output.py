@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 ZK_DEFAULT: Final = "127.0.0.1:2181"
 
@@ -32,7 +30,15 @@ def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_
     elif not listed:
         click.echo(empty)
     else:
-        table = Table(*names, box=None, header_style="bold")
-        for row in listed:
-            table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
-        Console(soft_wrap=True).print(table)
+        lines = [names, *([_cell(row[name]) for name in names] for row in listed)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            click.echo("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    """One value on one line, whole: an identifier that was cut to fit can't be pasted. It may be a stranger's, so
+    nothing in it reaches the terminal as a command."""
+    text = "-" if value is None else str(value)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -43,5 +43,5 @@ def test_zookeeper_is_killed_and_restarted(tmp_path: Path, away_s: float) -> Non
 def test_no_zookeeper_is_said_in_bounded_time() -> None:
     started = time.monotonic()
     with pytest.raises(ZooKeeperUnavailable, match=r"no ZooKeeper at 127\.0\.0\.1:1 within .*metaq zookeeper"):
-        Client("127.0.0.1:1")
-    assert time.monotonic() - started < 20
+        Client("127.0.0.1:1", connect_timeout_ms=500)
+    assert time.monotonic() - started < 5

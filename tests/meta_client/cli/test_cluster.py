@@ -1,0 +1,89 @@
+"""`metaq topics`, `groups` and `txn list`: what an operator sees."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from journal.xid import Xid
+from meta_client.client import Client
+from tests.fixtures.broker import BrokerProcess
+from zk.corner import Corner
+
+
+def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meta_client.cli.main", *words, "--zk", zookeeper.connect]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def rows(zookeeper: Corner, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in metaq(zookeeper, *words, "--json", status=status).stdout.splitlines()]
+
+
+def test_topics_are_listed_with_their_brokers(zookeeper: Corner, broker: BrokerProcess) -> None:
+    listed = {row["topic"]: row for row in rows(zookeeper, "topics")}
+    assert listed["orders"] == {
+        "topic": "orders",
+        "broker": "0-m",
+        "partitions": 4,
+        "publish": True,
+        "subscribe": True,
+    }
+    table = metaq(zookeeper, "topics").stdout
+    assert "partitions" in table.splitlines()[0]
+    assert broker.stop() == 0
+    assert {row["broker"] for row in rows(zookeeper, "topics")} <= {None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["topics"], "no topics: start a broker that offers one\n"),
+        (["groups"], "no consumer group has read anything yet\n"),
+        (["txn", "list"], "nothing is in doubt\n"),
+    ],
+)
+def test_nothing_is_said_to_people_and_not_to_scripts(zookeeper: Corner, words: list[str], said: str) -> None:
+    assert metaq(zookeeper, *words).stdout == said
+    assert rows(zookeeper, *words) == []
+
+
+def test_a_silent_broker_leaves_the_ends_out(zookeeper: Corner, broker: BrokerProcess) -> None:
+    with Client(zookeeper.connect) as client, client.consumer("audit") as consumer:
+        consumer.subscribe("orders", lambda batch: None)
+        consumer.start()
+        listed = rows(zookeeper, "groups", "audit")
+        assert [(row["partition"], row["end"], row["offset"]) for row in listed] == [
+            (f"0-{number}", 0, None) for number in range(4)
+        ]
+        assert {row["owner"] for row in listed} == {consumer.consumer_id}
+        broker.kill()
+        done = metaq(zookeeper, "groups", "audit")
+        assert done.stderr.count("the ends of broker 0's partitions are missing") == 1
+        assert "0-3" in done.stdout
+
+
+def test_what_is_in_doubt(zookeeper: Corner, broker: BrokerProcess) -> None:
+    xid = Xid.of("order-1", "metaq")
+    with Client(zookeeper.connect) as client:
+        producer = client.producer(qualifier="shop")
+        producer.tpc_begin(xid, topics=("orders",))
+        producer.send("orders", b"row")
+        producer.tpc_prepare()
+        (row,) = rows(zookeeper, "txn", "list")
+        assert (row["xid"], row["broker"], row["qualifier"]) == (str(xid), 0, "shop")
+        assert row["key"] == "XID:1:6f726465722d31:6d65746171:shop"
+        assert row["sql"].endswith("gid ^@ '1_b3JkZXItMQ==_'")
+        assert rows(zookeeper, "txn", "list", "--qualifier", "other") == []
+        assert str(xid) in metaq(zookeeper, "txn", "list").stdout
+        broker.kill()
+        done = metaq(zookeeper, "txn", "list", status=1)
+        assert "the list is incomplete: RECOVER on broker 0: no connection" in done.stderr
+        broker.start()
+        assert len(rows(zookeeper, "txn", "list")) == 1
+        producer.tpc_rollback()
+        assert rows(zookeeper, "txn", "list") == []
