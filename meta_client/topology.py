@@ -6,7 +6,7 @@ the view of the moment.
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -101,8 +101,9 @@ class Topology:
             if entry.master is not None
         }
 
-    def read_absent(self) -> set[int]:
-        """Broker ids that crashed and are not back: they left an address, a clean stop leaves none (spec 6.4)."""
+    def read_absent(self, masters: Collection[int]) -> set[int]:
+        """Broker ids that are not among *masters* and did not say goodbye: a crash leaves the address behind, a clean
+        stop does not (spec 6.4). Raises ZooKeeperError."""
         paths = self._session.paths
         ids = [
             place.broker_id
@@ -111,7 +112,7 @@ class Topology:
         ]
         nodes = self._session.read_many([paths.of(Broker(broker_id)) for broker_id in ids])
         addressed = {i for i in ids if (node := nodes.get(paths.of(Broker(i)))) is not None and node.data.strip()}
-        return addressed - self.read_masters().keys()
+        return addressed.difference(masters)
 
     def master_url(self, broker_id: int) -> BrokerUrl | None:
         """Where the master of a broker id was when last seen; None if it was not."""

@@ -78,8 +78,7 @@ class XaVerbs:
         """Ask every broker for its prepared branches, under *qualifier* or all. Those that can't be asked, or have
         crashed and are not back, are named in the failures. Raises ZooKeeperError, InvalidUrl."""
         masters = self._topology.read_masters()
-        absent = self._topology.read_absent() - masters.keys()
-        failures = {broker_id: str(no_master(broker_id)) for broker_id in absent}
+        failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}
         deadline = Deadline(REQUEST_TIMEOUT_S)
         waiting: dict[int, Callable[[], Result]] = {}

@@ -187,6 +187,7 @@ class GroupMember:
         """One try; False: another member still holds something that is ours now."""
         if not self._joined_epoch or self._membership.topics() is None:
             self._join()
+        self._holdings.finish_releases()
         snapshot = self._snapshot()
         plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
         self._fetcher.set_routes(plan_routes(read_brokers(self._session)))

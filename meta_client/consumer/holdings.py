@@ -45,6 +45,7 @@ class Holdings:
         self._subscriptions = subscriptions
         self._config = config
         self._epochs: dict[TopicPartition, int] = {}  # of the ownership of each; swapped whole
+        self._leaving: set[TopicPartition] = set()  # not fetched any more, owner nodes perhaps not deleted yet
 
     def keys(self) -> Collection[TopicPartition]:
         """What is owned now. Any thread."""
@@ -74,18 +75,27 @@ class Holdings:
 
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Let partitions go: first nothing of them is delivered any more, then their progress is stored, then
-        another member may have them. Raises ZooKeeperUnavailable; those not let go yet are still listed then."""
-        self._fetcher.withdraw(keys)
+        another member may have them. Raises ZooKeeperUnavailable; then finish_releases() has to be called again."""
+        leaving = set(keys)
+        self._fetcher.withdraw(leaving)
         self.commit()
-        self._tracker.disown(keys)
-        for key in list(keys):
+        self._tracker.disown(leaving)
+        self._leaving |= leaving
+        self._epochs = {key: epoch for key, epoch in self._epochs.items() if key not in leaving}
+        self.finish_releases()
+
+    def finish_releases(self) -> None:
+        """Delete the owner nodes that release() could not; before anything is claimed. Raises as release."""
+        while self._leaving:
+            key = min(self._leaving)
             self._ownership.release(*key)
-            self._epochs = {other: epoch for other, epoch in self._epochs.items() if other != key}
+            self._leaving.discard(key)
 
     def drop(self) -> int:
         """The session is over, and its owner nodes with it: another member may own our partitions already, so
         nothing is stored, and what was not is delivered again. Returns how many there were."""
         dropped, self._epochs = self._epochs, {}
+        self._leaving.clear()
         self._tracker.disown(dropped)
         self._fetcher.withdraw(self._fetcher.assigned())
         return len(dropped)

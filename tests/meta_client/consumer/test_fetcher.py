@@ -1,0 +1,187 @@
+"""Every answer a broker can give to a get, and what the listener sees of it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from meta_client.client import Client
+from meta_client.consumer.batch import Batch
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.consumer import Consumer
+from meta_client.protocol.messages import encode_frame
+from meta_client.protocol.requests import Get, Request
+from tests.meta_client.conftest import StartBroker
+from tests.meta_client.peer import HANG_UP, ok, opaque_of
+from zk.errors import ZooKeeperUnavailable
+from zk.nodes import Partition
+from zk.offsets import ZooKeeperOffsets
+from zk.ownership import Ownership
+
+
+class Shelf:
+    """One partition that starts at *start*, as a broker serves it; `special` may answer first."""
+
+    def __init__(self, *frames: bytes, start: int = 0) -> None:
+        self.data = b"".join(frames)
+        self.start = start
+        self.special: Callable[[Get], bytes | None] = lambda get: None
+
+    def __call__(self, request: Request) -> bytes:
+        if not isinstance(request, Get):
+            return ok(request)
+        if (answer := self.special(request)) is not None:
+            return answer
+        position = request.offset - self.start
+        if position < 0:
+            return result(request, 301, b"%d" % self.start)
+        if position > len(self.data):
+            return result(request, 301, b"%d" % (self.start + len(self.data)))
+        body = self.data[position : position + request.bytes_max]
+        if not body:
+            return result(request, 404, b"Could not find message at position %d" % request.offset)
+        return b"value %d %d\r\n%b" % (len(body), request.opaque, body)
+
+
+def result(request: Request, status: int, text: bytes = b"") -> bytes:
+    return b"result %d %d %d\r\n%b" % (status, len(text), opaque_of(request), text)
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self.payloads += [message.payload for message in batch.messages]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def consumer(client: Client, seen: Seen) -> Iterator[Consumer]:
+    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1, runners=2)
+    with client.consumer("group", config=config) as it:
+        it.subscribe("orders", seen, max_bytes=200)
+        yield it
+
+
+FRAMES = [encode_frame(number, 0, b"%d" % number) for number in range(30)]
+EVERYTHING = [b"%d" % number for number in range(30)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def test_cut_off_tails_are_fetched_again(consumer: Consumer, seen: Seen, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, Shelf(*FRAMES))
+    consumer.start()
+    wait_until(lambda: len(seen.payloads) >= 30)
+    assert seen.payloads == EVERYTHING
+
+
+def test_a_deleted_beginning_is_skipped_said_and_committed(
+    client: Client, consumer: Consumer, seen: Seen, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_broker(0, {"orders": 1}, Shelf(start=4096))
+    consumer.start()
+    offsets = ZooKeeperOffsets(client.session, "group")
+    wait_until(lambda: (node := offsets.load("orders", Partition(0, 0))) is not None and node.offset == 4096)
+    assert seen.payloads == []
+    assert "offset moved group=group partition=orders/0-0 from=0 to=4096 skipped=up to 4096 bytes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        lambda get: result(get, 403, b"closed"),
+        lambda get: result(get, 404, b"no such partition"),
+        lambda get: result(get, 500, b"disk"),
+        lambda get: result(get, 503),
+        lambda get: result(get, 200, b"not what a get is answered with"),
+        lambda get: HANG_UP,
+        lambda get: b"gibberish\r\n",
+    ],
+    ids=["closed", "missing", "error", "busy", "wrong kind", "broken connection", "garbage"],
+)
+def test_trouble_delays_and_loses_nothing(
+    consumer: Consumer, seen: Seen, start_broker: StartBroker, trouble: Callable[[Get], bytes]
+) -> None:
+    shelf, asked = Shelf(*FRAMES), []
+
+    def sometimes(get: Get) -> bytes | None:
+        asked.append(get.offset)
+        return trouble(get) if len(asked) % 2 else None
+
+    shelf.special = sometimes
+    start_broker(0, {"orders": 1}, shelf)
+    consumer.start()
+    wait_until(lambda: len(seen.payloads) >= 30)
+    assert seen.payloads == EVERYTHING
+
+
+def test_a_silent_broker_does_not_stop_the_others(client: Client, seen: Seen, start_broker: StartBroker) -> None:
+    silent = start_broker(0, {"orders": 1})
+    silent.peer.handler = lambda request: None
+    start_broker(1, {"orders": 1}, Shelf(*FRAMES))
+    config = ConsumerConfig(rest_s_max=0.1, fetch_timeout_s=0.3, runners=2)
+    with client.consumer("group", config=config) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(lambda: seen.payloads == EVERYTHING)
+        silent.peer.handler = Shelf(*FRAMES)
+        wait_until(lambda: len(seen.payloads) == 60)
+
+
+def test_a_broken_message_stops_its_partition_there_until_it_reads_well(
+    consumer: Consumer, seen: Seen, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf = Shelf(*FRAMES)
+    sound = shelf.data
+    broken = len(b"".join(FRAMES[:5])) + 20
+    shelf.data = sound[:broken] + b"!" + sound[broken + 1 :]
+    start_broker(0, {"orders": 1}, shelf)
+    consumer.start()
+    wait_until(lambda: "broken message, asking again" in caplog.text)
+    time.sleep(0.3)
+    assert seen.payloads == EVERYTHING[:5]
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1  # once, not at every round
+    assert "orders/0-0: invalid message at offset 105: checksum" in errors[0].getMessage()
+    shelf.data = sound
+    wait_until(lambda: seen.payloads == EVERYTHING)
+
+
+def test_a_release_that_failed_half_way_leaves_no_partition_unread(
+    client: Client, consumer: Consumer, seen: Seen, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner node stays, the partition is ours again a moment later: it must be fetched again."""
+    broker = start_broker(0, {"orders": 1}, Shelf(*FRAMES))
+    consumer.start()
+    wait_until(lambda: len(seen.payloads) == 30)
+    failed = threading.Event()
+    release = Ownership.release
+
+    def fail_once(self: Ownership, topic: str, partition: Partition) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise ZooKeeperUnavailable("injected")
+        return release(self, topic, partition)
+
+    monkeypatch.setattr(Ownership, "release", fail_once)
+    broker.registration.unregister()
+    assert failed.wait(10)
+    broker.registration.register()
+    wait_until(lambda: len(consumer.owned()) == 1)
+    broker.peer.handler = Shelf(*FRAMES, encode_frame(30, 0, b"new"))
+    wait_until(lambda: seen.payloads[-1] == b"new")
+    assert len(seen.payloads) == 31
+    del client
