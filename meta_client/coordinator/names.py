@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from journal.xid import GTRID_BYTES_MAX, Xid
+from meta_client.protocol.errors import MetaError
 
 NAME_BYTES_MAX = 32
 NUMBER_MAX = 16**13 - 1
@@ -20,7 +21,7 @@ _BIRTH = re.compile(r"[0-9a-f]{8}", re.ASCII)
 _CLUSTER = "coordinator"
 
 
-class InvalidName(ValueError):
+class InvalidName(MetaError, ValueError):
     """A text that can't be a coordinator's name. Choose another."""
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -16,13 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from meta_client.demo.privileges import STOP_SIGNAL, command, server_user
+from meta_client.demo.launch import command, server_user
 from meta_client.protocol.errors import MetaError
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
 STOP_TIMEOUT_S = 20
 START_ATTEMPTS = 20  # a free port can be taken between our asking for it and the server's binding it
 LOG_TAIL_BYTES = 2_000
+STOP_SIGNAL = signal.SIGINT  # its fast shutdown: tidy and soon
 USER = "metaq"
 DATABASE = "postgres"  # initdb makes it
 
@@ -173,9 +175,9 @@ class EmbeddedPostgres:
             config.write(lines)
 
     def _run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        paths = [Path(arguments[0]), self._home / "data"]
+        line = command(arguments, user=server_user(), paths=[Path(arguments[0]), self._data])
         return subprocess.run(  # noqa: S603 - our own command line, no shell
-            command(arguments, paths), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", check=False
         )
 
     def _start_serving(self) -> None:
@@ -199,9 +201,11 @@ class EmbeddedPostgres:
 
     def _launch(self, port: int) -> None:
         arguments = [_binary("postgres"), "-D", str(self._data), "-p", str(port)]
+        paths = [Path(arguments[0]), self._data]
+        line = command(arguments, stop_signal=STOP_SIGNAL, user=server_user(), paths=paths)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
-                command(arguments, [Path(arguments[0]), self._data], stop_signal=STOP_SIGNAL),
+                line,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,7 @@
-"""How a server that refuses to run as root is started by root: as nobody, with no more than it needs.
+"""How programs are started: they die with us, and one that refuses to run as root runs as nobody.
 
-The text runs in a child of its own, because between fork and exec a process with threads must not run Python.
+What is to be done between fork and exec is done by a small program of its own, because there a process with threads
+must not run Python.
 """
 
 import json
@@ -10,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 NOBODY = 65534  # the user and group of every Linux who own nothing
-STOP_SIGNAL = 2  # SIGINT: PostgreSQL's fast shutdown, tidy and soon
 
 # The order matters. Capabilities survive the change of user only when asked to, and a change of user clears the
 # signal at the parent's death, which follows the parent's *thread*. DAC_OVERRIDE, or better DAC_READ_SEARCH, lets
@@ -43,28 +43,29 @@ if signal:
     prctl(1, signal, 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         sys.exit("the parent died before the server started")
-os.umask(0o077)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 def server_user() -> int | None:
-    """The user id that a server must be run under; None: the one we have will do."""
+    """The user id that a server which refuses root must run under; None: the one we have will do."""
     return NOBODY if os.geteuid() == 0 else None
 
 
-def command(arguments: Sequence[str], paths: Sequence[Path], *, stop_signal: int = 0) -> list[str]:
-    """The command line that runs *arguments* (an absolute program first) as `server_user`.
+def command(
+    arguments: Sequence[str], *, stop_signal: int = 0, user: int | None = None, paths: Sequence[Path] = ()
+) -> list[str]:
+    """The command line that runs *arguments*, an absolute program first.
 
-    *paths*: what it must be able to reach. *stop_signal*: sent to it when the calling thread ends, however it ends.
+    *stop_signal* is sent to it when the calling thread ends, however that ends: call it from one that lives as long
+    as the program should. *user*: run as that user and group, who must be able to reach *paths*.
     """
-    uid = server_user()
-    needs_passage = uid is not None and not all(is_open_to(uid, path) for path in paths)
-    orders = json.dumps([uid, os.getpid(), stop_signal, needs_passage])
+    needs_passage = user is not None and not all(is_open_to(user, path) for path in paths)
+    orders = json.dumps([user, os.getpid(), stop_signal, needs_passage])
     return [sys.executable, "-I", "-S", "-c", _CHILD, orders, *arguments]
 
 
-def is_open_to(uid: int, path: Path) -> bool:
-    """Whether user *uid*, in no group that matters, may pass through all directories above *path*."""
+def is_open_to(user: int, path: Path) -> bool:
+    """Whether *user*, in no group that matters, may pass through all directories above *path*."""
     states = [parent.stat() for parent in path.resolve().parents]
-    return all(state.st_mode & (0o100 if state.st_uid == uid else 0o001) for state in states)
+    return all(state.st_mode & (0o100 if state.st_uid == user else 0o001) for state in states)
