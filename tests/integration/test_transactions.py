@@ -1,5 +1,6 @@
 """Local transactions and XA through a real broker, killed and restarted on the way."""
 
+import threading
 import time
 
 import pytest
@@ -120,4 +121,35 @@ def test_one_phase(broker: BrokerProcess, client: Client) -> None:
     producer.send("orders", b"one phase", attribute="a")
     producer.tpc_commit()
     assert consumed(client, "orders") == [b"one phase"]
+    del broker
+
+
+def test_ten_producers_of_one_client_commit_every_other_branch(broker: BrokerProcess, client: Client) -> None:
+    """T02 of the acceptance list: what was rolled back is seen by nobody, the rest by everybody, once."""
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        producer = client.producer(qualifier="shop")
+        try:
+            for number in range(10):
+                producer.tpc_begin(Xid.of(f"{worker}-{number}", ""), topics=("orders", "invoices"))
+                for topic in ("orders", "invoices", "orders"):
+                    producer.send(topic, b"%d-%d" % (worker, number))
+                if number % 2 == 0:
+                    producer.tpc_rollback()
+                elif producer.tpc_prepare():
+                    producer.tpc_commit()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    expected = sorted(b"%d-%d" % (worker, number) for worker in range(10) for number in range(1, 10, 2)) * 3
+    for group in ("one", "two"):
+        assert consumed(client, "orders", "invoices", group=group) == sorted(expected)
+    assert client.producer(qualifier="shop").tpc_recover() == []
     del broker
