@@ -1,0 +1,65 @@
+"""The entry point: help without imports, errors in one line, exit statuses."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from meta_client.cli.main import SUMMARIES
+
+ROOT = Path(__file__).parents[3]
+
+
+def metaq(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "meta_client.cli.main", *words], input=stdin, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    script = (
+        "import sys; sys.argv = ['metaq', '--help']\n"
+        "from meta_client.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'pyspark', 'psycopg', 'uvloop', 'meta_broker', 'spark_jobs'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+    for name in SUMMARIES:
+        assert re.search(rf"^  {name} +\S", done.stdout, re.MULTILINE), name
+
+
+def test_every_command_has_a_summary() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["metaq.commands"].keys() == SUMMARIES.keys()
+    assert project["scripts"] == {"metaq": "meta_client.cli.main:main"}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_command_teaches(name: str) -> None:
+    done = metaq(name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: metaq {name}")
+    assert len(done.stdout.splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nope"], "error: No such command 'nope': see `metaq --help`\n"),
+        (["broker", "--id", "0"], "error: Missing option '--data': see `metaq broker --help`\n"),
+        (["journal", "dump", "/no/such/place"], None),
+    ],
+)
+def test_an_error_is_one_line_and_exit_status_2(words: list[str], line: str | None) -> None:
+    done = metaq(*words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ")
+    assert line is None or done.stderr == line
+
+
+def test_version() -> None:
+    assert re.fullmatch(r"metaq \d+\.\d+\.\d+\n", metaq("--version").stdout)
