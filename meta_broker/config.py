@@ -100,9 +100,8 @@ class BrokerConfig:
 
     @property
     def url_host(self) -> str:
-        """The host as it stands in this broker's URL: an IPv6 address in brackets."""
-        host = self.broker.advertised_host or self.broker.host
-        return f"[{host}]" if ":" in host else host
+        """The host that this broker's URL names."""
+        return self.broker.advertised_host or self.broker.host
 
     @property
     def checksum(self) -> int:

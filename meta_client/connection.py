@@ -20,7 +20,7 @@ from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import MetaError, RemoteProtocolError
 from meta_client.protocol.requests import Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
 RECEIVE_BYTES = 256 * 1024  # four of the genuine broker's socket buffers

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientClosed, NotConnected
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
 ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare

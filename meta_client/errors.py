@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.status import Status
-from meta_client.protocol.url import BrokerUrl
 from meta_client.protocol.xa import XaCode, XaFailure
+from zk.broker_url import BrokerUrl
 from zk.nodes import Partition
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from meta_client.errors import ClientClosed, NotConnected
-from meta_client.protocol.url import BrokerUrl, InvalidUrl
+from zk.broker_url import BrokerUrl
 from zk.cluster import master_urls, publishable_partitions, read_brokers, read_topic
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
@@ -84,7 +84,7 @@ class Topology:
     def view(self, topic: str, timeout_s: float) -> TopicView:
         """The view of *topic*, which is published, and followed from then on, when it is asked for first.
 
-        A topic that no broker has got yet is shown as its wildcard, if there is one. Raises ZooKeeperError, InvalidUrl.
+        A topic that no broker has got yet is shown as its wildcard, if there is one. Raises ZooKeeperError.
         """
         if (view := self._views.get(topic)) is None:
             view = self._publish(topic, timeout_s)
@@ -96,7 +96,7 @@ class Topology:
     def read_masters(self) -> dict[int, BrokerUrl]:
         """Every master that is up now, by broker id, read from ZooKeeper. Raises ZooKeeperError."""
         return {
-            broker_id: BrokerUrl.parse(str(entry.master))
+            broker_id: entry.master
             for broker_id, entry in read_brokers(self._session).items()
             if entry.master is not None
         }
@@ -174,7 +174,7 @@ class Topology:
             except ZooKeeperUnavailable as error:
                 _log.warning("brokers not read, keeping the last view topic=%s error=%s", topic, error)
                 return
-            except (ZooKeeperError, InvalidUrl) as error:
+            except ZooKeeperError as error:
                 # Waiting does not cure a malformed node; whoever corrects it changes a child, which we'll hear of.
                 _log.error("brokers not read, keeping the last view topic=%s error=%s", topic, error)
             self._stale.discard(topic)
@@ -182,10 +182,7 @@ class Topology:
     def _read(self, topic: str) -> TopicView:
         self._watches.read(self._session.paths.of(TopicParent(TopicKind.PUB, topic)))
         publishers = read_topic(self._session, TopicKind.PUB, topic)
-        urls = {
-            broker_id: BrokerUrl.parse(str(url))
-            for broker_id, url in master_urls(publishers, read_brokers(self._session)).items()
-        }
+        urls = master_urls(publishers, read_brokers(self._session))
         partitions = tuple(publishable_partitions(publishers))
         view = TopicView(topic, partitions, urls, tuple(p for p in partitions if p.broker_id in urls))
         if view != self._views.get(topic):

@@ -63,7 +63,7 @@ class XaVerbs:
         return self._ask(verb, xid, broker_id, connection, deadline)
 
     def connect(self, broker_id: int, deadline: Deadline) -> Connection:
-        """A connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError, InvalidUrl."""
+        """A connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
         url = self._topology.master_url(broker_id)
         if url is not None:
             try:
@@ -76,7 +76,7 @@ class XaVerbs:
 
     def list_prepared(self, qualifier: str | None) -> Listing:
         """Ask every broker for its prepared branches, under *qualifier* or all. Those that can't be asked, or have
-        crashed and are not back, are named in the failures. Raises ZooKeeperError, InvalidUrl."""
+        crashed and are not back, are named in the failures. Raises ZooKeeperError."""
         masters = self._topology.read_masters()
         failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
         keys: dict[int, tuple[XaKey, ...]] = {}

@@ -6,7 +6,8 @@ First the pure part, over what was read; then the readers.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zk.nodes import BrokerName, BrokerUrl, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
+from zk.broker_url import BrokerUrl
+from zk.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
 from zk.paths import Broker, Master, Slave, TopicBroker, TopicKind, TopicParent, slave_id_of
 from zk.session import ZooKeeperSession
 

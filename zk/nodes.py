@@ -12,6 +12,7 @@ from typing import Annotated, Self
 
 import msgspec
 
+from zk.broker_url import BrokerUrl, InvalidUrl
 from zk.errors import MalformedNode
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -23,7 +24,6 @@ _NUMBER = r"(0|[1-9][0-9]{0,9})"
 _BROKER_NAME = re.compile(rf"{_NUMBER}-(?:m|s{_NUMBER})")
 _PARTITION = re.compile(rf"{_NUMBER}-{_NUMBER}")
 _INT64 = re.compile(r"-?[0-9]{1,19}")
-_URL = re.compile(r"meta://(\[[0-9A-Fa-f:.%]+\]|[^\s:/?#\[\]]+):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -125,29 +125,15 @@ def decode_offset_node(path: str, data: bytes) -> OffsetNode:
     raise MalformedNode(path, data, "<message id>-<offset>")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerUrl:
-    """Where a broker listens: ``meta://host:port``, an IPv6 host in brackets."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"meta://{self.host}:{self.port}"
-
-    def encode(self) -> bytes:
-        return str(self).encode()
-
-
 def decode_broker_url(path: str, data: bytes) -> BrokerUrl | None:
     """Read a broker's URL; None for blank data, which means no broker (spec 6.6). Raises MalformedNode."""
     text = data.decode(errors="replace").strip()
     if not text:
         return None
-    match = _URL.fullmatch(text)
-    if match is None or not match[1].isprintable() or not 0 < int(match[2]) < 65_536:
-        raise MalformedNode(path, data, "meta://host:port")
-    return BrokerUrl(match[1], int(match[2]))
+    try:
+        return BrokerUrl.parse(text)
+    except InvalidUrl as error:
+        raise MalformedNode(path, data, "meta://host:port") from error
 
 
 def config_checksum(config: bytes) -> int:

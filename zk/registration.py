@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from zk.broker_url import BrokerUrl
 from zk.ephemerals import Holder, claim_waiting, release, take
 from zk.errors import ZooKeeperError
-from zk.nodes import BrokerName, BrokerUrl, TopicNode
+from zk.nodes import BrokerName, TopicNode
 from zk.paths import Broker, ConfigChecksum, Master, Slave, TopicBroker, TopicKind
 from zk.session import ZooKeeperSession
 

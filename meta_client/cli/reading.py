@@ -19,7 +19,7 @@ from meta_client.errors import ConnectionLost, ReplyTimeout
 from meta_client.opaques import next_opaque
 from meta_client.protocol.errors import MetaError, Moved, NotFound, RemoteError
 from meta_client.protocol.requests import Get
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.nodes import Partition
 from zk.paths import TopicKind

@@ -19,7 +19,7 @@ from meta_client.errors import NotConnected
 from meta_client.opaques import next_opaque
 from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound
 from meta_client.protocol.requests import OFFSET_END, Get
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 
 SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
 

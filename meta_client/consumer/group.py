@@ -15,7 +15,6 @@ from queue import Empty, SimpleQueue
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.holdings import Holdings
 from meta_client.consumer.plan import GroupSnapshot, plan_rebalance, plan_routes
-from meta_client.protocol.url import InvalidUrl
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
 from zk.membership import ConsumerMembership, GroupChanged, read_group
@@ -173,7 +172,7 @@ class GroupMember:
             is_complete = self._rebalance()
         except GroupChanged:
             is_complete = False  # the watch on the members has fired, too
-        except (ZooKeeperError, InvalidUrl) as error:
+        except ZooKeeperError as error:
             _log.warning("rebalance failed, trying again group=%s error=%s", self._member.group, error)
             is_complete = False
         if is_complete:

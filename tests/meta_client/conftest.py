@@ -8,8 +8,9 @@ import pytest
 
 from meta_client.client import Client
 from tests.meta_client.peer import Handler, Peer, listening, ok
+from zk.broker_url import BrokerUrl
 from zk.corner import Corner
-from zk.nodes import BrokerName, BrokerUrl
+from zk.nodes import BrokerName
 from zk.registration import BrokerRegistration, TopicRegistration
 from zk.session import ZooKeeperSession
 

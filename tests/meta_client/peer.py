@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.requests import Request
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 
 Handler = Callable[[Request], bytes | None]  # what to send for a request; None: nothing
 HANG_UP = b"\x00hang up"  # as an answer: close the connection instead

@@ -9,8 +9,8 @@ import pytest
 from meta_client.connection import Connection
 from meta_client.connections import BACK_OFF_MAX_S, Connections, back_off_s
 from meta_client.errors import ClientClosed, NotConnected
-from meta_client.protocol.url import BrokerUrl
 from tests.meta_client.peer import Peer, listening, ok
+from zk.broker_url import BrokerUrl
 
 
 @pytest.fixture

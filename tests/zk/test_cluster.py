@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from zk.broker_url import BrokerUrl
 from zk.cluster import (
     BrokerEntry,
     master_urls,
@@ -14,7 +15,7 @@ from zk.cluster import (
     subscribable_partitions,
 )
 from zk.errors import MalformedNode
-from zk.nodes import BrokerName, BrokerUrl, Partition, TopicNode
+from zk.nodes import BrokerName, Partition, TopicNode
 from zk.paths import TopicKind
 from zk.registration import BrokerRegistration, TopicRegistration
 from zk.session import ZooKeeperSession

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zk.broker_url import BrokerUrl
 from zk.errors import MalformedNode
 from zk.nodes import (
     INT64_MAX,
     INT64_MIN,
     PARTITIONS_MAX,
     BrokerName,
-    BrokerUrl,
     OffsetNode,
     Partition,
     TopicNode,
@@ -160,7 +160,7 @@ def test_other_urls_are_refused(text: str) -> None:
 
 
 def test_url_parts() -> None:
-    assert decode_broker_url("/p", b"meta://[::1]:8123") == BrokerUrl("[::1]", 8123)
+    assert decode_broker_url("/p", b"meta://[::1]:8123") == BrokerUrl("::1", 8123)
 
 
 def test_topics_of_a_consumer() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zk.nodes import BrokerName, BrokerUrl
+from zk.broker_url import BrokerUrl
+from zk.nodes import BrokerName
 from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
 from zk.session import ZooKeeperSession
 

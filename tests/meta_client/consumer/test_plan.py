@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.consumer.plan import GroupSnapshot, Plan, plan_rebalance, plan_routes
-from meta_client.protocol.url import BrokerUrl
+from zk.broker_url import BrokerUrl
 from zk.cluster import BrokerEntry
-from zk.nodes import BrokerUrl as NodeUrl
 from zk.nodes import Partition, string_order
 from zk.strategy import STRATEGIES, LoadBalanceStrategy, balanced
 
@@ -59,7 +58,7 @@ def test_a_topic_is_shared_by_those_who_subscribe_to_it() -> None:
 
 def test_reads_go_to_the_master_and_to_a_slave_only_while_it_is_away() -> None:
     brokers = {
-        0: BrokerEntry(NodeUrl("a", 1), {3: NodeUrl("b", 2)}),
-        1: BrokerEntry(None, {5: NodeUrl("d", 4), 3: NodeUrl("c", 3)}),
+        0: BrokerEntry(BrokerUrl("a", 1), {3: BrokerUrl("b", 2)}),
+        1: BrokerEntry(None, {5: BrokerUrl("d", 4), 3: BrokerUrl("c", 3)}),
     }
     assert plan_routes(brokers) == {0: BrokerUrl("a", 1), 1: BrokerUrl("c", 3)}

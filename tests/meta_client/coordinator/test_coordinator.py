@@ -122,7 +122,7 @@ def test_an_observer_that_fails(world: World, failing: Step, caplog: pytest.LogC
     with world.coordinator(observe) as coordinator:
         if failing in DECIDED_STEPS:
             world.work(coordinator, world.producer(), 1)
-            assert "observer failed after the decision" in caplog.text
+            assert "observer failed after the outcome was settled" in caplog.text
         else:
             with pytest.raises(ZeroDivisionError):
                 world.work(coordinator, world.producer(), 1)

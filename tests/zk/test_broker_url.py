@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_client.protocol.url import BrokerUrl, InvalidUrl
+from zk.broker_url import BrokerUrl, InvalidUrl
 
 
 @pytest.mark.parametrize(

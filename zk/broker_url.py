@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Self
 
-from meta_client.protocol.errors import MetaError
+from zk.errors import ZooKeeperError
 
 PORT_DEFAULT = 8123
 
@@ -15,7 +15,7 @@ _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 _HOST_CHARACTERS_MAX = 253
 
 
-class InvalidUrl(MetaError, ValueError):
+class InvalidUrl(ZooKeeperError, ValueError):
     """A text that is no broker address."""
 
 
@@ -48,3 +48,7 @@ class BrokerUrl:
 
     def __str__(self) -> str:
         return f"meta://[{self.host}]:{self.port}" if ":" in self.host else f"meta://{self.host}:{self.port}"
+
+    def encode(self) -> bytes:
+        """As a node holds it."""
+        return str(self).encode()
