@@ -22,8 +22,8 @@ from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
-from zk.nodes import BrokerUrl
-from zk.registration import TopicRegistration
+from zk.broker_url import BrokerUrl
+from zk.registration import BrokerIdTaken, TopicRegistration
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +49,19 @@ class Broker:
         """Start, serve until told to stop, stop. What was opened is closed in reverse, whatever happens."""
         loop = asyncio.get_running_loop()
         stop: asyncio.Future[None] = loop.create_future()
+
+        def refused(error: BrokerIdTaken) -> None:  # on the membership thread
+            loop.call_soon_threadsafe(_settle, stop, error)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _settle, stop, None)
+            loop.add_signal_handler(number, self._stop_asked, stop)
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
             server = Server(loop, functools.partial(_settle, stop))
             port = server.reserve(self._config.broker.host, self._config.port)
             stack.push_async_callback(server.close)  # once more below: whatever fails in between
             if self._config.zookeeper is not None:
-                self._membership = Membership(self._config, self._config.zookeeper)
+                self._membership = Membership(self._config, self._config.zookeeper, refused)
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
@@ -71,9 +75,19 @@ class Broker:
             await server.listen(Dispatcher(context))
             if self._membership is not None:
                 stack.push_async_callback(self._leave, self._membership, server)  # first out
-                await asyncio.to_thread(self._membership.join, url, self._registrations(store))
-            on_ready(_ready_line(self._config, store, str(url)))
+                try:
+                    await asyncio.to_thread(self._membership.join, url, self._registrations(store))
+                except BrokerIdTaken:
+                    if not stop.done():  # else it was told to stop while it waited for the id
+                        raise
+            if not stop.done():
+                on_ready(_ready_line(self._config, store, str(url)))
             await self._tick_until(stop, server, store, loop, worker)
+
+    def _stop_asked(self, stop: "asyncio.Future[None]") -> None:
+        _settle(stop, None)
+        if self._membership is not None:
+            self._membership.cancel()
 
     def _context(self, store: MessageStore, ids: MessageIds) -> Context:
         return Context(
@@ -140,7 +154,7 @@ async def _closing(store: MessageStore) -> AsyncIterator[None]:
         store.close()
 
 
-def _settle(stop: "asyncio.Future[None]", error: StorageFailed | None) -> None:
+def _settle(stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | None) -> None:
     """Tell `serve` to end, with an error or without; only the first word counts."""
     if stop.done():
         return

@@ -6,13 +6,18 @@ Everything that blocks on ZooKeeper happens here; the loop and kazoo's threads o
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from journal.errors import StorageFailed
 from meta_broker.config import BrokerConfig, TopicConfig
+from meta_broker.session_file import SessionFile
+from zk.broker_url import BrokerUrl
 from zk.errors import ZooKeeperError
-from zk.nodes import BrokerName, BrokerUrl
-from zk.registration import BrokerRegistration, TopicRegistration
+from zk.former_session import end_session
+from zk.nodes import BrokerName
+from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
 
 log = logging.getLogger(__name__)
@@ -40,13 +45,20 @@ def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration
 
 
 class Membership:
-    """Keeps one broker registered while it runs. `topic_used` from any thread; the rest by the broker."""
+    """Keeps one broker registered while it runs. `topic_used` and `cancel` from any thread; the rest by the broker.
 
-    def __init__(self, config: BrokerConfig, connect: str) -> None:
+    *on_refused* is called, on the membership thread, when the session was lost and somebody else has this broker's
+    id since: two brokers of one id would split its partitions, so this one must stop.
+    """
+
+    def __init__(self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken], None]) -> None:
         section = config.zookeeper_section
         self._events: queue.SimpleQueue[SessionEvent | _TopicUsed | _Stop] = queue.SimpleQueue()
         self._session = ZooKeeperSession(connect, section.root, section.session_timeout_ms, enqueue=self._events.put)
         self._config = config
+        self._connect = connect
+        self._on_refused = on_refused
+        self._session_file = SessionFile(config.data)
         self._registration: BrokerRegistration | None = None
         self._registered_epoch = 0
         self._known: set[str] = set()
@@ -57,9 +69,10 @@ class Membership:
         self._session.start()
 
     def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration]) -> None:
-        """Register, then keep registered. The port must be open, recovery done. Blocks.
+        """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
-        Raises BrokerIdTaken, ZooKeeperUnavailable.
+        A session that a killed broker left on this directory is ended first. A holder elsewhere is waited for as
+        long as it may be dead. Raises BrokerIdTaken, ZooKeeperUnavailable.
         """
         self._registration = BrokerRegistration(
             self._session,
@@ -69,7 +82,9 @@ class Membership:
             topics=topics,
         )
         self._known.update(topics)
+        self._end_former_session()
         self._registered_epoch = self._session.epoch
+        self._remember_session()
         self._registration.register()
         self._thread.start()
         log.info("registered broker=%d url=%s topics=%d", self._config.broker_id, url, len(topics))
@@ -77,6 +92,11 @@ class Membership:
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
         """A topic got its first message: peers must learn of it. Any thread; returns at once."""
         self._events.put(_TopicUsed(topic, registration))
+
+    def cancel(self) -> None:
+        """Make a `join` that waits for a held id give up. Any thread."""
+        if (registration := self._registration) is not None:
+            registration.cancel()
 
     def leave(self) -> None:
         """Unregister, so that nobody new comes. Blocks; idempotent. The session stays open until `close`."""
@@ -87,8 +107,12 @@ class Membership:
             self._events.put(_Stop())
             self._thread.join()
         registration, self._registration = self._registration, None
+        if not self._session.is_connected:
+            log.warning("not unregistered, the session's end will do it: ZooKeeper is away")
+            return
         try:
             registration.unregister()
+            self._session_file.remove()
             log.info("unregistered broker=%d", self._config.broker_id)
         except ZooKeeperError as error:
             log.warning("not unregistered, the session's end will do it error=%s", error)
@@ -97,39 +121,57 @@ class Membership:
         """End the session. Idempotent."""
         self._session.close()
 
+    def _end_former_session(self) -> None:
+        if (former := self._session_file.read()) is not None:
+            try:
+                was_alive = end_session(self._connect, former)
+                log.info("former session ended id=%#x was_alive=%s", former.session_id & (2**64 - 1), was_alive)
+            except ZooKeeperError as error:
+                log.warning("former session not ended, it will be waited for error=%s", error)
+
+    def _remember_session(self) -> None:
+        try:
+            self._session_file.write(self._session.credentials)
+        except StorageFailed as error:
+            log.warning("session not remembered error=%s", error)
+
     # -- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        retry: SessionEvent | _TopicUsed | None = None
+        waiting: deque[SessionEvent | _TopicUsed] = deque()  # in their order; what failed is tried again first
         while True:
             try:
-                event = self._events.get(timeout=RETRY_S if retry else None)
+                event = self._events.get(timeout=RETRY_S if waiting else None)
+                if isinstance(event, _Stop):
+                    return
+                waiting.append(event)
             except queue.Empty:
-                assert retry is not None
-                event = retry
-            if isinstance(event, _Stop):
+                pass  # time to try again
+            try:
+                while waiting:
+                    self._handle(waiting[0])
+                    waiting.popleft()
+            except BrokerIdTaken as error:
+                self._on_refused(error)
                 return
-            retry = event if not self._handle(event) else None
+            except ZooKeeperError as error:
+                log.warning("zookeeper did not take it, trying again event=%s error=%s", waiting[0], error)
 
-    def _handle(self, event: SessionEvent | _TopicUsed) -> bool:
-        """Do what *event* asks for; False to try again later."""
+    def _handle(self, event: SessionEvent | _TopicUsed) -> None:
+        """Do what *event* asks for. Raises ZooKeeperError: try again later."""
         registration = self._registration
         assert registration is not None
-        try:
-            match event:
-                case _TopicUsed(topic, wanted):
-                    if topic not in self._known:
-                        registration.set_topic(topic, wanted)
-                        self._known.add(topic)
-                        log.info("topic registered topic=%s partitions=%d", topic, wanted.partitions)
-                case SessionEvent(SessionState.CONNECTED, epoch):
-                    if epoch > self._registered_epoch:
-                        registration.register()
-                        self._registered_epoch = epoch
-                        log.warning("registered again after a lost session epoch=%d", epoch)
-                case SessionEvent(state, _):
-                    log.warning("zookeeper session state=%s", state.name)
-        except ZooKeeperError as error:
-            log.warning("zookeeper did not take it, trying again event=%s error=%s", event, error)
-            return False
-        return True
+        match event:
+            case _TopicUsed(topic, wanted):
+                if topic not in self._known:
+                    registration.set_topic(topic, wanted)
+                    self._known.add(topic)
+                    log.info("topic registered topic=%s partitions=%d", topic, wanted.partitions)
+            case SessionEvent(SessionState.CONNECTED, epoch):
+                if epoch > self._registered_epoch:
+                    self._remember_session()
+                    registration.register()
+                    self._registered_epoch = epoch
+                    log.warning("registered again after a lost session epoch=%d", epoch)
+            case SessionEvent(state, _):
+                log.warning("zookeeper session state=%s", state.name)

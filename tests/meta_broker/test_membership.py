@@ -1,0 +1,233 @@
+"""A broker process in a real ZooKeeper: what stands there from its first moment to its last (spec 6.4, C.5, V09)."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.xid import LocalKey
+from meta_broker.session_file import FILE_NAME, SessionFile
+from meta_client.protocol.requests import TransactionVerb
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.wire import WireClient
+from tests.fixtures.zookeeper_tree import snapshot, wait_until
+from zk.corner import Corner
+from zk.embedded import EmbeddedZooKeeper
+from zk.former_session import end_session
+from zk.session import Node, ZooKeeperSession
+
+MASTER = "/meta/brokers/ids/0/master"
+QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+PATIENT = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 30000")
+
+Tree = dict[str, tuple[bytes, bool]]
+
+
+@pytest.fixture
+def session(zookeeper: Corner) -> Iterator[ZooKeeperSession]:
+    with ZooKeeperSession(zookeeper.connect) as session:
+        yield session
+
+
+def topic_nodes(topic: str, partitions: int) -> Tree:
+    json = b'{"numParts":%d,"broker":"0-m"}' % partitions
+    return {
+        f"/meta/brokers/topics/{topic}/0-m": (b"%d" % partitions, True),
+        f"/meta/brokers/topics-pub/{topic}/0-m": (json, True),
+        f"/meta/brokers/topics-sub/{topic}/0-m": (json, True),
+    }
+
+
+def tree_of(broker: BrokerProcess, config: str = CONFIG) -> Tree:
+    """Exactly what spec 6.4 and C.5 say of this broker; True: ephemeral."""
+    url = broker.url.encode()
+    return {
+        "/meta/brokers/ids/0": (url, False),
+        MASTER: (url, True),
+        "/meta/brokers/ids/0/master_config_checksum": (b"%d" % zlib.crc32(config.encode()), True),
+        **topic_nodes("orders", 4),
+        **topic_nodes("invoices", 2),
+        **topic_nodes("meta-test", 1),
+        **topic_nodes("dynamic-*", 2),
+    }
+
+
+def master_node(session: ZooKeeperSession) -> Node:
+    node = session.read(MASTER)
+    assert node is not None
+    return node
+
+
+@contextlib.contextmanager
+def second_broker(directory: Path, zookeeper: str, config: str = QUICK) -> Iterator["subprocess.Popen[str]"]:
+    """Another broker of id 0 on another directory, which may never get to serve; killed at the end."""
+    command = BrokerProcess(directory, zookeeper, config=config).command()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_broker_is_registered_once_it_serves_and_gone_once_it_stops(
+    broker: BrokerProcess, session: ZooKeeperSession
+) -> None:
+    assert snapshot(session) == tree_of(broker)
+    with WireClient(broker.port) as client:
+        client.put("dynamic-one", 0, b"x")
+        client.put("orders", 0, b"x")
+        client.verb(TransactionVerb.BEGIN, LocalKey("s", 1))
+        client.put("dynamic-two", 1, b"x", LocalKey("s", 1))
+    with_dynamic = tree_of(broker) | topic_nodes("dynamic-one", 2) | topic_nodes("dynamic-two", 2)
+    wait_until(lambda: snapshot(session) == with_dynamic)
+    assert broker.stop() == 0
+    assert snapshot(session, "/") == {}
+    assert session.children("/meta/brokers/ids") == []
+    assert not (broker.data / FILE_NAME).exists()
+
+
+def test_stored_topics_are_registered_after_recovery(broker: BrokerProcess, session: ZooKeeperSession) -> None:
+    with WireClient(broker.port) as client:
+        client.put("dynamic-kept", 0, b"x")
+        client.put("orders", 0, b"x")
+    assert broker.stop() == 0
+    broker.start()
+    assert snapshot(session) == tree_of(broker) | topic_nodes("dynamic-kept", 2)
+
+
+def test_a_topic_that_is_no_longer_configured_can_be_read(
+    zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    with running_broker(tmp_path / "broker", zookeeper.connect) as broker:
+        with WireClient(broker.port) as client:
+            client.put("orders", 2, b"x")
+        assert broker.stop() == 0
+    config = CONFIG.replace("[topics.orders]\npartitions = 4\n", "").replace(
+        "partitions = 2\n", "accept_publish = false\n"
+    )
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker:
+        tree = snapshot(session)
+        assert tree["/meta/brokers/topics-sub/orders/0-m"] == (b'{"numParts":3,"broker":"0-m"}', True)
+        assert "/meta/brokers/topics-pub/orders/0-m" not in tree
+        assert tree["/meta/brokers/topics-sub/invoices/0-m"] == (b'{"numParts":1,"broker":"0-m"}', True)
+        assert "/meta/brokers/topics-pub/invoices/0-m" not in tree
+        with WireClient(broker.port) as client:
+            assert [message.payload for _, message in client.read_all("orders", 2)] == [b"x"]
+
+
+@pytest.mark.parametrize("directory", ["its own", "a copy of the first's"])
+def test_a_second_broker_of_an_id_fails_and_leaves_the_first_alone(
+    directory: str, broker: BrokerProcess, zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    before, tree = master_node(session), snapshot(session)
+    if directory != "its own":
+        shutil.copytree(broker.data, tmp_path / "second")
+        assert (tmp_path / "second" / FILE_NAME).exists()
+    with second_broker(tmp_path / "second", zookeeper.connect) as second:
+        stdout, stderr = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert stdout == ""
+    error = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(error) == 1
+    assert error[0].startswith(f"error: broker id 0 is registered by '{broker.url}' at {MASTER} (session 0x")
+    assert error[0].endswith("stop that broker, or give this one another id")
+    assert stderr.splitlines()[-1] == error[0]
+    assert "Traceback" not in stderr
+    assert (master_node(session), snapshot(session)) == (before, tree)
+
+
+def test_who_waits_for_an_id_can_be_told_to_stop(broker: BrokerProcess, zookeeper: Corner, tmp_path: Path) -> None:
+    with second_broker(tmp_path / "second", zookeeper.connect, PATIENT) as second:
+        assert second.stderr is not None
+        for line in second.stderr:
+            if "waiting up to" in line:
+                break
+        started = time.monotonic()
+        second.terminate()
+        stdout, stderr = second.communicate(timeout=30)
+    assert time.monotonic() - started < 3
+    assert (second.returncode, stdout) == (0, "")
+    assert "Traceback" not in stderr
+
+
+def test_a_lost_session_is_replaced(broker: BrokerProcess, zookeeper: Corner, session: ZooKeeperSession) -> None:
+    with WireClient(broker.port) as client:
+        client.put("dynamic-one", 0, b"x")
+    wait_until(lambda: session.read("/meta/brokers/topics-sub/dynamic-one/0-m") is not None)
+    before, tree = master_node(session), snapshot(session)
+    credentials = SessionFile(broker.data).read()
+    assert credentials is not None
+    assert credentials.session_id == before.session_id
+    assert end_session(zookeeper.connect, credentials)  # as its expiry would
+    wait_until(lambda: snapshot(session) == tree)
+    after = master_node(session)
+    assert after.session_id != before.session_id
+    remembered = SessionFile(broker.data).read()
+    assert remembered is not None
+    assert remembered.session_id == after.session_id
+    with WireClient(broker.port) as client:
+        client.put("dynamic-two", 0, b"x")
+    wait_until(lambda: snapshot(session) == tree | topic_nodes("dynamic-two", 2))
+
+
+def test_a_killed_broker_is_back_at_once(zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=PATIENT) as broker:
+        for _ in range(2):
+            before = master_node(session)
+            broker.kill()
+            started = time.monotonic()
+            broker.start()
+            assert time.monotonic() - started < 3  # and not the thirty seconds of its session
+            assert snapshot(session) == tree_of(broker, PATIENT)
+            assert master_node(session).session_id != before.session_id
+
+
+def test_a_broker_whose_id_was_taken_while_it_was_away_stops(
+    zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    with running_broker(tmp_path / "first", zookeeper.connect, config=QUICK) as first:
+        first.pause()
+        with running_broker(tmp_path / "second", zookeeper.connect, config=QUICK) as second:
+            first.resume()
+            assert first.wait() == 2
+            last = first.log.splitlines()[-1]
+            assert last.startswith(f"error: broker id 0 is registered by '{second.url}' at {MASTER} (session 0x")
+            assert "Traceback" not in first.log
+            assert snapshot(session) == tree_of(second, QUICK)
+
+
+def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
+    with (
+        EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
+        running_broker(tmp_path / "broker", server.connect, config=PATIENT) as broker,
+    ):
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGSTOP)  # so that requests are on their way when it dies
+        with WireClient(broker.port) as client:
+            for number in range(3):  # used while nobody can be told; every one must be told later
+                client.put(f"dynamic-{number}", 0, b"x")
+            time.sleep(0.2)
+            server.kill()
+            wait_until(lambda: "zookeeper did not take it, trying again" in broker.log)
+            client.put("dynamic-3", 0, b"x")
+        server.restart()
+        expected = tree_of(broker, PATIENT)
+        for number in range(4):
+            expected |= topic_nodes(f"dynamic-{number}", 2)
+        with ZooKeeperSession(server.connect) as session:
+            wait_until(lambda: snapshot(session) == expected, timeout_s=20)
+        server.kill()
+        wait_until(lambda: re.search(r"session state=SUSPENDED(?!.*SUSPENDED)", broker.log, re.DOTALL) is not None)
+        time.sleep(0.5)
+        started = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - started < 15
+        assert "Traceback" not in broker.log
