@@ -4,8 +4,14 @@ Two-phase commit with presumed abort: both branches prepare, the decision to com
 coordinator's own journal (that is the commit point), then it is carried out on both sides, the database first,
 so that no consumer sees a message before its row. What a crash leaves in doubt, `Coordinator.recover` finishes.
 
-Read: steps, verdicts, names (pure) -> decision_log -> participants (what a side must be able to do), postgres,
-broker -> finishing (commit for ever) -> transaction -> recovery -> coordinator.
+    with Coordinator.open("/var/lib/shop/decisions", "shop") as coordinator:
+        coordinator.recover([connection], [producer])  # at every start
+        with coordinator.transaction(connection, producer, topics=["orders"]):
+            connection.execute("INSERT INTO orders ...")
+            producer.send("orders", b"...")
+
+Read: steps, verdicts, names, where (pure) -> decision_log -> participants (what a side must be able to do), postgres,
+broker -> flight, finishing (commit for ever) -> transaction -> recovery -> coordinator.
 """
 
 from meta_client.coordinator.coordinator import Coordinator

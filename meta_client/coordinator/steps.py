@@ -37,6 +37,8 @@ NEXT: Final[Mapping[S, frozenset[S]]] = {
     S.ROLLED_BACK: frozenset(),
 }
 
+# Before the outcome is settled: whatever fails now rolls both sides back.
+UNDECIDED_STEPS: Final = frozenset({S.BEGUN, S.PREPARED_BROKER, S.READ_ONLY_BROKER, S.PREPARED_DATABASE})
 # From here on there is no way but forward.
 DECIDED_STEPS: Final = frozenset({S.DECIDED, S.COMMITTED_DATABASE, S.COMMITTED_BROKER, S.FORGOTTEN})
 

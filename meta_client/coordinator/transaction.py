@@ -14,11 +14,11 @@ from typing import Self
 from journal.errors import JournalError
 from journal.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import CoordinatorError, DecisionUnknown
+from meta_client.coordinator.errors import CoordinatorError, DecisionUnknown, PrepareFailed
 from meta_client.coordinator.finishing import commit_until_done
 from meta_client.coordinator.flight import Flight
 from meta_client.coordinator.participants import Participant
-from meta_client.coordinator.steps import DECIDED_STEPS, Step, next_step
+from meta_client.coordinator.steps import UNDECIDED_STEPS, Step, next_step
 from meta_client.coordinator.where import Where
 
 log = logging.getLogger(__name__)
@@ -98,14 +98,8 @@ class Transaction:
             if has_messages:
                 self._database.prepare(self.xid)
                 self._reach(Step.PREPARED_DATABASE)
-            else:
-                # One resource needs no vote and no decision. A connection lost right now leaves its outcome open,
-                # as it does with any COMMIT.
-                self._database.commit_one_phase(self.xid)
-                self._reach(Step.COMMITTED_DATABASE)
         except BaseException:
-            if self._step is not Step.COMMITTED_DATABASE:
-                self._roll_back()
+            self._roll_back()
             raise
         if has_messages:
             self._decide()
@@ -114,7 +108,19 @@ class Transaction:
             commit_until_done(self._broker, self.xid, self._shared.closing)
             self._reach(Step.COMMITTED_BROKER)
             self._forget()
+        else:
+            self._commit_database_alone()
         self._reach(Step.FORGOTTEN)
+
+    def _commit_database_alone(self) -> None:
+        """One resource needs no vote and no decision. A connection lost right now leaves its outcome open, as it
+        does with any COMMIT: then psycopg's error comes out, and no further step."""
+        try:
+            self._database.commit_one_phase(self.xid)
+        except PrepareFailed:
+            self._roll_back()
+            raise
+        self._reach(Step.COMMITTED_DATABASE)
 
     def _decide(self) -> None:
         try:
@@ -154,6 +160,6 @@ class Transaction:
         try:
             self._shared.observer(step, self.xid)
         except Exception:
-            if step not in DECIDED_STEPS:
+            if step in UNDECIDED_STEPS:
                 raise  # rolls back, as any failure of the block would
-            log.exception("observer failed after the decision, the commit goes on xid=%s", self.xid)
+            log.exception("observer failed after the outcome was settled xid=%s step=%s", self.xid, step.value)

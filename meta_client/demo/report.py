@@ -34,7 +34,7 @@ class Report:
         table.show_header = False
         for justify in ("left", "right", "left"):
             table.add_column(justify=justify, overflow="fold")
-        table.add_row("invoices in both", f"{verdict.in_both:,}", "database and broker say the same")
+        table.add_row("invoices in both", f"{verdict.in_both:,}", "database and broker agree")
         table.add_row("invoices in neither", f"{verdict.in_neither:,}", "")
         table.add_row("invoices mixed", _mark(verdict.mixed), "in one only, doubled, or different")
         table.add_row("attempts rolled back", f"{self.performed.rolled_back:,}", "and done again", end_section=True)

@@ -4,6 +4,7 @@ ZooKeeper, PostgreSQL, broker, consumers, producers: real ones, processes of the
 with the thread that starts them, see `launch`.
 """
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +21,13 @@ from meta_client.demo.producers import QUALIFIER
 from meta_client.demo.programs import Broker, Talker
 from meta_client.demo.schema import IN_DOUBT, PROGRESS, TABLES
 from meta_client.demo.talk import StartConsumers, StartProducers, Stop
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.xa import XaCode
 from zk.embedded import EmbeddedZooKeeper
 
 CONSUMERS = 3
 STOP_TIMEOUT_S = 30
+BROKER_TIMEOUT_S = 15
 
 # Small segments and frequent checkpoints, so that a run of a minute crosses several of each; a short session, so
 # that a broker which was killed is registered again soon. Flush is what it is by default: fsync before each answer.
@@ -118,8 +122,15 @@ class Stage:
         return {_name(gid) for (gid,) in self.connection.execute(IN_DOUBT)}
 
     def in_doubt_on_broker(self) -> set[str]:
-        """The transactions that are prepared on the broker, by name. Raises XaError if it can't be asked."""
-        return {xid.gtrid.decode() for xid in self.client.producer(QUALIFIER).tpc_recover()}
+        """The transactions that are prepared on the broker, by name. Raises XaError if it can't be asked in time."""
+        deadline = time.monotonic() + BROKER_TIMEOUT_S
+        while True:
+            try:
+                return {xid.gtrid.decode() for xid in self.client.producer(QUALIFIER).tpc_recover()}
+            except XaError as error:
+                if error.code != XaCode.XAER_RMFAIL or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)  # it has just been restarted: not everybody knows where it is
 
 
 def _name(gid: str) -> str:
