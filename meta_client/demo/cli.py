@@ -14,7 +14,7 @@ from types import FrameType
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from meta_client.cli.main import Failure
 from meta_client.demo.generator import INVOICES, write_orders
@@ -134,20 +134,21 @@ def _terminating() -> Iterator[None]:
 
 @contextmanager
 def _watching(console: Console, invoices: list[Invoice]) -> Iterator[Watching]:
-    """A bar for the invoices and one for the lines; plain lines where there is no terminal."""
+    """What is going on, a bar for the invoices and one for the lines; plain lines where there is no terminal."""
     if not console.is_terminal:
         yield Watching(lambda text: console.print(f"demo: {text}", highlight=False), lambda done, lines: None)
         return
-    columns = [TextColumn("{task.description:<50}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-    with Progress(*columns, console=console, transient=True) as progress:
-        produced = progress.add_task("starting", total=len(invoices))
-        consumed = progress.add_task("lines summed by the consumers", total=sum(len(i.lines) for i in invoices))
+    columns = [TextColumn("{task.description:<50}"), BarColumn(), TextColumn("{task.fields[shown]:>15}")]
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        status = progress.add_task("", total=None, shown="")  # without a total its bar moves to and fro
+        wanted = {"invoices committed": len(invoices), "lines summed": sum(len(one.lines) for one in invoices)}
+        bars = {progress.add_task(name, total=total, shown=""): total for name, total in wanted.items()}
 
-        def moved(done: int, lines: int) -> None:
-            progress.update(produced, completed=done)
-            progress.update(consumed, completed=lines)
+        def moved(*done: int) -> None:
+            for (bar, total), completed in zip(bars.items(), done, strict=True):
+                progress.update(bar, completed=completed, shown=f"{completed:,}/{total:,}")
 
-        yield Watching(lambda text: progress.update(produced, description=text), moved)
+        yield Watching(lambda text: progress.update(status, description=text), moved)
 
 
 def _run(

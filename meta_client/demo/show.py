@@ -1,6 +1,7 @@
 """The run itself: producers and consumers at work, the kills when their time comes, the evidence at the end."""
 
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from meta_client.demo.kills import Kill, appointments
+from meta_client.demo.launch import command
 from meta_client.demo.messages import INVOICES_TOPIC, LINES_TOPIC, decode_invoice, decode_line
 from meta_client.demo.orders import Invoice
 from meta_client.demo.programs import ProgramFailed, metaq
@@ -147,13 +149,13 @@ class _Report(msgspec.Struct):
 
 def audit(stage: Stage) -> Audit:
     """Run `metaq audit --json` on the stopped broker's directory. Raises ProgramFailed if it can't be done."""
-    command = metaq("audit", str(stage.broker.data), "--json")
+    arguments = metaq("audit", str(stage.broker.data), "--json")
     try:
         done = subprocess.run(  # noqa: S603 - our own command line, no shell
-            command, capture_output=True, timeout=AUDIT_TIMEOUT_S, check=False
+            command(arguments, stop_signal=signal.SIGKILL), capture_output=True, timeout=AUDIT_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise ProgramFailed(f"the audit is not done after {AUDIT_TIMEOUT_S:g} s: run {' '.join(command)}") from None
+        raise ProgramFailed(f"the audit is not done after {AUDIT_TIMEOUT_S:g} s") from None
     (stage.directory / "audit.log").write_bytes(done.stderr)
     try:
         report = msgspec.json.decode(done.stdout, type=_Report)
