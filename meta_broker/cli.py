@@ -17,6 +17,8 @@ from zk.embedded import EmbeddedZooKeeper
 
 def _log_to_stderr(level: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if level != "debug":
+        logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # every attempt to connect; membership tells what counts
 
 
 _LOG_LEVEL = click.option(
@@ -27,7 +29,7 @@ _LOG_LEVEL = click.option(
 @click.command()
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
     required=True,
     help="Directory of the journal; made when missing, held by one broker at a time.",
 )

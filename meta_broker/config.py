@@ -75,6 +75,7 @@ class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     root: str = "/meta"
     session_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 15_000  # at the start; a broker that finds no ZooKeeper in that time does not start
     sync_ms: int = 1_000  # a clean stop serves on this long after leaving ZooKeeper, so that clients move away
 
 
@@ -233,6 +234,7 @@ def _check_hosts(section: BrokerSection, is_registered: bool, where: str) -> Non
 
 def _check_zookeeper(section: ZooKeeperSection, where: str) -> None:
     _check_range(f"{where}: zookeeper.session_timeout_ms", section.session_timeout_ms, 1_000, 3_600_000)
+    _check_range(f"{where}: zookeeper.connect_timeout_ms", section.connect_timeout_ms, 100, 3_600_000)
     _check_range(f"{where}: zookeeper.sync_ms", section.sync_ms, 0, 60_000)
     try:
         Paths(section.root)

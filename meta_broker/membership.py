@@ -54,7 +54,13 @@ class Membership:
     def __init__(self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken], None]) -> None:
         section = config.zookeeper_section
         self._events: queue.SimpleQueue[SessionEvent | _TopicUsed | _Stop] = queue.SimpleQueue()
-        self._session = ZooKeeperSession(connect, section.root, section.session_timeout_ms, enqueue=self._events.put)
+        self._session = ZooKeeperSession(
+            connect,
+            section.root,
+            section.session_timeout_ms,
+            connect_timeout_ms=section.connect_timeout_ms,
+            enqueue=self._events.put,
+        )
         self._config = config
         self._connect = connect
         self._on_refused = on_refused

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -163,8 +164,8 @@ def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
-    reason = error.strerror or str(error)
-    return CannotListen(
-        f"cannot listen on {host}:{port}: {reason}: stop what uses that port, or choose another with --port "
-        f"(0: any free one)"
-    )
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        remedy = "stop what uses that port, or choose another with --port (0: any free one)"
+    else:
+        remedy = "set broker.host to a name or address of this machine"
+    return CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}: {remedy}")

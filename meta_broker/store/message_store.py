@@ -5,14 +5,16 @@ fence has passed them, and runs checkpoints. Loop thread only, but for the two f
 """
 
 import asyncio
+import errno
 import logging
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
 from journal.checkpoint import Checkpoint, PartitionMark
-from journal.errors import JournalError
+from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
 from journal.fold import Publication
 from journal.journal import JournalConfig
@@ -35,6 +37,13 @@ class Indexes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.by_name: dict[PartitionName, PartitionIndex] = {}
+
+    def make_directory(self) -> None:
+        """Make room for the files. Raises StorageFailed."""
+        try:
+            self._directory.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StorageFailed(f"{self._directory}: {error.strerror}") from error
 
     def of(self, name: PartitionName) -> PartitionIndex:
         """The partition's index; made on first use."""
@@ -84,21 +93,43 @@ class MessageStore:
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
         *clock_ms* gives the time that records carry.
         """
-        storage = DirectoryStorage.open_for_writing(config.data)
         try:
-            indexes = Indexes(config.data / "index")
-            (config.data / "index").mkdir(exist_ok=True)
-            transactions = JournalTransactionStore.open(
-                storage,
-                Identity(config.broker.cluster, config.broker_id),
-                JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
-                version=version,
-                sink=indexes,
-                on_progress=on_progress,
-                clock_ms=clock_ms,
-            )
-        except BaseException:
-            storage.close()
+            storage = DirectoryStorage.open_for_writing(config.data)
+            try:
+                if not os.access(config.data, os.W_OK | os.X_OK, effective_ids=True):
+                    raise StorageFailed(
+                        f"{config.data}: {os.strerror(errno.EACCES)}"
+                    )  # the next segment would find out
+                return cls._recovered(storage, config, version, on_progress, clock_ms)
+            except BaseException:
+                storage.close()
+                raise
+        except StorageFailed as error:
+            raise StorageFailed(f"{error}: give --data a directory that this user can read and write") from error
+
+    @classmethod
+    def _recovered(
+        cls,
+        storage: DirectoryStorage,
+        config: BrokerConfig,
+        version: str,
+        on_progress: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> "MessageStore":
+        indexes = Indexes(config.data / "index")
+        transactions = JournalTransactionStore.open(
+            storage,
+            Identity(config.broker.cluster, config.broker_id),
+            JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
+            version=version,
+            sink=indexes,
+            on_progress=on_progress,
+            clock_ms=clock_ms,
+        )
+        try:
+            indexes.make_directory()  # only now: a directory that is not ours stays as it was
+        except StorageFailed:
+            transactions.close()
             raise
         return cls(storage, transactions, indexes, config)
 

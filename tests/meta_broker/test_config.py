@@ -83,6 +83,7 @@ ANY_TOPIC = "\n[topics.'*']\n"
         ("[broker]\nadvertised_host = 'a b'", "broker.advertised_host 'a b' is no host name"),
         ("[broker]\nadvertised_host = 'h:8123'", "broker.advertised_host 'h:8123' is no host name"),
         ("[zookeeper]\nsession_timeout_ms = 0", "zookeeper.session_timeout_ms is 0: use a number from 1000"),
+        ("[zookeeper]\nconnect_timeout_ms = 0", "zookeeper.connect_timeout_ms is 0: use a number from 100"),
         ("[zookeeper]\nsync_ms = -1", "zookeeper.sync_ms is -1: use a number from 0"),
         ("[zookeeper]\nroot = '/a/../b'", "zookeeper.root: '..' cannot be a ZooKeeper node"),
         ("", "no topic: add a section [topics.NAME]"),
@@ -179,6 +180,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         [zookeeper]
         root = "/elsewhere"
         session_timeout_ms = 6000
+        connect_timeout_ms = 7000
         sync_ms = 0
         [topics.orders]
         partitions = 8
@@ -209,7 +211,9 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             tell_end_offset=True,
             idle_seconds_max=7.5,
         ),
-        zookeeper_section=ZooKeeperSection(root="/elsewhere", session_timeout_ms=6000, sync_ms=0),
+        zookeeper_section=ZooKeeperSection(
+            root="/elsewhere", session_timeout_ms=6000, connect_timeout_ms=7000, sync_ms=0
+        ),
         topics={
             "orders": TopicConfig(partitions=8, accept_publish=False, accept_subscribe=False),
             "dynamic-*": TopicConfig(),
