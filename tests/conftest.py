@@ -8,7 +8,7 @@ import pytest
 from zk.corner import Corner, corner
 from zk.embedded import EmbeddedZooKeeper
 
-pytest_plugins = ["tests.fixtures.broker"]
+pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres"]
 
 _corner_numbers = itertools.count(1)
 

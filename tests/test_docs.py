@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.broker import BrokerProcess
-from tests.fixtures.postgres import PostgresDatabase
+from tests.fixtures.postgres import Database
 from zk.corner import Corner
 
 ROOT = Path(__file__).parent.parent
@@ -31,14 +31,14 @@ def blocks(document: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda path: path.name)
 def test_every_block_runs(
-    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, postgres: PostgresDatabase
+    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
     environment = os.environ | {
         "METAQ_ZK": zookeeper.connect,
         "METAQ_DATA": str(broker.data),
-        "DATABASE_URL": postgres.conninfo,
+        "DATABASE_URL": database.dsn,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     for language, text in blocks(document):

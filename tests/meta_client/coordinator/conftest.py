@@ -13,10 +13,8 @@ from meta_client.coordinator import Coordinator, Step
 from meta_client.demo.reader import read_topic
 from meta_client.producer import Producer
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
-from tests.fixtures.postgres import Connection, Database, database, postgres_server
+from tests.fixtures.postgres import Connection, Database
 from zk.corner import Corner
-
-__all__ = ["World", "database", "postgres_server", "world"]
 
 # A broker that was killed registers again once its old session is gone; these tests kill many.
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
