@@ -1,0 +1,139 @@
+"""What of a query's filters the reader applies itself, exactly as Spark would, so that Spark need not. Pure.
+
+Only comparisons of a plain column with a constant of its own type; everything else goes back to Spark. A null never
+satisfies a comparison. Filters on LSN also tell which segments cannot hold a match.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.types import DataType, LongType, StringType, TimestampType
+
+from spark_jobs.directory import Piece
+from spark_jobs.schemas import RECORD_SCHEMA, RecordRow
+
+Test = Callable[[Any], bool]  # of a column's value that is not null
+_COLUMNS: Final = {name: (index, RECORD_SCHEMA[name].dataType) for index, name in enumerate(RecordRow._fields)}
+_PYTHON_TYPES: Final[dict[type[DataType], type]] = {LongType: int, StringType: str, TimestampType: datetime}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class RowFilter:
+    """The conjunction of the filters that `take` accepted. Pickled with the reader."""
+
+    def __init__(self) -> None:
+        self._taken: list[Filter] = []
+
+    def take(self, pushed: Filter) -> bool:
+        """Accept *pushed* if this class can apply it exactly; False leaves it to Spark."""
+        if compile_test(pushed) is None:
+            return False
+        self._taken.append(pushed)
+        return True
+
+    def compiled(self) -> Callable[[RecordRow], bool]:
+        """A predicate over rows."""
+        tests = [test for pushed in self._taken if (test := compile_test(pushed)) is not None]
+
+        def matches(row: RecordRow) -> bool:
+            return all(test(row) for test in tests)
+
+        return matches
+
+    def may_match(self, piece: Piece) -> bool:
+        """Whether any row of *piece* can satisfy the filters on LSN: every row there starts in [base, end)."""
+        return all(_may_match(pushed, piece) for pushed in self._taken)
+
+
+def _may_match(pushed: Filter, piece: Piece) -> bool:
+    attribute, value = getattr(pushed, "attribute", None), getattr(pushed, "value", None)
+    if attribute not in (("lsn",), ("end",)) or value is None:
+        return True
+    first = piece.base if attribute == ("lsn",) else piece.base + 1  # the least and the
+    beyond = piece.end if attribute == ("lsn",) else piece.end + 1  # first impossible value
+    match pushed:
+        case EqualTo():
+            return bool(first <= value < beyond)
+        case In():
+            return any(one is not None and first <= one < beyond for one in value)
+        case LessThan():
+            return bool(first < value)
+        case LessThanOrEqual():
+            return bool(first <= value)
+        case GreaterThan():
+            return bool(value < beyond - 1)
+        case GreaterThanOrEqual():
+            return bool(value < beyond)
+    return True
+
+
+def compile_test(pushed: Filter) -> Callable[[RecordRow], bool] | None:
+    """A predicate that says of a row what *pushed* does, or None."""
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+    if len(attribute) != 1 or attribute[0] not in _COLUMNS:
+        return None
+    index, data_type = _COLUMNS[attribute[0]]
+    column: Callable[[RecordRow], Any] = itemgetter(index)
+    match pushed:
+        case IsNull():
+            return lambda row: column(row) is None
+        case IsNotNull():
+            return lambda row: column(row) is not None
+    if (test := _value_test(pushed, data_type)) is None:
+        return None
+
+    def holds(row: RecordRow) -> bool:
+        value = column(row)
+        return value is not None and test(value)
+
+    return holds
+
+
+def _value_test(pushed: Filter, data_type: DataType) -> Test | None:
+    if isinstance(pushed, In):
+        wanted = [_constant(value, data_type) for value in pushed.value if value is not None]
+        return None if None in wanted else frozenset(wanted).__contains__
+    constant = _constant(getattr(pushed, "value", None), data_type)
+    if constant is None:
+        return None
+    match pushed:
+        case EqualTo():
+            return lambda value: bool(value == constant)
+        case StringStartsWith():
+            return lambda value: bool(value.startswith(constant))
+        # Spark orders strings as UTF-8 bytes, Python as code points: the same order.
+        case LessThan():
+            return lambda value: bool(value < constant)
+        case LessThanOrEqual():
+            return lambda value: bool(value <= constant)
+        case GreaterThan():
+            return lambda value: bool(value > constant)
+        case GreaterThanOrEqual():
+            return lambda value: bool(value >= constant)
+    return None
+
+
+def _constant(value: Any, data_type: DataType) -> Any:
+    """*value* as a row holds it, or None if it is not of the column's own type."""
+    expected = _PYTHON_TYPES.get(type(data_type))
+    if expected is None or type(value) is not expected:
+        return None
+    if isinstance(value, datetime):
+        # Without a zone it is a TIMESTAMP_NTZ, which Spark would have to interpret.
+        return None if value.tzinfo is None else (value - _EPOCH) // _MICROSECOND
+    return value

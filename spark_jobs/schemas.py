@@ -1,0 +1,182 @@
+"""What a journal record is as a row. One definition; Spark's and Arrow's schemas are derived from it.
+
+One row a record, in LSN order within a segment. A stretch of bytes that does not read back is a row too, of kind
+BAD: it says where and why, and nothing is skipped silently. Columns that a kind does not have are null.
+"""
+
+from types import NoneType
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+BAD: Final = "BAD"  # the one kind that is no journal.frame.Kind
+
+Long = Annotated[int, LongType()]
+MaybeLong = Annotated[int | None, LongType()]
+Text = Annotated[str, StringType()]
+MaybeText = Annotated[str | None, StringType()]
+MaybeFlag = Annotated[bool | None, BooleanType()]
+MaybeTime = Annotated[int | None, TimestampType()]  # microseconds since 1970, as Arrow keeps it
+
+
+class TakeRow(NamedTuple):
+    """Offsets [base, base + bytes) of a partition that a COMMIT takes."""
+
+    topic: Text
+    partition: Long
+    base: Long
+    bytes: Long
+    messages: Long
+
+
+def spark_schema(row: Any) -> StructType:
+    """The Spark schema of a NamedTuple whose fields are annotated as above. A type with None is nullable."""
+    hints = get_type_hints(row, include_extras=True)
+    return StructType([StructField(name, *_spark_type(hints[name])) for name in row._fields])
+
+
+def _spark_type(hint: Any) -> tuple[DataType, bool]:
+    python_type, data_type = get_args(hint)
+    return data_type, NoneType in get_args(python_type)
+
+
+TAKES: Final = ArrayType(spark_schema(TakeRow), containsNull=False)
+MaybeTakes = Annotated[tuple[TakeRow, ...] | None, TAKES]
+
+
+class RecordRow(NamedTuple):
+    """One record, or one BAD stretch [lsn, end). The defaults are what a kind without the column has."""
+
+    segment: Long  # base LSN of the segment file
+    lsn: Long  # of its first byte
+    end: Long  # LSN after its last byte
+    kind: Text  # a name of journal.frame.Kind, or BAD
+    epoch: MaybeLong = None
+    incarnation: MaybeLong = None
+    durable_lsn: MaybeLong = None  # the journal was known durable below it when this was written
+    time_ms: MaybeLong = None
+    time: MaybeTime = None  # the same, as a timestamp
+    key: MaybeText = None  # transaction key as on the wire; TX_PUT, PREPARE, COMMIT, ROLLBACK
+    branch_lsn: MaybeLong = None  # LSN of the branch's first record, that record's own included
+    topic: MaybeText = None  # PUT, TX_PUT; a COMMIT's are in `takes`
+    partition: MaybeLong = None
+    base_offset: MaybeLong = None  # PUT: where in the partition its first frame stands
+    messages: MaybeLong = None  # of the body, or promised by a PREPARE
+    bytes: MaybeLong = None  # bytes of the body, or promised by a PREPARE
+    body_lsn: MaybeLong = None  # PUT, TX_PUT: where the message frames begin
+    takes: MaybeTakes = None  # COMMIT
+    one_phase: MaybeFlag = None  # COMMIT
+    reason: MaybeText = None  # of a ROLLBACK, or why BAD is bad
+    checkpoint: MaybeLong = None  # CHECKPOINT: number of the file
+    checkpoint_lsn: MaybeLong = None  # CHECKPOINT: what the file covers
+    version: MaybeText = None  # EPOCH: the metaq that wrote from here on
+    frames: MaybeLong = None  # message frames found whole in the body; only with option frames=true
+    frames_error: MaybeText = None  # what is wrong with the first that is not
+
+
+class StretchRow(NamedTuple):
+    """From the first to the last byte of a segment that does not read back: [lsn, end)."""
+
+    lsn: Long
+    end: Long
+
+
+class FindingRow(NamedTuple):
+    """What a check found; see findings.py."""
+
+    problem: Text
+    since: Long
+    lsn: Long
+    subject: Text
+    detail: Text
+
+
+class StartRow(NamedTuple):
+    """Where the log of a partition begins."""
+
+    topic: Text
+    partition: Long
+    start: Long
+
+
+class CheckpointRow(NamedTuple):
+    """One checkpoint file."""
+
+    number: Long
+    at: Long  # the LSN it was taken at
+    epoch: Long
+    incarnation: Long
+
+
+class PartitionRow(NamedTuple):
+    """What one checkpoint says of one partition: offsets [start, end)."""
+
+    number: Long
+    at: Long
+    topic: Text
+    partition: Long
+    start: Long
+    end: Long
+
+
+class BranchRow(NamedTuple):
+    """What one checkpoint says of one live branch."""
+
+    number: Long
+    at: Long
+    branch_lsn: Long
+    key: Text
+    state: Text
+    runs: Long
+    messages: Long
+    bytes: Long
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """The Arrow type in which Spark expects *data_type* from a data source."""
+    match data_type:
+        case LongType():
+            return pa.int64()
+        case StringType():
+            return pa.string()
+        case BooleanType():
+            return pa.bool_()
+        case TimestampType():
+            return pa.timestamp("us", tz="UTC")
+        case ArrayType(elementType=element, containsNull=nullable):
+            return pa.list_(pa.field("element", arrow_type(element), nullable=nullable))
+        case StructType(fields=fields):
+            return pa.struct([_arrow_field(field) for field in fields])
+    raise TypeError(f"no Arrow type is defined for {data_type}")
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    return pa.field(field.name, arrow_type(field.dataType), nullable=field.nullable)
+
+
+def arrow_schema(row: Any) -> pa.Schema:
+    """The Arrow schema that goes with `spark_schema(row)`."""
+    return pa.schema([_arrow_field(field) for field in spark_schema(row).fields])
+
+
+RECORD_SCHEMA: Final = spark_schema(RecordRow)
+RECORD_ARROW: Final = arrow_schema(RecordRow)
+
+
+def arrow_table(row: Any, rows: list[Any]) -> pa.Table:
+    """*rows* of the NamedTuple *row* as an Arrow table: what `createDataFrame` takes without pandas."""
+    schema = arrow_schema(row)
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.Table.from_arrays(
+        [pa.array(list(column), type=field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

@@ -1,0 +1,86 @@
+"""The records of one segment in LSN order, and the stretches between them that do not read back.
+
+The journal's verdict, segment by segment. In a segment that another one follows everything was fsynced: what does
+not read back is rot. In the last one it is rot below the durable LSN of any later valid record; anything else is
+the tail that a crash tore, or that a live broker is writing, and the journal ends there.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+
+from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, unpack
+from journal.scan import SEARCH_CHUNK_BYTES, Entry
+from journal.segments import SEGMENT_HEADER_BYTES
+from spark_jobs.directory import Stretch
+
+# The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.
+CHUNK_BYTES_MIN = 4096
+
+
+class Walk:
+    """Iterates once over the records and bad stretches of *view*, a segment that begins at LSN *base*.
+
+    PAD records are among them. *next_data*: the first position from the given one on that may hold anything but
+    zeros. The bytes may grow meanwhile (a live broker appends); they never change once fsynced.
+    """
+
+    def __init__(self, view: memoryview, next_data: Callable[[int], int], base: int, *, is_last: bool) -> None:
+        self._view = view
+        self._next_data = next_data
+        self._base = base
+        self._is_last = is_last
+        self._life = (0, 0)  # epoch and incarnation of the last good record: they never fall
+        self._durable = 0  # the highest durable LSN that any valid record was seen to name
+
+    def __iter__(self) -> Iterator[Entry | Stretch]:
+        view, base, size = self._view, self._base, len(self._view)
+        position = SEGMENT_HEADER_BYTES
+        while position + HEADER_BYTES <= size:
+            found = self._judge(position)
+            if isinstance(found, Header):
+                self._life = (found.epoch, found.incarnation)
+                self._durable = max(self._durable, found.durable)
+                yield Entry(found, view, position)
+                position += found.bytes_total
+                continue
+            resume = self._resume(position)
+            if self._is_last and self._durable <= base + position:
+                return
+            if isinstance(self._judge(position), Header):
+                continue  # it was being written when it was judged, and is whole now
+            end = size if resume is None else resume
+            yield Stretch(base + position, base + end, found.reason)
+            position = end
+
+    def _judge(self, position: int) -> Header | Bad:
+        header = unpack(self._view, position, self._base + position)
+        if isinstance(header, Header) and (header.epoch, header.incarnation) < self._life:
+            return Bad(f"incarnation {header.incarnation} after {self._life[1]}")
+        return header
+
+    def _resume(self, bad: int) -> int | None:
+        """The position of the first valid record beyond *bad*; looks on until one proves *bad* was durable."""
+        first: int | None = None
+        for position in self._candidates(bad + ALIGNMENT):
+            header = self._judge(position)
+            if isinstance(header, Header):
+                first = position if first is None else first
+                self._durable = max(self._durable, header.durable)
+                if not self._is_last or self._durable > self._base + bad:
+                    break
+        return first
+
+    def _candidates(self, position: int) -> Iterator[int]:
+        """Positions whose bytes name their own LSN where a header does: the words that are worth judging."""
+        view, size = self._view, len(self._view)
+        chunk_bytes = CHUNK_BYTES_MIN
+        while position < size and (position := max(position, self._next_data(position) & -ALIGNMENT)) < size:
+            chunk = bytes(view[position : position + chunk_bytes + HEADER_BYTES])
+            if chunk.count(0) != len(chunk):
+                words = array("Q", chunk[LSN_FIELD : LSN_FIELD + (len(chunk) - LSN_FIELD) // ALIGNMENT * ALIGNMENT])
+                for index, word in enumerate(words):
+                    at = position + index * ALIGNMENT
+                    if word == self._base + at:
+                        yield at
+            position += chunk_bytes
+            chunk_bytes = min(2 * chunk_bytes, SEARCH_CHUNK_BYTES)

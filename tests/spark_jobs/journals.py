@@ -1,0 +1,164 @@
+"""Real journals for the audit to read: honest ones by the transaction store, lying ones written record by record."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from journal.frame import Header, Lsn, Offset
+from journal.group_commit import SYNC
+from journal.journal import Journal, JournalConfig
+from journal.records import NO_BRANCH, Commit, Epoch, PartitionName, Prepare, Put, Record, Take, TxPut
+from journal.scan import Entry, Scanner
+from journal.segments import Identity, Segments, segment_name
+from journal.storage import DirectoryStorage
+from journal.transaction_store import JournalTransactionStore, Transaction
+from journal.xid import XaKey, Xid
+from meta_client.protocol.messages import encode_frame
+
+IDENTITY = Identity("test", 3)
+SEGMENT_BYTES = 16 * 1024
+ORDERS = PartitionName("orders", 0)
+REFUNDS = PartitionName("refunds", 1)
+LATE = PartitionName("late", 2)
+T0 = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+
+
+def key(name: str) -> XaKey:
+    return XaKey(Xid.of(name, "b"), "test")
+
+
+def body(count: int, data: bytes = b"x" * 80) -> bytes:
+    """*count* message frames; 100 bytes each, unless *data* is given."""
+    return b"".join(encode_frame(number, 0, data) for number in range(count))
+
+
+class Pen:
+    """Writes any record, true or not, into a journal of its own."""
+
+    def __init__(self, path: Path, segment_bytes: int = SEGMENT_BYTES, incarnation: int = 1) -> None:
+        self._storage = DirectoryStorage.open_for_writing(path)
+        segments = Segments.open(self._storage, IDENTITY, segment_bytes, writable=True)
+        self.journal = Journal.start(segments, Lsn(0), epoch=1, incarnation=incarnation, flush=SYNC)
+        self.clock_ms = T0
+        self.write(Epoch(1, incarnation, "test"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.journal.close()
+        self._storage.close()
+
+    def write(self, record: Record, frames: bytes = b"") -> Header:
+        self.clock_ms += 1000
+        header = self.journal.append(record, self.clock_ms, [frames], len(frames))
+        self.journal.wait_flushed(header.end)
+        return header
+
+    def put(self, name: PartitionName, base: int, count: int) -> Header:
+        return self.write(Put(name, Offset(base), count), body(count))
+
+    def tx_put(self, branch: str, branch_lsn: int, name: PartitionName, count: int) -> Lsn:
+        """Returns the branch's LSN: its own, if *branch_lsn* says that it is the first."""
+        header = self.write(TxPut(key(branch), Lsn(branch_lsn), name, count), body(count))
+        return header.lsn if branch_lsn == NO_BRANCH else Lsn(branch_lsn)
+
+    def prepare(self, branch: str, branch_lsn: Lsn, count: int) -> Header:
+        return self.write(Prepare(key(branch), branch_lsn, count, count * 100))
+
+    def commit(self, branch: str, branch_lsn: Lsn, *takes: tuple[PartitionName, int, int]) -> Header:
+        """*takes*: partition, base offset, messages."""
+        taken = tuple(Take(name, Offset(base), count * 100, count) for name, base, count in takes)
+        return self.write(Commit(key(branch), branch_lsn, False, taken))
+
+
+@contextmanager
+def store_in(path: Path) -> Iterator[JournalTransactionStore]:
+    """An open store: a live broker's, as far as a reader of its directory can tell."""
+    storage = DirectoryStorage.open_for_writing(path)
+    try:
+        store = JournalTransactionStore.open(
+            storage, IDENTITY, JournalConfig(segment_bytes=SEGMENT_BYTES), version="test"
+        )
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        storage.close()
+
+
+def put(store: JournalTransactionStore, name: PartitionName, count: int) -> None:
+    frames = body(count)
+    store.put(name, [frames], len(frames), count)
+
+
+def transaction(store: JournalTransactionStore, name: str, *puts: tuple[PartitionName, int]) -> Transaction:
+    begun = store.begin(key(name))
+    for partition, count in puts:
+        frames = body(count)
+        store.transactional_put(begun, partition, [frames], len(frames), count)
+    return begun
+
+
+def checkpoint(store: JournalTransactionStore) -> None:
+    taken = store.snapshot()
+    store.note_checkpoint(store.write_checkpoint(taken, {}), taken)
+
+
+def write_honest_journal(path: Path) -> None:
+    """Three segments and more, two lives, three checkpoints; every way a branch can end, and two that have not.
+
+    Live at the checkpoint of the first life: `active` and `doubtful`; at its end: those two.
+    """
+    with store_in(path) as store:
+        for _ in range(20):
+            put(store, ORDERS, 5)
+        store.commit(transaction(store, "one-phase", (ORDERS, 2)), one_phase=True)
+        committed = transaction(store, "two-phase", (ORDERS, 1), (REFUNDS, 2), (ORDERS, 3))
+        store.prepare(committed)
+        transaction(store, "active", (REFUNDS, 1))
+        store.prepare(transaction(store, "doubtful", (ORDERS, 4), (REFUNDS, 5)))
+        checkpoint(store)
+        store.commit(committed, one_phase=False)
+        store.rollback(transaction(store, "undone", (ORDERS, 7)))
+        for _ in range(20):
+            put(store, REFUNDS, 5)
+        checkpoint(store)
+    with store_in(path) as store:  # rolls `active` back, keeps `doubtful`
+        store.prepare(transaction(store, "second-doubt", (REFUNDS, 1)))
+        transaction(store, "young", (ORDERS, 1))
+        for _ in range(20):
+            put(store, ORDERS, 5)
+        checkpoint(store)
+        put(store, ORDERS, 1)
+
+
+def segment_bases(path: Path) -> list[int]:
+    return sorted(int(file.stem) for file in path.glob("*.journal"))
+
+
+def flip(path: Path, lsn: int, bits: int = 0x10) -> None:
+    """Flip bits of the byte at *lsn*, as a rotting disk would."""
+    base = max(base for base in segment_bases(path) if base <= lsn)
+    with (path / segment_name(base)).open("r+b") as file:
+        file.seek(lsn - base)
+        old = file.read(1)[0]
+        file.seek(lsn - base)
+        file.write(bytes([old ^ bits]))
+
+
+def edit_checkpoint(path: Path, source: int, target: int, edit: Callable[[Checkpoint], Checkpoint]) -> None:
+    """Write file checkpoint.<target> with what *edit* makes of checkpoint.<source>, its checksum right."""
+    said = decode_checkpoint((path / f"checkpoint.{source}").read_bytes())
+    assert isinstance(said, Checkpoint)
+    (path / f"checkpoint.{target}").write_bytes(encode_checkpoint(edit(said)))
+
+
+def records_of(path: Path) -> list[Entry]:
+    """Every record by the journal's own scan, PAD left out. The views stay mapped until they are dropped."""
+    segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
+    return list(Scanner(segments, segments.start))

@@ -1,0 +1,136 @@
+"""A record's row, whatever its numbers say, and the frames of its body."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from journal.errors import InvalidRecord
+from journal.frame import HEADER_BYTES, Header, Kind, Lsn, Offset
+from journal.records import (
+    CheckpointMark,
+    Commit,
+    PartitionName,
+    Prepare,
+    Put,
+    Record,
+    Rollback,
+    RollbackReason,
+    Take,
+    TxPut,
+    encode,
+)
+from journal.scan import Entry
+from meta_client.protocol.messages import FLAG_ATTRIBUTE, encode_body, encode_frame
+from spark_jobs.directory import LSN_MAX
+from spark_jobs.rows import TIME_MS_MAX, check_numbers, count_frames, record_row
+from spark_jobs.schemas import RecordRow, TakeRow
+from tests.spark_jobs.journals import ORDERS, body, key
+
+
+def entry(record: Record, frames: bytes = b"", *, time_ms: int = 5, lsn: int = 128) -> Entry:
+    kind, meta = encode(record)
+    header = Header(kind, 0, len(meta), len(frames), 0, 1, 2, Lsn(lsn), Lsn(64), time_ms)
+    return Entry(header, memoryview(bytes(HEADER_BYTES) + meta + frames), 0)
+
+
+def row(record: Record, frames: bytes = b"", *, with_frames: bool = False, time_ms: int = 5) -> RecordRow:
+    return record_row(0, entry(record, frames, time_ms=time_ms), with_frames=with_frames)
+
+
+def test_a_put() -> None:
+    found = row(Put(ORDERS, Offset(700), 3), body(3), with_frames=True)
+    meta_bytes = 16 + len("orders")
+    assert found == RecordRow(
+        segment=0,
+        lsn=128,
+        end=(128 + HEADER_BYTES + meta_bytes + 300 + 7) // 8 * 8,
+        kind="PUT",
+        epoch=1,
+        incarnation=2,
+        durable_lsn=64,
+        time_ms=5,
+        time=5000,
+        topic="orders",
+        partition=0,
+        base_offset=700,
+        messages=3,
+        bytes=300,
+        body_lsn=128 + HEADER_BYTES + meta_bytes,
+        frames=3,
+    )
+
+
+def test_the_first_record_of_a_branch_names_itself() -> None:
+    assert row(TxPut(key("a"), Lsn(0), ORDERS, 1)).branch_lsn == 128
+    assert row(TxPut(key("a"), Lsn(64), ORDERS, 1)).branch_lsn == 64
+
+
+def test_the_columns_of_the_other_kinds() -> None:
+    takes = (Take(ORDERS, Offset(100), 200, 2), Take(PartitionName("a", 1), Offset(0), 100, 1))
+    found = row(Commit(key("a"), Lsn(64), True, takes))
+    assert (found.key, found.branch_lsn, found.one_phase) == (str(key("a")), 64, True)
+    assert found.takes == (TakeRow("orders", 0, 100, 200, 2), TakeRow("a", 1, 0, 100, 1))
+    assert row(Rollback(key("a"), Lsn(64), RollbackReason.TIMED_OUT)).reason == "TIMED_OUT"
+    promised = row(Prepare(key("a"), Lsn(64), 3, 300))
+    assert (promised.messages, promised.bytes) == (3, 300)
+    mark = row(CheckpointMark(7, Lsn(100)))
+    assert (mark.checkpoint, mark.checkpoint_lsn) == (7, 100)
+
+
+def test_a_kind_this_version_does_not_read_is_bad_and_says_so() -> None:
+    raw = entry(Put(ORDERS, Offset(0), 1))
+    found = record_row(0, raw._replace(header=raw.header._replace(kind=Kind.CARRY)), with_frames=False)
+    assert found.kind == "BAD"
+    assert "a record of kind CARRY, which this version of metaq does not read" in (found.reason or "")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Put(ORDERS, Offset(LSN_MAX - 299), 3),
+        TxPut(key("a"), Lsn(LSN_MAX + 1), ORDERS, 1),
+        Prepare(key("a"), Lsn(64), LSN_MAX + 1, 1),
+        Prepare(key("a"), Lsn(64), 1, LSN_MAX + 1),
+        Commit(key("a"), Lsn(64), False, (Take(ORDERS, Offset(LSN_MAX), 1, 1),)),
+        Rollback(key("a"), Lsn(LSN_MAX + 1), RollbackReason.ASKED),
+        CheckpointMark(LSN_MAX + 1, Lsn(0)),
+    ],
+)
+def test_a_number_that_no_column_holds_makes_the_record_bad(record: Record) -> None:
+    written = entry(record, body(3) if isinstance(record, Put) else b"")
+    with pytest.raises(InvalidRecord, match="a number beyond 2"):
+        check_numbers(written.header, record)
+    assert record_row(0, written, with_frames=True).kind == "BAD"
+
+
+def test_a_time_that_no_calendar_holds_makes_the_record_bad() -> None:
+    assert row(Put(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX).kind == "PUT"
+    assert row(Put(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX + 1).kind == "BAD"
+
+
+def test_frames_are_counted_attributes_not_judged() -> None:
+    flag, data = encode_body(b"hello", "attr")
+    bad_attribute = struct.pack(">i", 99) + b"x"
+    frames = [
+        encode_frame(1, flag, data),
+        encode_frame(-5, FLAG_ATTRIBUTE, bad_attribute),
+        encode_frame(2, 0, b""),
+    ]
+    assert count_frames(memoryview(b"".join(frames))) == (3, None)
+
+
+def test_what_is_no_frame_is_named_with_its_place() -> None:
+    good = body(2)
+    assert count_frames(memoryview(good[:-1])) == (1, "99 bytes after the last whole frame, at byte 100 of the body")
+    negative = good[:100] + b"\xff" + good[101:]
+    frames, error = count_frames(memoryview(negative))
+    assert (frames, error is not None and error.startswith("frame 2, at byte 100 of the body: ")) == (1, True)
+
+
+@given(raw=st.binary(max_size=200))
+def test_any_body_is_counted(raw: bytes) -> None:
+    frames, error = count_frames(memoryview(raw))
+    assert error is not None or frames * 20 <= len(raw)
+    assert error is None or error.isprintable()
