@@ -1,0 +1,64 @@
+"""Is every offset of every partition taken exactly once? Pure.
+
+A PUT takes the offsets of its body, a COMMIT those of its takes. Within a partition they must follow one another in
+LSN order without gap and without overlap: a gap is a lost message, an overlap a doubled one.
+"""
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from journal.frame import Kind
+from spark_jobs.findings import finding, findings, partition_name, text
+
+
+def offset_ranges(records: DataFrame) -> DataFrame:
+    """Every range of offsets taken: topic, partition, start, end (exclusive), messages, lsn of the record."""
+    puts = records.where(F.col("kind") == Kind.PUT.name).select(
+        "topic",
+        "partition",
+        F.col("base_offset").alias("start"),
+        (F.col("base_offset") + F.col("bytes")).alias("end"),
+        "messages",
+        "lsn",
+    )
+    takes = (
+        records.where(F.col("kind") == Kind.COMMIT.name)
+        .select("lsn", F.explode("takes").alias("take"))
+        .select(
+            "take.topic",
+            "take.partition",
+            F.col("take.base").alias("start"),
+            (F.col("take.base") + F.col("take.bytes")).alias("end"),
+            "take.messages",
+            "lsn",
+        )
+    )
+    return puts.unionAll(takes)
+
+
+def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | None) -> DataFrame:
+    """Gaps and overlaps of *ranges*, as `offset_ranges` gives them.
+
+    *starts* (topic, partition, start): where a partition's log begins. *default_start*: where all others begin;
+    None: unknown, the first range is taken at its word. Ranges below a start are what retention has yet to delete.
+    """
+    earlier = (
+        Window.partitionBy("topic", "partition")
+        .orderBy("lsn", "start")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
+    )
+    placed = (
+        ranges.withColumn("before", F.max("end").over(earlier))
+        .withColumn("before_lsn", F.max("lsn").over(earlier))
+        .join(starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left")
+    )
+    start, lsn, before = F.col("start"), F.col("lsn"), F.col("before")
+    expected = F.coalesce(before, F.col("log_start"), F.lit(default_start).cast("long"))
+    lost = text("offsets [%s, %s) are lost: no record holds them", expected, start)
+    doubled = text("offsets [%s, %s) are doubled: an earlier record took them", start, F.least(before, F.col("end")))
+    since = F.coalesce(F.col("before_lsn"), F.lit(0))
+    return findings(
+        placed,
+        (start > expected, finding("gap", since, lsn, partition_name(), lost)),
+        (start < before, finding("overlap", lsn, lsn, partition_name(), doubled)),
+    )

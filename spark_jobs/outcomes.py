@@ -1,0 +1,162 @@
+"""Does every branch end at most once, and publish exactly what was put in it? Pure.
+
+A branch is known by the LSN of its first record: an identifier may come again, that LSN never.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from journal.frame import Kind
+from spark_jobs.findings import finding, findings, partition_name, text
+
+XA_KEYS: Final = "XID:%"  # a local transaction commits either way without a PREPARE
+# Takes come from disk: their sums must not overflow, whatever they say.
+_SUM: Final = "decimal(38,0)"
+
+
+def branches(records: DataFrame) -> DataFrame:
+    """One row a branch: what its records add up to, and the LSNs of its turning points (null: never)."""
+    kind, lsn = F.col("kind"), F.col("lsn")
+    is_put, is_prepare = kind == Kind.TX_PUT.name, kind == Kind.PREPARE.name
+    is_commit, is_rollback = kind == Kind.COMMIT.name, kind == Kind.ROLLBACK.name
+    is_outcome = is_commit | is_rollback
+    return (
+        records.where(F.col("branch_lsn").isNotNull())
+        .groupBy("branch_lsn")
+        .agg(
+            F.min("key").alias("key"),
+            F.max("key").alias("other_key"),
+            F.max("lsn").alias("last_lsn"),
+            F.count_if(is_put & (lsn == F.col("branch_lsn"))).alias("beginnings"),
+            F.max(F.when(is_put, lsn)).alias("last_put_lsn"),
+            _total(is_put, "messages").alias("messages"),
+            _total(is_put, "bytes").alias("bytes"),
+            F.count_if(is_prepare).alias("prepares"),
+            F.min(F.when(is_prepare, lsn)).alias("prepared_lsn"),
+            F.max(F.when(is_prepare, F.col("messages"))).alias("promised_messages"),
+            F.max(F.when(is_prepare, F.col("bytes"))).alias("promised_bytes"),
+            F.count_if(is_commit).alias("commits"),
+            F.count_if(is_rollback).alias("rollbacks"),
+            F.count_if(is_commit & ~F.col("one_phase")).alias("two_phase_commits"),
+            F.min(F.when(is_outcome, lsn)).alias("decided_lsn"),
+            F.max(F.when(~is_outcome, lsn)).alias("last_undecided_lsn"),
+        )
+    )
+
+
+def _total(condition: Column, column: str) -> Column:
+    return F.coalesce(F.sum(F.when(condition, F.col(column)).cast(_SUM)), F.lit(0).cast(_SUM))
+
+
+def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
+    """What is wrong with the lives of branches. *first_lsn*: of the journal as it is kept; what a branch put
+    below it, retention may have deleted."""
+    branch, last = F.col("branch_lsn"), F.col("last_lsn")
+    decisions = F.col("commits") + F.col("rollbacks")
+    prepared, decided = F.col("prepared_lsn"), F.col("decided_lsn")
+    last_put, last_undecided = F.col("last_put_lsn"), F.col("last_undecided_lsn")
+    promise_differs = (F.col("promised_messages").cast(_SUM) != F.col("messages")) | (
+        F.col("promised_bytes").cast(_SUM) != F.col("bytes")
+    )
+    is_whole = branch >= first_lsn
+    has_begun = F.col("beginnings") > 0
+
+    def about(problem: str, since: Column, until: Column, detail: str, *columns: Column) -> Column:
+        subject = text("%s, begun at LSN %s", F.col("key"), branch)
+        return finding(problem, since, until, subject, text(detail, *columns))
+
+    return findings(
+        by_branch,
+        (
+            decisions > 1,
+            about(
+                "decided twice",
+                *(last, last),
+                "is decided %s times: %s COMMIT and %s ROLLBACK, the last at LSN %s",
+                *(decisions, F.col("commits"), F.col("rollbacks"), last),
+            ),
+        ),
+        (
+            is_whole & ~has_begun,
+            about("never begun", branch, last, "has no first record, but a last one at LSN %s", last),
+        ),
+        (
+            last_put > prepared,
+            about(
+                "put after PREPARE",
+                *(last_put, last_put),
+                "is put into at LSN %s, after its PREPARE at LSN %s",
+                *(last_put, prepared),
+            ),
+        ),
+        (
+            last_undecided > decided,
+            about(
+                "alive after its outcome",
+                *(last_undecided, last_undecided),
+                "goes on at LSN %s, after its outcome at LSN %s",
+                *(last_undecided, decided),
+            ),
+        ),
+        (F.col("prepares") > 1, about("prepared twice", last, last, "is prepared %s times", F.col("prepares"))),
+        (
+            is_whole & has_begun & (last_put < prepared) & promise_differs,
+            about(
+                "broken promise",
+                *(branch, prepared),
+                "promises %s messages in %s bytes, but holds %s in %s",
+                *(F.col("promised_messages"), F.col("promised_bytes"), F.col("messages"), F.col("bytes")),
+            ),
+        ),
+        (
+            is_whole & F.col("key").like(XA_KEYS) & (F.col("two_phase_commits") > 0) & prepared.isNull(),
+            about("never prepared", branch, decided, "commits in two phases at LSN %s without a PREPARE", decided),
+        ),
+        (
+            F.col("key") != F.col("other_key"),
+            about("two keys", last, last, "is also called %s", F.col("other_key")),
+        ),
+    )
+
+
+def take_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> DataFrame:
+    """Commits that take other than what their branch put, partition by partition. Branches decided twice are
+    `outcome_findings`' affair."""
+    zero = F.lit(0).cast(_SUM)
+    name = ("branch_lsn", "topic", "partition")
+    puts = records.where(F.col("kind") == Kind.TX_PUT.name).select(
+        *name,
+        F.col("messages").cast(_SUM).alias("put_messages"),
+        F.col("bytes").cast(_SUM).alias("put_bytes"),
+        zero.alias("taken_messages"),
+        zero.alias("taken_bytes"),
+    )
+    takes = (
+        records.where(F.col("kind") == Kind.COMMIT.name)
+        .select("branch_lsn", F.explode("takes").alias("take"))
+        .select(
+            "branch_lsn",
+            "take.topic",
+            "take.partition",
+            zero.alias("put_messages"),
+            zero.alias("put_bytes"),
+            F.col("take.messages").cast(_SUM).alias("taken_messages"),
+            F.col("take.bytes").cast(_SUM).alias("taken_bytes"),
+        )
+    )
+    sums = [F.sum(column).alias(column) for column in ("put_messages", "put_bytes", "taken_messages", "taken_bytes")]
+    committed_once = by_branch.where(
+        (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("branch_lsn") >= first_lsn)
+    ).select("branch_lsn", "key", "decided_lsn")
+    both = puts.unionAll(takes).groupBy(*name).agg(*sums).join(committed_once, "branch_lsn")
+    differs = (F.col("put_bytes") != F.col("taken_bytes")) | (F.col("put_messages") != F.col("taken_messages"))
+    subject = text("%s, begun at LSN %s", F.col("key"), F.col("branch_lsn"))
+    detail = text(
+        "puts %s messages in %s bytes into %s; its COMMIT takes %s in %s",
+        *(F.col("put_messages"), F.col("put_bytes"), partition_name()),
+        *(F.col("taken_messages"), F.col("taken_bytes")),
+    )
+    taken = finding("take differs", F.col("branch_lsn"), F.col("decided_lsn"), subject, detail)
+    return findings(both, (differs, taken))

@@ -1,0 +1,159 @@
+"""Does a checkpoint say what the records below its LSN add up to? Pure.
+
+The refold is done by aggregation and not by `journal.fold`: it is a second opinion on that fold, and it scales.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from journal.frame import Kind
+from journal.states import BranchState
+from spark_jobs.findings import finding, findings, or_none, partition_name, text
+
+_SUM: Final = "decimal(38,0)"
+_BRANCH: Final = "%s %s with %s messages in %s bytes and %s runs"  # _branch_columns
+
+
+def _about(problem: str, first_lsn: int, detail: str, *columns: Column) -> Column:
+    """A finding about a checkpoint: any record below it could have said otherwise."""
+    subject = text("checkpoint.%s", F.col("number"))
+    return finding(problem, F.lit(first_lsn), F.col("at"), subject, text(detail, *columns))
+
+
+def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int) -> DataFrame:
+    """Checkpoints (CheckpointRow) that the records do not reach, or that name another epoch or incarnation."""
+    at, reached = F.col("at"), F.col("reached")
+    is_below = F.col("end") <= at
+    reaches = (
+        records.join(F.broadcast(checkpoints.select("number", "at")), is_below)
+        .groupBy("number")
+        .agg(F.max("end").alias("reached"), F.max(F.struct("epoch", "incarnation")).alias("life"))
+    )
+    says, life = F.struct("epoch", "incarnation"), F.col("life")
+    short = _about(
+        "not reached",
+        first_lsn,
+        "was taken at LSN %s, the records below it end at LSN %s",
+        *(at, or_none(reached)),
+    )
+    other_life = _about(
+        "epoch differs",
+        first_lsn,
+        "says epoch %s, incarnation %s; the records say %s, %s",
+        *(F.col("epoch"), F.col("incarnation"), life["epoch"], life["incarnation"]),
+    )
+    return findings(
+        checkpoints.join(reaches, "number", "left"),
+        (~reached.eqNullSafe(at), short),
+        (reached.eqNullSafe(at) & (says != life), other_life),
+    )
+
+
+def partition_findings(
+    ranges: DataFrame, checkpoints: DataFrame, partitions: DataFrame, starts: DataFrame, first_lsn: int
+) -> DataFrame:
+    """Partitions (PartitionRow) that end elsewhere than the ranges below the checkpoint, or that it leaves out.
+
+    *starts* as in offsets.py: a partition that ends at or below its log's start has nothing left to confirm it.
+    """
+    name = ["number", "at", "topic", "partition"]
+    refolded = (
+        ranges.withColumnRenamed("end", "range_end")
+        .join(F.broadcast(checkpoints.select("number", "at")), F.col("lsn") < F.col("at"))
+        .groupBy(*name)
+        .agg(F.max("range_end").alias("refolded_end"))
+    )
+    both = partitions.join(refolded, name, "full").join(
+        starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left"
+    )
+    start, end, refolded_end = F.col("start"), F.col("end"), F.col("refolded_end")
+    says = F.coalesce(end, F.lit(0))
+    is_retired = refolded_end.isNull() & (says <= F.coalesce("log_start", F.lit(0)))
+    other_end = _about(
+        "end differs",
+        first_lsn,
+        "says that %s ends at offset %s; by the records it ends at %s",
+        *(partition_name(), or_none(end), or_none(refolded_end)),
+    )
+    inverted = _about(
+        "start beyond end",
+        first_lsn,
+        "says that %s starts at offset %s and ends at %s",
+        *(partition_name(), start, end),
+    )
+    return findings(
+        both, (~is_retired & (says != F.coalesce(refolded_end, F.lit(0))), other_end), (start > end, inverted)
+    )
+
+
+def branch_findings(
+    records: DataFrame,
+    by_branch: DataFrame,
+    checkpoints: DataFrame,
+    live: DataFrame,
+    first_lsn: int,
+    newest: int | None,
+) -> DataFrame:
+    """Live branches (BranchRow) that differ from the refold, that the checkpoint leaves out, or that are not live.
+
+    A branch that began below *first_lsn* is confirmed by nothing; only the *newest* checkpoint may not name one:
+    retention never passes a live branch.
+    """
+    at, branch, decided = F.col("at"), F.col("branch_lsn"), F.col("decided_lsn")
+    alive = by_branch.join(
+        F.broadcast(checkpoints.select("number", "at")),
+        (branch < at) & (branch >= first_lsn) & (decided.isNull() | (decided >= at)),
+    ).select("number", "at", "branch_lsn", "key", "prepared_lsn")
+    state = F.when(F.first("prepared_lsn") < at, BranchState.PREPARED.name).otherwise(BranchState.IN_USE.name)
+    refolded = (
+        records.where(F.col("kind") == Kind.TX_PUT.name)
+        .select("branch_lsn", "lsn", "messages", "bytes")
+        .join(alive, "branch_lsn")
+        .where(F.col("lsn") < at)
+        .groupBy("number", "at", "branch_lsn")
+        .agg(
+            F.struct(
+                F.first("key").alias("key"),
+                state.alias("state"),
+                F.count("*").alias("runs"),
+                F.sum(F.col("messages").cast(_SUM)).alias("messages"),
+                F.sum(F.col("bytes").cast(_SUM)).alias("bytes"),
+            ).alias("refolded")
+        )
+    )
+    says = F.struct(
+        "key", "state", "runs", F.col("messages").cast(_SUM).alias("messages"), F.col("bytes").cast(_SUM).alias("bytes")
+    )
+    both = live.join(refolded, ["number", "at", "branch_lsn"], "full")
+    is_named, is_refolded = F.col("key").isNotNull(), F.col("refolded").isNotNull()
+    is_expected = (branch >= first_lsn) | (F.col("number") == F.lit(newest))
+    left_out = _about(
+        "branch left out",
+        first_lsn,
+        "leaves out the live branch %s, begun at LSN %s",
+        *(F.col("refolded.key"), branch),
+    )
+    not_live = _about(
+        "branch not live",
+        first_lsn,
+        "names the branch %s, begun at LSN %s, which is not live by the records",
+        *(F.col("key"), branch),
+    )
+    differs = _about(
+        "branch differs",
+        first_lsn,
+        f"says of the branch begun at LSN %s: {_BRANCH}; by the records it is {_BRANCH}",
+        *(branch, *_branch_columns(""), *_branch_columns("refolded.")),
+    )
+    return findings(
+        both,
+        (~is_named, left_out),
+        (~is_refolded & is_expected, not_live),
+        (is_named & is_refolded & (says != F.col("refolded")), differs),
+    )
+
+
+def _branch_columns(prefix: str) -> list[Column]:
+    return [F.col(f"{prefix}{name}") for name in ("key", "state", "messages", "bytes", "runs")]

@@ -1,0 +1,130 @@
+"""A Spark session for one command: quick to start, small, quiet, and gone without a trace.
+
+On this machine by default; with a master URL the same job runs on a cluster, where metaq and the journal must be
+in the same place on every worker.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from spark_jobs.source import PUSHDOWN
+from zk.java import java_home, stand_in_home
+
+LOCAL_MASTER: Final = "local[*]"
+_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://\S+")
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+"""
+
+
+class InvalidMaster(ValueError):
+    """A master URL that Spark does not know."""
+
+
+def checked_master(master: str) -> str:
+    """*master* as it is. Raises InvalidMaster for what is none."""
+    if _MASTER.fullmatch(master) is None:
+        raise InvalidMaster(f"{master!r} is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL")
+    return master
+
+
+@contextmanager
+def spark_session(
+    master: str = LOCAL_MASTER, *, name: str = "metaq", options: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session of our own: its JVM, its files and its changes to the environment end with the block.
+
+    *options* are Spark's and win over the defaults. Raises JavaNotFound, InvalidMaster. One at a time in a process.
+    """
+    is_local = checked_master(master).startswith("local")
+    if SparkContext._active_spark_context is not None:
+        raise RuntimeError("this process has a Spark session already: give that one to audit_journal")
+    # Spark asks every Java for an incubator module, and that warns on standard error: the stand-in never asks.
+    home = stand_in_home(java_home(), os.environ)
+    with tempfile.TemporaryDirectory(prefix="metaq-spark-") as scratch, _environment(home, is_local=is_local):
+        builder = SparkSession.builder.master(master).appName(name)
+        for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options or {})).items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+            _end_jvm()
+
+
+def _settings(scratch: Path, *, is_local: bool) -> dict[str, str]:
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    settings = {
+        PUSHDOWN: "true",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # a stack trace taken for every column expression
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.driver.memory": "1g",
+        # C1 and one collecting thread: an audit is over before C2 would have paid, and the bytes are read in Python.
+        "spark.driver.extraJavaOptions": (
+            f"-Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={logging.as_uri()} "
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        ),
+    }
+    if is_local:
+        settings |= {
+            "spark.local.dir": str(scratch),
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            # One process has no use for more; every further one is a task to start.
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+        }
+    return settings
+
+
+@contextmanager
+def _environment(home: Path, *, is_local: bool) -> Iterator[None]:
+    """What PySpark reads from nowhere else, put back afterwards."""
+    wanted = {"JAVA_HOME": str(home)}
+    if is_local:  # a cluster's workers have a Python of their own
+        wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _end_jvm() -> None:
+    """PySpark leaves its JVM to the end of the process; the scratch directory cannot wait that long."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = gateway.proc  # PySpark's own launcher puts it there
+    if process.stdin is not None:
+        process.stdin.close()  # what its JVM waits for
+    process.wait()
+    SparkContext._gateway = SparkContext._jvm = None
