@@ -1,0 +1,128 @@
+"""`metaq audit`: prove from the journal's bytes that nothing was lost and nothing doubled."""
+
+import json
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from journal.errors import JournalError
+from spark_jobs.report import AuditReport, CheckResult, Verdict
+from zk.errors import JavaNotFound
+
+_STYLES = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.UNPROVEN: "yellow"}
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
+def audit(directory: Path, master: str, *, as_json: bool) -> None:
+    """Prove from its bytes that the journal in DIRECTORY lost nothing and doubled nothing.
+
+    DIRECTORY is a broker's data directory, live or dead, or an archive of its segment files. It is only read; a live
+    broker is not disturbed, and what it appends meanwhile may or may not be counted.
+
+    \b
+    records      every record reads back as it was written
+    frames       every message reads back, and none is uncounted
+    offsets      every offset of every partition is taken exactly once
+    outcomes     every branch ends at most once and publishes exactly what was put
+    checkpoints  every checkpoint says what the records below it add up to
+
+    A check holds, FAILS, or is unproven: what speaks against it lies where bytes do not read back. Branches in
+    doubt are no failure: they are what a coordinator has yet to decide.
+
+    \b
+    On this machine:   metaq audit /var/lib/metaq
+    On a cluster:      metaq audit /archive/broker-0 --master spark://spark-master:7077
+                       (metaq installed on every worker, the directory mounted there at the same path)
+    For a script:      metaq audit /var/lib/metaq --json | jq .checks
+
+    Exit code: 0 all checks hold, 1 some do not, 2 the audit could not be done.
+    """
+    started = time.monotonic()
+    report = _run(directory, master)
+    _progress(f"done in {time.monotonic() - started:.1f} s")
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        print_report(report)
+    raise SystemExit(0 if report.holds else 1)
+
+
+def _run(directory: Path, master: str) -> AuditReport:
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+        from pyspark.errors import PySparkException
+
+        from spark_jobs.audit import audit_journal
+        from spark_jobs.directory import plan
+        from spark_jobs.session import InvalidMaster, checked_master, spark_session
+    except ModuleNotFoundError as error:
+        _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq[spark]'")
+    try:
+        checked_master(master)
+        plan(directory)  # what is wrong with the directory is said before Spark takes its seconds to start
+        _progress(f"starting Spark at {master}")
+        with spark_session(master, name="metaq audit") as spark:
+            return audit_journal(spark, directory, on_progress=_progress)
+    except (JournalError, JavaNotFound, InvalidMaster) as error:
+        _fail(str(error))
+    except (PySparkException, Py4JError) as error:
+        _fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above, then run the audit again")
+
+
+def telling_line(trace: str) -> str:
+    """The line of a Java or Python stack trace that says what happened: the last that is not indented."""
+    lines = [line for line in trace.splitlines() if line and not line[0].isspace() and line != "Driver stacktrace:"]
+    return (lines[-1] if lines else "no reason given").removeprefix("Caused by: ").removeprefix(": ")[:500]
+
+
+def _progress(line: str) -> None:
+    click.echo(f"audit: {line}", err=True)
+
+
+def _fail(line: str) -> NoReturn:
+    click.echo(f"Error: {line}", err=True)
+    raise SystemExit(2)
+
+
+def _shown(text: str) -> str:
+    """*text* without what a terminal would obey: topics and keys come from disk."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def print_report(report: AuditReport) -> None:
+    """The table, the totals, the examples; last, one sentence."""
+    console = Console()
+    table = Table(title=Text(f"Audit of {_shown(report.path)}"), title_justify="left", show_edge=False)
+    for heading in ("check", "verdict", "judged", "against it"):
+        table.add_column(heading)
+    for check in report.checks:
+        table.add_row(check.name, Text(check.verdict.value, _STYLES[check.verdict]), check.judged, _against(check))
+    console.print(table)
+    totals = report.totals
+    console.print(
+        f"LSN {totals.first_lsn} to {totals.end_lsn} in {totals.segments} segments, {totals.bytes:,} bytes; "
+        f"branches: {totals.prepared:,} prepared, {totals.committed:,} committed, {totals.rolled_back:,} rolled back, "
+        f"{totals.in_doubt:,} in doubt, {totals.active:,} active",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for check in report.checks:
+        if not check.examples:
+            continue
+        console.print(f"\n{check.name}, the first {len(check.examples)} of {sum(check.counts.values()):,}:")
+        for example in check.examples:
+            console.print(Text(f"  LSN {example.lsn}  {example.problem}: {_shown(str(example))}"), soft_wrap=True)
+    click.echo(report.sentence)
+
+
+def _against(check: CheckResult) -> str:
+    counts = ", ".join(f"{number:,} {problem}" for problem, number in check.counts.items())
+    return f"{counts} ({check.unproven:,} unproven)" if check.unproven else counts
