@@ -92,10 +92,7 @@ def _read_header(file: Path) -> tuple[SegmentHeader | str, int]:
             size = opened.seek(0, 2)
     except OSError as error:
         raise StorageFailed(f"{file}: {error.strerror}: read again, retention may have deleted it") from error
-    try:
-        return SegmentHeader.unpack(raw, str(file)), size
-    except UnicodeDecodeError:
-        return "a cluster name that is not UTF-8", size
+    return SegmentHeader.unpack(raw, str(file)), size
 
 
 def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity) -> list[Stretch]:

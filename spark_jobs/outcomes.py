@@ -9,9 +9,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from journal.frame import Kind
+from journal.records import RollbackReason
 from spark_jobs.findings import finding, findings, partition_name, text
 
-XA_KEYS: Final = "XID:%"  # a local transaction commits either way without a PREPARE
+XA_KEYS: Final = "XID:%"
+LOCAL_KEYS: Final = "TX:%"  # never prepares, and commits in one phase or two without
 # Takes come from disk: their sums must not overflow, whatever they say.
 _SUM: Final = "decimal(38,0)"
 
@@ -39,6 +41,7 @@ def branches(records: DataFrame) -> DataFrame:
             F.max(F.when(is_prepare, F.col("bytes"))).alias("promised_bytes"),
             F.count_if(is_commit).alias("commits"),
             F.count_if(is_rollback).alias("rollbacks"),
+            F.count_if(is_rollback & (F.col("reason") != RollbackReason.ASKED.name)).alias("unasked_rollbacks"),
             F.count_if(is_commit & ~F.col("one_phase")).alias("two_phase_commits"),
             F.min(F.when(is_outcome, lsn)).alias("decided_lsn"),
             F.max(F.when(~is_outcome, lsn)).alias("last_undecided_lsn"),
@@ -99,6 +102,14 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
                 "goes on at LSN %s, after its outcome at LSN %s",
                 *(last_undecided, decided),
             ),
+        ),
+        (
+            (prepared < decided) & (F.col("unasked_rollbacks") > 0),
+            about("promise dropped", last, last, "is rolled back at LSN %s unasked, though it was prepared", decided),
+        ),
+        (
+            F.col("key").like(LOCAL_KEYS) & prepared.isNotNull(),
+            about("local prepared", last, last, "is a local transaction, and prepared at LSN %s", prepared),
         ),
         (F.col("prepares") > 1, about("prepared twice", last, last, "is prepared %s times", F.col("prepares"))),
         (

@@ -68,7 +68,7 @@ def partition_findings(
     both = partitions.join(refolded, name, "full").join(
         starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left"
     )
-    start, end, refolded_end = F.col("start"), F.col("end"), F.col("refolded_end")
+    end, refolded_end = F.col("end"), F.col("refolded_end")
     says = F.coalesce(end, F.lit(0))
     is_retired = refolded_end.isNull() & (says <= F.coalesce("log_start", F.lit(0)))
     other_end = _about(
@@ -77,15 +77,7 @@ def partition_findings(
         "says that %s ends at offset %s; by the records it ends at %s",
         *(partition_name(), or_none(end), or_none(refolded_end)),
     )
-    inverted = _about(
-        "start beyond end",
-        first_lsn,
-        "says that %s starts at offset %s and ends at %s",
-        *(partition_name(), start, end),
-    )
-    return findings(
-        both, (~is_retired & (says != F.coalesce(refolded_end, F.lit(0))), other_end), (start > end, inverted)
-    )
+    return findings(both, (~is_retired & (says != F.coalesce(refolded_end, F.lit(0))), other_end))
 
 
 def branch_findings(

@@ -3,7 +3,7 @@
 from typing import Final, assert_never
 
 from journal.errors import InvalidRecord
-from journal.frame import Header, Kind
+from journal.frame import Header, kind_name
 from journal.records import (
     NO_BRANCH,
     CheckpointMark,
@@ -41,7 +41,7 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
         segment,
         header.lsn,
         header.end,
-        Kind(header.kind).name,
+        kind_name(header.kind),
         header.epoch,
         header.incarnation,
         header.durable,
@@ -78,7 +78,7 @@ def check_numbers(header: Header, record: Record) -> None:
         case _:
             assert_never(record)
     if largest > LSN_MAX:
-        raise InvalidRecord(f"LSN {header.lsn}: a number beyond 2^63 in a {Kind(header.kind).name} record")
+        raise InvalidRecord(f"LSN {header.lsn}: a number beyond 2^63 in a {kind_name(header.kind)} record")
 
 
 def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:

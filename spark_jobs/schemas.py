@@ -60,7 +60,7 @@ class RecordRow(NamedTuple):
     segment: Long  # base LSN of the segment file
     lsn: Long  # of its first byte
     end: Long  # LSN after its last byte
-    kind: Text  # a name of journal.frame.Kind, or BAD
+    kind: Text  # a name of journal.frame.Kind, or BAD; what no reader knows is BAD too
     epoch: MaybeLong = None
     incarnation: MaybeLong = None
     durable_lsn: MaybeLong = None  # the journal was known durable below it when this was written

@@ -7,8 +7,9 @@ import msgspec
 
 from journal.checkpoint import Checkpoint
 from journal.frame import Kind, Offset
-from journal.records import NO_BRANCH, Put, Rollback, RollbackReason
+from journal.records import NO_BRANCH, Prepare, Put, Rollback, RollbackReason, TxPut
 from journal.segments import segment_name
+from journal.xid import LocalKey
 from spark_jobs.report import AuditReport, Verdict
 from tests.spark_jobs.journals import (
     LATE,
@@ -160,6 +161,12 @@ def test_lives_that_no_branch_may_lead(tmp_path: Path, audit: Audit) -> None:
         keen = pen.tx_put("keen", NO_BRANCH, ORDERS, 1)
         pen.prepare("keen", keen, 1)
         pen.prepare("keen", keen, 1)
+        dropped = pen.tx_put("dropped", NO_BRANCH, ORDERS, 1)
+        pen.prepare("dropped", dropped, 1)
+        pen.write(Rollback(key("dropped"), dropped, RollbackReason.PRESUMED))
+        local = LocalKey("session", 1)
+        local_lsn = pen.write(TxPut(local, NO_BRANCH, ORDERS, 1), body(1)).lsn
+        pen.write(Prepare(local, local_lsn, 1, 100))
         jekyll = pen.tx_put("jekyll", NO_BRANCH, ORDERS, 1)
         pen.write(Rollback(key("hyde"), jekyll, RollbackReason.ASKED))
     report = audit(tmp_path)
@@ -172,11 +179,15 @@ def test_lives_that_no_branch_may_lead(tmp_path: Path, audit: Audit) -> None:
             "alive after its outcome",
             "broken promise",
             "prepared twice",
+            "promise dropped",
+            "local prepared",
             "two keys",
         ],
         1,
     )
     said = {example.problem: str(example) for example in report.check("outcomes").examples}
+    assert str(key("dropped")) in said["promise dropped"]
+    assert str(local) in said["local prepared"]
     assert str(key("late")) in said["put after PREPARE"]
     assert str(key("ghost")) in said["never begun"]
     assert str(key("hasty")) in said["never prepared"]

@@ -79,11 +79,12 @@ def test_the_columns_of_the_other_kinds() -> None:
     assert (mark.checkpoint, mark.checkpoint_lsn) == (7, 100)
 
 
-def test_a_kind_this_version_does_not_read_is_bad_and_says_so() -> None:
+@pytest.mark.parametrize(("kind", "name"), [(Kind.CARRY, "CARRY"), (99, "99")])
+def test_a_kind_this_version_does_not_read_is_bad_and_says_so(kind: int, name: str) -> None:
     raw = entry(Put(ORDERS, Offset(0), 1))
-    found = record_row(0, raw._replace(header=raw.header._replace(kind=Kind.CARRY)), with_frames=False)
+    found = record_row(0, raw._replace(header=raw.header._replace(kind=kind)), with_frames=False)
     assert found.kind == "BAD"
-    assert "a record of kind CARRY, which this version of metaq does not read" in (found.reason or "")
+    assert f"a record of kind {name}, which this version of metaq does not read" in (found.reason or "")
 
 
 @pytest.mark.parametrize(
