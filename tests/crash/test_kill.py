@@ -1,0 +1,98 @@
+"""SIGKILL at random moments: what clients were told before stays true after, for ever.
+
+METAQ_CRASH_ROUNDS kills per flush mode (default 6); METAQ_CRASH_SEED repeats the choices of a run that failed,
+though not its timing.
+"""
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from journal.xid import BranchKey
+from meta_client.protocol.answers import parse_keys
+from meta_client.protocol.requests import TransactionVerb
+from tests.crash.ledger import Log, check
+from tests.crash.workload import PARTITIONS, QUALIFIER, Producer, Reader, end_of
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+
+ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "6"))
+ROUNDS_PER_DIRECTORY = 10  # everything is read back after every kill: a directory must not grow without end
+PRODUCERS = 4
+
+# Small segments, and checkpoints all the time: every boundary is crossed between two kills.
+CONFIG = """
+[broker]
+segment_bytes = 262144
+message_bytes_max = 65536
+transfer_bytes_max = 131072
+checkpoint_bytes = 65536
+checkpoint_seconds = 0.5
+
+[topics.orders]
+partitions = 4
+
+[topics.invoices]
+partitions = 2
+"""
+
+
+@pytest.mark.timeout(60 + 20 * ROUNDS)
+@pytest.mark.parametrize("flush", ["sync", "interval:50"])
+def test_what_was_acknowledged_survives_sigkill(flush: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
+    print(f"METAQ_CRASH_SEED={seed}")
+    random = Random(seed)
+    for first in range(0, ROUNDS, ROUNDS_PER_DIRECTORY):
+        broker = BrokerProcess(tmp_path / f"broker-{first}", None, config=CONFIG)
+        broker.flush = flush
+        try:
+            many_lives(broker, min(ROUNDS_PER_DIRECTORY, ROUNDS - first), seed + first, random)
+        finally:
+            broker.kill()
+
+
+def many_lives(broker: BrokerProcess, rounds: int, seed: int, random: Random) -> None:
+    producers, reader = [Producer(number, seed) for number in range(PRODUCERS)], Reader()
+    former: Log = {name: [] for name in PARTITIONS}
+    broker.start()
+    for _ in range(rounds):
+        with ThreadPoolExecutor(PRODUCERS + 1) as threads:
+            ends = {name: end_of(messages) for name, messages in former.items()}
+            tasks = [threads.submit(producer.run, broker.port) for producer in producers]
+            tasks.append(threads.submit(reader.run, broker.port, ends))
+            time.sleep(random.uniform(0.05, 0.9))
+            broker.kill()
+            for task in tasks:
+                task.result()
+        broker.audit()
+        while random.random() < 0.3:  # dies again, somewhere in its recovery
+            broker.launch()
+            time.sleep(random.uniform(0.0, 0.5))
+            broker.kill()
+        broker.start()
+        log, in_doubt = read_back(broker)
+        check([producer.ledger for producer in producers], log, in_doubt)
+        for name, messages in former.items():
+            seen = messages + reader.seen[name]
+            assert log[name][: len(seen)] == seen, f"{name}: what was read before is not there any more"
+        former = log
+    assert all(producer.ledger.plain for producer in producers), "no producer may have been idle"
+    assert broker.stop() == 0
+    broker.start()
+    log, in_doubt = read_back(broker)
+    check([producer.ledger for producer in producers], log, in_doubt)
+    assert log == former
+
+
+def read_back(broker: BrokerProcess) -> tuple[Log, set[BranchKey]]:
+    """Everything the broker holds: messages, in offsets without gap or overlap, and branches in doubt."""
+    with WireClient(broker.port) as client:
+        log = {name: client.read_all(*name) for name in PARTITIONS}
+        keys = parse_keys(client.verb(TransactionVerb.RECOVER, None, qualifier=QUALIFIER))
+    assert len(set(keys)) == len(keys)
+    return log, set(keys)
