@@ -1,0 +1,151 @@
+"""A disk that fails under a running broker: it says so, ends with 1, and nothing it acknowledged is lost."""
+
+import contextlib
+import resource
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.xid import XaKey, Xid
+from meta_client.protocol.answers import parse_keys
+from meta_client.protocol.requests import TransactionVerb
+from tests.crash.test_kill import CONFIG
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+
+IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
+NO_CHECKPOINTS = CONFIG.replace("checkpoint_bytes = 65536", "checkpoint_bytes = 1073741824").replace(
+    "checkpoint_seconds = 0.5", "checkpoint_seconds = 1000"
+)
+
+
+def produce(port: int, acknowledged: list[tuple[int, bytes]]) -> None:
+    """Put until the broker dies; also prepare one branch."""
+    with contextlib.suppress(ConnectionError), WireClient(port) as client:
+        for number in range(1_000_000):
+            body = b"%d." % number + bytes(1000)
+            place = client.put("orders", 0, body)
+            assert place.offset is not None
+            acknowledged.append((place.offset, body))
+
+
+def prepare(port: int) -> None:
+    with WireClient(port) as client:
+        client.verb(TransactionVerb.BEGIN, IN_DOUBT)
+        client.put("invoices", 0, b"in doubt", IN_DOUBT)
+        assert client.verb(TransactionVerb.PREPARE, IN_DOUBT) == b"0"
+
+
+def check_everything_is_there(broker: BrokerProcess, acknowledged: list[tuple[int, bytes]]) -> None:
+    assert acknowledged
+    with WireClient(broker.port) as client:
+        stored = [(offset, message.payload) for offset, message in client.read_all("orders", 0)]
+        assert stored[: len(acknowledged)] == acknowledged
+        assert len(stored) <= len(acknowledged) + 1
+        keys = parse_keys(client.verb(TransactionVerb.RECOVER, None))
+        assert keys == [IN_DOUBT]
+        client.verb(TransactionVerb.COMMIT_TWO_PHASE, IN_DOUBT)
+        assert [message.payload for _, message in client.read_all("invoices", 0)] == [b"in doubt"]
+
+
+def check_it_said_so(broker: BrokerProcess, reason: str) -> None:
+    last = broker.log.splitlines()[-1]
+    assert last.startswith(f"stopped: {broker.data}"), broker.log
+    assert reason in last, last
+    assert last.endswith(": nothing acknowledged is lost; start again once the disk is well")
+    assert "Traceback" not in broker.log
+
+
+@pytest.mark.parametrize(
+    ("flush", "limit", "config"),
+    [
+        pytest.param("sync", 150_000, CONFIG, id="sync"),
+        pytest.param("sync", 262_143, CONFIG, id="sync, the last byte of a segment"),
+        pytest.param("sync", 200_000, NO_CHECKPOINTS, id="sync, no checkpoint"),
+        pytest.param("interval:50", 150_000, CONFIG, id="interval"),
+        pytest.param("interval:50", 200_000, NO_CHECKPOINTS, id="interval, no checkpoint"),
+    ],
+)
+def test_a_write_that_fails_stops_the_broker(flush: str, limit: int, config: str, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", None, config=config)
+    broker.flush = flush
+    acknowledged: list[tuple[int, bytes]] = []
+    try:
+        broker.start()
+        prepare(broker.port)
+        # From now on a write beyond the limit fails with EFBIG: Python ignores the signal that would come with it.
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
+        producer.start()
+        assert broker.wait() == 1
+        producer.join()
+        check_it_said_so(broker, "File too large")
+        broker.start()
+        check_everything_is_there(broker, acknowledged)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Two megabytes, full soon. Needs the right to mount: without it, only the limit above is tested."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "metaq-test", disk], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_stops_the_broker(small_disk: Path) -> None:
+    broker = BrokerProcess(small_disk / "broker", None, config=CONFIG)
+    acknowledged: list[tuple[int, bytes]] = []
+    try:
+        broker.start()
+        prepare(broker.port)
+        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
+        producer.start()
+        assert broker.wait() == 1
+        producer.join()
+        check_it_said_so(broker, "No space left on device")
+        subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+        broker.start()
+        check_everything_is_there(broker, acknowledged)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+def test_a_checkpoint_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    """It only means more to replay; the journal itself is well."""
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    try:
+        broker.start()
+        with WireClient(broker.port) as client:
+            (broker.data / "index").rmdir()
+            (broker.data / "index").write_bytes(b"")  # no index file can be made
+            client.put("orders", 0, b"1")
+            deadline = time.monotonic() + 10
+            while "checkpoint failed" not in broker.log:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            client.put("orders", 0, b"2")
+            assert [message.payload for _, message in client.read_all("orders", 0)] == [b"1", b"2"]
+        broker.kill()
+        (broker.data / "index").unlink()
+        broker.start()
+        with WireClient(broker.port) as client:
+            assert [message.payload for _, message in client.read_all("orders", 0)] == [b"1", b"2"]
+        assert broker.stop() == 0
+    finally:
+        broker.kill()

@@ -1,0 +1,48 @@
+"""The store when its journal stops: nobody waits for what will never come."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from journal.errors import StorageFailed
+from journal.records import PartitionName
+from journal.storage import MappedFile
+from journal.transaction_store import wall_clock_ms
+from meta_broker.config import BrokerConfig, BrokerSection
+from meta_broker.store.message_store import MessageStore
+
+
+def test_a_checkpoint_at_the_fence_is_given_up_when_the_journal_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_fail = threading.Event()
+
+    def failing_sync(file: MappedFile) -> None:
+        del file
+        assert may_fail.wait(10)
+        raise StorageFailed("the disk is gone")
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        section = BrokerSection(checkpoint_bytes=1, segment_bytes=4 << 20)
+        config = BrokerConfig(data=tmp_path, broker_id=0, port=0, broker=section)
+        store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+        monkeypatch.setattr(MappedFile, "sync", failing_sync)
+        with ThreadPoolExecutor(1) as worker:
+            store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
+            store.maybe_checkpoint(loop, worker)
+            await asyncio.sleep(0.05)
+            assert len(store.fence) == 1  # the checkpoint waits there
+            may_fail.set()
+            with pytest.raises(StorageFailed, match="the disk is gone"):
+                await asyncio.to_thread(store.journal.wait_flushed, store.journal.end, 10)
+            await asyncio.wait_for(store.finish_checkpoint(), 10)
+        with pytest.raises(StorageFailed, match="the disk is gone"):
+            store.advance()
+        with pytest.raises(StorageFailed, match="the disk is gone"):
+            store.close()
+
+    asyncio.run(story())
