@@ -47,7 +47,7 @@ class Wire:
         words = line.decode().split()
         length = int(words[2] if words[0] == "result" else words[1])
         body = self._file.read(length)
-        shown = body.hex() if words[0] == "value" else body.decode()
+        shown = body.hex() if words[0] == "value" else body.decode().replace("\r\n", "~")
         return f"{line.decode().rstrip()}~{shown}"
 
     def is_silent(self) -> bool:
