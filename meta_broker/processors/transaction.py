@@ -3,6 +3,7 @@
 import logging
 import time
 
+from journal.errors import RecordTooLarge
 from journal.records import RollbackReason
 from journal.states import BranchNotStarted, XaCode, XaError
 from journal.transaction_store import Done, Transaction
@@ -30,6 +31,9 @@ class TransactionProcessor:
             self._handle(request, peer)
         except XaError as error:
             self._context.answer_at_fence(peer, request.opaque, Status.INTERNAL_ERROR, failure_text(error).encode())
+        except RecordTooLarge as error:  # more partitions than one record can name: the branch stays as it was
+            text = format_xa_failure(XaCode.XAER_RMERR, str(error))
+            self._context.answer_at_fence(peer, request.opaque, Status.INTERNAL_ERROR, text.encode())
         if isinstance(request.key, LocalKey):
             local = peer.local_transactions.get(request.key)
             if local is not None and local.is_over:

@@ -245,6 +245,28 @@ def test_transactions_that_nobody_ends_are_bounded(tmp_path: Path) -> None:
         client.verb(TransactionVerb.BEGIN, XaKey(Xid.of("10", "b"), "uq"))
 
 
+def test_a_branch_over_too_many_partitions_is_refused_and_can_be_rolled_back(tmp_path: Path) -> None:
+    config = """
+        [broker]
+        segment_bytes = 69632
+        message_bytes_max = 4096
+        [topics.wide]
+        partitions = 3000
+    """
+    with running_broker(tmp_path / "broker", None, config=config) as broker, WireClient(broker.port) as client:
+        for key in (XaKey(Xid.of("g", "b"), "uq"), LocalKey("s", 1)):
+            client.verb(TransactionVerb.BEGIN, key)
+            client.send(*(Put("wide", number, 0, None, key, number, b"x") for number in range(3000)))
+            assert all(getattr(client.receive(), "status", None) == 200 for _ in range(3000))
+            verbs = (TransactionVerb.PREPARE, TransactionVerb.COMMIT_ONE_PHASE)
+            for verb in verbs if isinstance(key, XaKey) else verbs[1:]:
+                with pytest.raises(Refused, match=r"XAException:code=-3,msg=a record of .* bytes does not fit"):
+                    client.verb(verb, key)
+            client.verb(TransactionVerb.ROLLBACK, key)
+        client.put("wide", 2999, b"next")
+        assert client.stats("wide")[4] == "message_count 1"
+
+
 def test_the_largest_message_goes_in_and_comes_out(lone_broker: BrokerProcess) -> None:
     with WireClient(lone_broker.port) as client:
         body = bytes(range(256)) * (2 * MIB // 256)
