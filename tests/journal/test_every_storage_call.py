@@ -1,0 +1,173 @@
+"""Every storage call of a busy store fails in turn, then the power goes, in each way it can.
+
+What must hold afterwards is one sentence: the store holds exactly what the records up to some LSN say, and that LSN
+is not below what was acknowledged. It follows that acknowledged ⊆ recovered ⊆ sent, that no branch is half
+committed, and that none is in two states.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from journal.check import check
+from journal.errors import StorageFailed
+from journal.fold import Publication
+from journal.frame import Lsn
+from journal.group_commit import SYNC, FlushMode
+from journal.inspection import read_checkpoints
+from journal.records import PartitionName
+from journal.transaction_store import JournalTransactionStore, Transaction
+from journal.xid import LocalKey
+from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
+from tests.fixtures.ledger import Event, Ledger, Verb, found_by
+from tests.fixtures.raw_journal import opened
+
+STEPS = 45
+
+
+@dataclass
+class Workload:
+    """A store under random verbs until its storage fails, and everything one must know to judge what is left."""
+
+    storage: FaultyStorage
+    random: Random
+    flush: FlushMode
+    ledger: Ledger = field(default_factory=Ledger)
+    flushed: int = 0  # first byte that nobody was told is durable
+    index: Index = field(default_factory=Index)
+    kept: dict[PartitionName, list[Publication]] = field(default_factory=dict)  # index as of the newest checkpoint
+    branches: dict[int, Transaction] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def run(self) -> None:
+        with contextlib.suppress(StorageFailed):
+            store = open_store(self.storage, sink=self.index, flush=self.flush)
+            try:
+                for _ in range(STEPS):
+                    self.step(store)
+                    if self.random.random() < 0.4:
+                        store.journal.wait_flushed(store.journal.end)
+                store.journal.wait_flushed(store.journal.end)
+            finally:
+                with contextlib.suppress(StorageFailed):
+                    store.close()
+                self.flushed = store.journal.flushed
+
+    def step(self, store: JournalTransactionStore) -> None:
+        random = self.random
+        name = random.choice((ORDERS, STOCK))
+        number = next(self.numbers)
+        data = b"<%d %s>" % (number, b"." * random.randrange(400))
+        verbs = ["put", "begin"] + ["more", "finish", "prepare", "decide"] * bool(self.branches) + ["checkpoint"]
+        match random.choice(verbs):
+            case "put":
+                done = store.put(name, [data], len(data), 1)
+                self.index.publish_all(done.publications)
+                self.ledger.add(Event(done.lsn, Verb.PUT, name=name, data=data))
+            case "begin":
+                key = xa(f"order-{number}") if random.random() < 0.7 else LocalKey("session", number)
+                self.branches[number] = store.begin(key)
+                self.put_to(store, number, name, data)
+            case "more":
+                branch = random.choice(list(self.branches))
+                if all(event.branch != branch or event.verb is Verb.TX_PUT for event in self.ledger.events):
+                    self.put_to(store, branch, name, data)
+            case "prepare":
+                branch = random.choice(list(self.branches))
+                live = self.branches[branch]
+                if live.state.name == "IN_USE" and not isinstance(live.key, LocalKey):
+                    _, lsn = store.prepare(live)
+                    self.ledger.add(Event(lsn, Verb.PREPARE, branch, live.key))
+            case "finish" | "decide":
+                branch = random.choice(list(self.branches))
+                live = self.branches.pop(branch)
+                if random.random() < 0.6:
+                    done = store.commit(live, one_phase=live.state.name == "IN_USE")
+                    self.index.publish_all(done.publications)
+                    self.ledger.add(Event(done.lsn, Verb.COMMIT, branch, live.key))
+                else:
+                    self.ledger.add(Event(store.rollback(live), Verb.ROLLBACK, branch, live.key))
+            case "checkpoint":
+                taken = store.snapshot()
+                kept = {name: list(entries) for name, entries in self.index.entries.items()}
+                number = store.write_checkpoint(taken, {})
+                self.kept = kept
+                store.note_checkpoint(number, taken)
+
+    def put_to(self, store: JournalTransactionStore, branch: int, name: PartitionName, data: bytes) -> None:
+        live = self.branches[branch]
+        lsn = store.transactional_put(live, name, [data], len(data), 1)
+        self.ledger.add(Event(lsn, Verb.TX_PUT, branch, live.key, name, data))
+
+
+def judge(workload: Workload, storage: FaultyStorage, *, lose_index: bool) -> Lsn:
+    """Start on what the power cut left; returns where the records end. Raises StorageFailed if a fault is left."""
+    index = Index(workload.kept, lost={ORDERS} if lose_index else ())
+    store = open_store(storage, sink=index, flush=workload.flush)
+    try:
+        end = store.recovered.end
+        assert end >= workload.flushed, "acknowledged bytes are gone"
+        assert found_by(store, index) == workload.ledger.at(end)
+    finally:
+        store.close()
+    assert check(opened(storage), read_checkpoints(storage)).is_sound
+    return end
+
+
+def cases(flush: FlushMode, seed: int) -> Iterator[tuple[str, Workload]]:
+    """A workload for every call that can fail, and a last one in which none did."""
+    for nth in itertools.count():
+        storage = FaultyStorage(Random(seed), fail_at=nth)
+        workload = Workload(storage, Random(seed), flush)
+        workload.run()
+        yield f"seed={seed} flush={flush} fail_at={nth}", workload
+        if not storage.fault_fired:
+            return
+
+
+@pytest.mark.parametrize("flush", [SYNC, INTERVAL], ids=["sync", "interval"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_call_fails_once_and_then_the_power_goes(flush: FlushMode, seed: int) -> None:
+    count = 0
+    for title, workload in cases(flush, seed):
+        for cut in PowerCut:
+            print(title, f"cut={cut.name}")
+            random = Random(seed)
+            judge(workload, workload.storage.after_power_cut(cut, random), lose_index=bool(count % 2))
+        count += 1
+    assert count > 60, "the workload is too small to say anything"
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_start_that_fails_halfway_changes_nothing_of_that(seed: int) -> None:
+    """The power goes, and again at every call of the start that follows."""
+    storage = FaultyStorage(Random(seed))
+    workload = Workload(storage, Random(seed), SYNC)
+    storage.fail_at = 60  # in the middle
+    workload.run()
+    assert storage.fault_fired
+    for cut in PowerCut:
+        for nth in itertools.count():
+            print(f"seed={seed} cut={cut.name} fail_at={nth}")
+            first = workload.storage.after_power_cut(cut, Random(seed), fail_at=nth)
+            with contextlib.suppress(StorageFailed):
+                judge(workload, first, lose_index=False)
+            for again in PowerCut:
+                judge(workload, first.after_power_cut(again, Random(nth)), lose_index=False)
+            if not first.fault_fired:
+                break
+
+
+def test_the_same_seed_gives_the_same_work() -> None:
+    """What a failure prints is enough to see it again, but for how the writer batches."""
+    runs = []
+    for _ in range(2):
+        workload = Workload(FaultyStorage(Random(5)), Random(5), SYNC)
+        workload.run()
+        runs.append([(event.end, event.verb, event.data) for event in workload.ledger.events])
+    assert runs[0] == runs[1]
