@@ -41,15 +41,20 @@ class Server:
 
         Raises CannotListen.
         """
+        absent: OSError | None = None
         try:
             for family, kind, protocol, _, address in _addresses(host, port):
-                taken = socket.socket(family, kind, protocol)
-                self._sockets.append(taken)
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                taken.bind((address[0], port, *address[2:]))
-                port = taken.getsockname()[1]  # 0 was any free one: the same for every address of the host
+                try:
+                    taken = _bound(family, kind, protocol, (address[0], port, *address[2:]))
+                except OSError as error:
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    absent = error  # a name's IPv6 address where IPv6 is off, say: the others may do
+                else:
+                    self._sockets.append(taken)
+                    port = taken.getsockname()[1]  # 0 was any free one: the same for every address of the host
+            if absent is not None and not self._sockets:
+                raise absent
         except OSError as error:
             self._release()
             raise _cannot_listen(host, port, error) from error
@@ -161,6 +166,20 @@ class Server:
 def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys(found))
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+    """A socket on *address*, which nobody can connect to yet. Raises OSError and leaves nothing open."""
+    taken = socket.socket(family, kind, protocol)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(address)
+    except OSError:
+        taken.close()
+        raise
+    return taken
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
