@@ -13,7 +13,7 @@ import pytest
 from journal.xid import XaKey, Xid
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
-from tests.crash.test_kill import CONFIG
+from tests.crash.workload import CONFIG
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 

@@ -10,7 +10,7 @@ import pytest
 from journal.records import PartitionName
 from journal.xid import XaKey, Xid
 from meta_client.protocol.requests import Get, OffsetQuery, TransactionVerb
-from tests.crash.test_kill import CONFIG
+from tests.crash.workload import CONFIG
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 

@@ -15,6 +15,22 @@ from tests.fixtures.wire import WireClient
 PARTITIONS = [PartitionName("orders", number) for number in range(4)] + [
     PartitionName("invoices", number) for number in range(2)
 ]
+# Small segments, and checkpoints all the time: every boundary is crossed between two kills.
+CONFIG = """
+[broker]
+segment_bytes = 262144
+message_bytes_max = 65536
+transfer_bytes_max = 131072
+checkpoint_bytes = 65536
+checkpoint_seconds = 0.5
+
+[topics.orders]
+partitions = 4
+
+[topics.invoices]
+partitions = 2
+"""
+
 BODY_BYTES_MAX = 3_000
 BURST_MAX = 30
 QUALIFIER = "crash"
