@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from journal.batches import StoredBatch
 from journal.fold import Branch, JournalState, Run, Span
 from journal.frame import Lsn, Offset
 from journal.records import PartitionName
@@ -63,7 +64,25 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[RunMark]
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoredMark(msgspec.Struct, frozen=True, array_like=True):
+    """A numbered batch: its number, base offset, messages and first message id."""
+
+    number: Natural
+    base: Natural
+    messages: Natural
+    first_id: int
+
+
+class BatchesMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The last numbered batches of one producer to one partition, oldest first."""
+
+    producer: str
+    topic: str
+    partition: Natural
+    stored: list[StoredMark]
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The content of a checkpoint file. *lsn*: replay starts here."""
 
     format: Natural
@@ -73,6 +92,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     time_ms: Natural
     partitions: list[PartitionMark]
     branches: list[BranchMark]
+    batches: list[BatchesMark] = []  # by last use
 
 
 def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
@@ -90,6 +110,12 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
             for name, span in sorted(state.spans.items())
         ],
         branches=[_branch_mark(branch) for branch in state.branches.values()],
+        batches=[
+            BatchesMark(
+                producer=producer, topic=topic, partition=partition, stored=[StoredMark(*stored) for stored in window]
+            )
+            for (producer, topic, partition), window in state.batches
+        ],
     )
 
 
@@ -110,6 +136,10 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         for run in live.runs:
             branch.add(PartitionName(run.topic, run.partition), Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms))
         state.branches[branch.first_lsn] = branch
+    for batch in checkpoint.batches:
+        for one in batch.stored:
+            stored = StoredBatch(one.number, Offset(one.base), one.messages, one.first_id)
+            state.batches.note(batch.producer, batch.topic, batch.partition, stored)
     return state
 
 

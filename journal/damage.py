@@ -12,7 +12,7 @@ from journal.checkpoint import Checkpoint
 from journal.errors import InvalidRecord
 from journal.fold import JournalState
 from journal.frame import Lsn, Offset
-from journal.records import NO_BRANCH, Commit, PartitionName, Prepare, Put, Rollback, TxPut, decode
+from journal.records import NO_BRANCH, Commit, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut, decode
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import Segments
 from journal.xid import BranchKey
@@ -98,7 +98,7 @@ class _Survey:
         except InvalidRecord:
             return  # whole, but of a newer metaq: what it tells is not for us to guess
         match record:
-            case Put(name, base, _):
+            case Put(name, base, _) | PutBatch(name, base, _):
                 self._take(name, base, header.body_bytes)
             case TxPut(key, branch_lsn, name, _) if branch_lsn == NO_BRANCH:
                 self._branches[header.lsn] = key, {name: header.body_bytes}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
+from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
 from journal.frame import Header, Lsn, Offset
 from journal.records import (
@@ -21,6 +22,7 @@ from journal.records import (
     PartitionName,
     Prepare,
     Put,
+    PutBatch,
     Record,
     Rollback,
     RollbackReason,
@@ -105,11 +107,17 @@ class JournalState:
     time_ms: int = 0  # the latest time any record carries
     checkpoint: int = 0  # number of the newest checkpoint file that a record mentions
     spans: dict[PartitionName, Span] = field(default_factory=dict)
+    batches: Batches = field(default_factory=Batches)  # what producers numbered: a retry is stored once
     branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
 
     def end_of(self, name: PartitionName) -> Offset:
         """Where the partition's next message goes; nothing is made for a partition that has none."""
         return span.end if (span := self.spans.get(name)) is not None else ZERO
+
+    def branch_with(self, topic: str) -> Branch | None:
+        """A live branch that has messages for *topic*, if there is one."""
+        branches = self.branches.values()
+        return next((one for one in branches if any(name.topic == topic for name in one.runs)), None)
 
     def span(self, name: PartitionName) -> Span:
         """The partition's offsets; made on first use."""
@@ -129,6 +137,12 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
         match record:
             case Put(name, base, count):
                 run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
+                state.span(name).take(base, run.bytes)
+                return [Publication(name, base, run)]
+            case PutBatch(name, base, count, first_id, (producer, number)):
+                run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
+                stored = StoredBatch(number, base, count, first_id)
+                state.batches.note(producer, name.topic, name.partition, stored)
                 state.span(name).take(base, run.bytes)
                 return [Publication(name, base, run)]
             case TxPut():

@@ -36,6 +36,7 @@ class Kind(IntEnum):
     CARRY = 11
     PAD = 12
     DECISION = 13
+    PUT_BATCH = 14
 
 
 _KIND_NAMES = {int(kind): kind.name for kind in Kind}

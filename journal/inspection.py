@@ -21,6 +21,7 @@ from journal.records import (
     PartitionName,
     Prepare,
     Put,
+    PutBatch,
     Record,
     Rollback,
     TxPut,
@@ -93,6 +94,9 @@ def _said(header: Header, record: Record) -> _Said:
     match record:
         case Put(name, base, count):
             return _Said(places=(Place(name, base, header.body_bytes, count),))
+        case PutBatch(name, base, count, first_id, (producer, number)):
+            place = Place(name, base, header.body_bytes, count)
+            return _Said(places=(place,), note=f"producer={producer} batch={number} first_id={first_id}")
         case TxPut(key, branch_lsn, name, count):
             place = Place(name, None, header.body_bytes, count)
             return _Said(key, branch_lsn or header.lsn, (place,), "" if branch_lsn else "begins the branch")

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
 
+from journal.batches import BatchSequence
 from journal.errors import InvalidRecord
 from journal.frame import Header, Kind, Lsn, Offset, kind_name
 from journal.xid import KEY_BYTES_MAX, BranchKey, InvalidXid, parse_key
 
 NO_BRANCH = Lsn(0)  # a segment header stands there, never a record
 TOPIC_BYTES_MAX = 255
+PRODUCER_BYTES_MAX = 64
 
 _PUT = struct.Struct("<QII")  # base offset, message count, partition; the topic follows
+_SEQUENCE = struct.Struct("<qQB")  # first message id, batch number, producer bytes; producer and topic follow
 _BRANCH = struct.Struct("<QH")  # branch LSN, key bytes; the key follows
 _RUN = struct.Struct("<II")  # message count, partition; the topic follows
 _TAKE_COUNT = struct.Struct("<BI")  # one phase, takes
@@ -46,6 +49,17 @@ class Put:
     name: PartitionName
     base: Offset
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutBatch:
+    """A Put that its producer numbered, so that a retry is known. Ids rise by one from *first_id* on."""
+
+    name: PartitionName
+    base: Offset
+    count: int
+    first_id: int
+    sequence: BatchSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +157,7 @@ class Forget:
     key: BranchKey
 
 
-Record = Put | TxPut | Prepare | Commit | Rollback | Epoch | CheckpointMark | Pad | Decision | Forget
+Record = Put | PutBatch | TxPut | Prepare | Commit | Rollback | Epoch | CheckpointMark | Pad | Decision | Forget
 
 
 def encode(record: Record) -> tuple[Kind, bytes]:
@@ -152,6 +166,10 @@ def encode(record: Record) -> tuple[Kind, bytes]:
     match record:
         case Put(name, base, count):
             return Kind.PUT, _PUT.pack(base, count, name.partition) + _topic_bytes(name)
+        case PutBatch(name, base, count, first_id, sequence):
+            producer = _producer_bytes(sequence.producer)
+            head = _PUT.pack(base, count, name.partition) + _SEQUENCE.pack(first_id, sequence.number, len(producer))
+            return Kind.PUT_BATCH, head + producer + _topic_bytes(name)
         case TxPut(key, branch_lsn, name, count):
             return Kind.TX_PUT, _branch(key, branch_lsn) + _RUN.pack(count, name.partition) + _topic_bytes(name)
         case Prepare(key, branch_lsn, messages, size):
@@ -212,6 +230,13 @@ def _topic_bytes(name: PartitionName) -> bytes:
     return raw
 
 
+def _producer_bytes(producer: str) -> bytes:
+    raw = producer.encode()
+    if not 0 < len(raw) <= PRODUCER_BYTES_MAX:
+        raise ValueError(f"producer {producer!r} is not 1 to {PRODUCER_BYTES_MAX} bytes long")
+    return raw
+
+
 def _take(take: Take) -> bytes:
     topic = _topic_bytes(take.name)
     return _TAKE.pack(take.base, take.bytes, take.count, take.name.partition, len(topic)) + topic
@@ -234,6 +259,17 @@ def _topic(raw: bytes) -> str:
 def _read_put(meta: bytes) -> Put:
     base, count, partition = _PUT.unpack_from(meta)
     return Put(PartitionName(_topic(meta[_PUT.size :]), partition), Offset(base), count)
+
+
+def _read_put_batch(meta: bytes) -> PutBatch:
+    base, count, partition = _PUT.unpack_from(meta)
+    first_id, number, producer_bytes = _SEQUENCE.unpack_from(meta, _PUT.size)
+    at = _PUT.size + _SEQUENCE.size
+    producer = meta[at : at + producer_bytes]
+    if not 0 < len(producer) == producer_bytes <= PRODUCER_BYTES_MAX:
+        raise ValueError(f"a producer of {producer_bytes} bytes")
+    name = PartitionName(_topic(meta[at + producer_bytes :]), partition)
+    return PutBatch(name, Offset(base), count, first_id, BatchSequence(producer.decode(), number))
 
 
 def _read_tx_put(meta: bytes) -> TxPut:
@@ -302,6 +338,7 @@ def _read_forget(meta: bytes) -> Forget:
 
 _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PUT: _read_put,
+    Kind.PUT_BATCH: _read_put_batch,
     Kind.TX_PUT: _read_tx_put,
     Kind.PREPARE: _read_prepare,
     Kind.COMMIT: _read_commit,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from journal.batches import BatchSequence, StoredBatch
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import Header, Lsn
@@ -24,6 +25,7 @@ from journal.records import (
     PartitionName,
     Prepare,
     Put,
+    PutBatch,
     Record,
     Rollback,
     RollbackReason,
@@ -146,6 +148,23 @@ class JournalTransactionStore:
         `publications[0].base` is their offset, final once acknowledged. *frames* must not change until then.
         """
         return self._append(Put(name, self.state.end_of(name), count), frames, frame_bytes)
+
+    def find_batch(self, name: PartitionName, sequence: BatchSequence) -> StoredBatch | None:
+        """Where a numbered batch is stored already, acknowledged or not; None if it is new. Raises BatchTooOld."""
+        return self.state.batches.find(sequence, name.topic, name.partition)
+
+    def put_batch(
+        self,
+        name: PartitionName,
+        frames: Sequence[Buffer],
+        frame_bytes: int,
+        count: int,
+        first_id: int,
+        sequence: BatchSequence,
+    ) -> Done:
+        """As put, for a batch that `find_batch` did not find: its number is remembered with its place."""
+        record = PutBatch(name, self.state.end_of(name), count, first_id, sequence)
+        return self._append(record, frames, frame_bytes)
 
     def begin(self, key: BranchKey, timeout_ms: int = 0) -> Transaction:
         """Start a branch; nothing is journaled before its first put. A live XA key is returned as it is (spec 2.6)."""

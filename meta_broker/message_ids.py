@@ -33,11 +33,16 @@ class MessageIds:
 
     def next(self) -> int:
         """A new id. When a millisecond's 4,096 are used up it borrows from the next: it never waits."""
+        return self.take(1)
+
+    def take(self, count: int) -> int:
+        """The first of *count* new ids, at most 4,096, that follow one another within one millisecond."""
+        assert 0 < count <= _SEQUENCE_MAX + 1
         now = self._clock_ms()
+        first = self._sequence + 1
         if now > self._ms:
-            self._ms, self._sequence = now, 0
-        elif self._sequence < _SEQUENCE_MAX:
-            self._sequence += 1
-        else:
-            self._ms, self._sequence = self._ms + 1, 0
-        return (self._ms - BIRTH_MS) << (BROKER_BITS + SEQUENCE_BITS) | self._broker_part | self._sequence
+            self._ms, first = now, 0
+        elif first + count > _SEQUENCE_MAX + 1:
+            self._ms, first = self._ms + 1, 0
+        self._sequence = first + count - 1
+        return (self._ms - BIRTH_MS) << (BROKER_BITS + SEQUENCE_BITS) | self._broker_part | first

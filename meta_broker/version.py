@@ -5,4 +5,5 @@ from importlib.metadata import version
 from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq")
-VERSION_TEXT = version_text(PRODUCT_VERSION)
+EXTENSIONS = ("mput",)  # PROTOCOL.md draws each
+VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

@@ -13,7 +13,7 @@ from spark_jobs.findings import finding, findings, partition_name, text
 
 def offset_ranges(records: DataFrame) -> DataFrame:
     """Every range of offsets taken: topic, partition, start, end (exclusive), messages, lsn of the record."""
-    puts = records.where(F.col("kind") == Kind.PUT.name).select(
+    puts = records.where(F.col("kind").isin(Kind.PUT.name, Kind.PUT_BATCH.name)).select(
         "topic",
         "partition",
         F.col("base_offset").alias("start"),

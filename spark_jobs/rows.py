@@ -14,6 +14,7 @@ from journal.records import (
     Pad,
     Prepare,
     Put,
+    PutBatch,
     Record,
     Rollback,
     TxPut,
@@ -54,7 +55,7 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
     except InvalidRecord as error:
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
-    if with_frames and isinstance(record, Put | TxPut):
+    if with_frames and isinstance(record, Put | PutBatch | TxPut):
         frames, frames_error = count_frames(entry.body)
         return row._replace(frames=frames, frames_error=frames_error)
     return row
@@ -63,7 +64,7 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
 def check_numbers(header: Header, record: Record) -> None:
     """Refuse numbers beyond the signed 64 bits of a column, sums included. Raises InvalidRecord."""
     match record:
-        case Put(base=base):
+        case Put(base=base) | PutBatch(base=base):
             largest = base + header.body_bytes
         case TxPut(branch_lsn=branch_lsn) | Rollback(branch_lsn=branch_lsn):
             largest = branch_lsn
@@ -83,7 +84,7 @@ def check_numbers(header: Header, record: Record) -> None:
 
 def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
     match record:
-        case Put(name, base, count):
+        case Put(name, base, count) | PutBatch(name, base, count):
             return head._replace(
                 topic=name.topic,
                 partition=name.partition,

@@ -9,7 +9,18 @@ from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import Get, OffsetQuery, Put, Quit, Request, Stats, Sync, Transaction, Version
+from meta_client.protocol.requests import (
+    Get,
+    MultiPut,
+    OffsetQuery,
+    Put,
+    Quit,
+    Request,
+    Stats,
+    Sync,
+    Transaction,
+    Version,
+)
 from meta_client.protocol.status import Status
 
 
@@ -31,7 +42,7 @@ class Dispatcher:
     def handle(self, request: Request, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
         match request:
-            case Put():
+            case Put() | MultiPut():
                 self._put(request, peer)
             case Get():
                 self._get.handle(request, peer)

@@ -8,7 +8,7 @@ from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.request_lines import parse_request_line
-from meta_client.protocol.requests import Put, Request, Sync
+from meta_client.protocol.requests import MultiPut, Put, Request, Sync
 from meta_client.protocol.response_lines import parse_response_line
 from meta_client.protocol.responses import Response, Value
 
@@ -115,7 +115,7 @@ class RequestDecoder(_Decoder[Request]):
         super().__init__(parse_request_line, limits or Limits())
 
     def _with_body(self, command: Request, body: bytes) -> Request:
-        assert isinstance(command, (Put, Sync))
+        assert isinstance(command, (Put, MultiPut, Sync))
         command.body = body
         return command
 

@@ -12,7 +12,18 @@ from journal.xid import BranchKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from meta_client.protocol.limits import LINE_BYTES_MAX
-from meta_client.protocol.requests import Get, OffsetQuery, Put, Quit, Request, Stats, Sync, Transaction, Version
+from meta_client.protocol.requests import (
+    Get,
+    MultiPut,
+    OffsetQuery,
+    Put,
+    Quit,
+    Request,
+    Stats,
+    Sync,
+    Transaction,
+    Version,
+)
 from meta_client.protocol.responses import Response, Result, Value
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
@@ -39,6 +50,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = b"quit\r\n"
         case Transaction():
             line = _transaction(request)
+        case MultiPut():
+            line, body = _mput(request), request.body
         case Sync():
             line, body = _sync(request), request.body
         case _:
@@ -78,6 +91,20 @@ def _put(put: Put) -> bytes:
         -1 if put.checksum is None else _int32(put.checksum),
         b"" if put.key is None else b" " + _key(put.key),
         _int32(put.opaque),
+    )
+
+
+def _mput(mput: MultiPut) -> bytes:
+    sequence = mput.sequence
+    return b"mput %b %d %d %d %d%b%b %d\r\n" % (
+        _token(mput.topic),
+        _int32(mput.partition),
+        _int32(mput.count),
+        _length(mput.body),
+        _int32(mput.checksum),
+        b"" if sequence is None else b" %b:%d" % (_token(sequence.producer), _int64(sequence.number)),
+        b"" if mput.key is None else b" " + _key(mput.key),
+        _int32(mput.opaque),
     )
 
 

@@ -11,6 +11,9 @@ LINE_BYTES_MAX = 8 * KIB
 # to large fetches fit, while a thousand hostile connections still can't claim more than 16 GiB, sent in full.
 BODY_BYTES_MAX = 16 * MIB
 
+# As many ids as a broker can give out in a millisecond: those of a batch follow one another.
+BATCH_MESSAGES_MAX = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
+from journal.batches import BatchSequence
+from journal.records import PRODUCER_BYTES_MAX
 from journal.xid import parse_key
 from meta_client.protocol.integers import int32, int32_repeated, int64
+from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
     Get,
+    MultiPut,
     OffsetQuery,
     Put,
     Quit,
@@ -67,6 +71,35 @@ def _put(tokens: list[bytes]) -> tuple[Request, int]:
         raise ValueError(f"body length {length} is negative")
     topic, partition, flag = tokens[1].decode(), int32_repeated(tokens[2]), int32_repeated(tokens[4])
     return Put(topic, partition, flag, checksum, key, int32(tokens[-1]), b""), length
+
+
+def _mput(tokens: list[bytes]) -> tuple[Request, int]:
+    sequence = key = None
+    match len(tokens):
+        case 7:
+            pass
+        case 8 if tokens[6].count(b":") == 1:  # a transaction key has more
+            sequence = _sequence(tokens[6])
+        case 8:
+            key = _branch_key(tokens[6].decode())
+        case 9:
+            sequence, key = _sequence(tokens[6]), _branch_key(tokens[7].decode())
+        case count:
+            raise ValueError(f"mput has 7 to 9 tokens, not {count}")
+    if not 0 < (messages := int32_repeated(tokens[3])) <= BATCH_MESSAGES_MAX:
+        raise ValueError(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, not {messages}")
+    topic, partition, checksum = tokens[1].decode(), int32_repeated(tokens[2]), int32(tokens[5])
+    length = body_length(tokens[4])
+    return MultiPut(topic, partition, messages, checksum, sequence, key, int32(tokens[-1]), b""), length
+
+
+def _sequence(token: bytes) -> BatchSequence:
+    producer, _, number = token.partition(b":")
+    if not 0 < len(producer) <= PRODUCER_BYTES_MAX:
+        raise ValueError(f"a producer's name has 1 to {PRODUCER_BYTES_MAX} bytes, not {len(producer)}")
+    if (parsed := int64(number)) < 0:
+        raise ValueError(f"batch number {parsed} is negative")
+    return BatchSequence(producer.decode(), parsed)
 
 
 def _sync(tokens: list[bytes]) -> tuple[Request, int]:
@@ -152,6 +185,7 @@ def _parser_by_first_character(word: bytes) -> Parser:
 
 PARSERS: Final[Mapping[bytes, Parser]] = {
     b"put": _put,
+    b"mput": _mput,
     b"get": _get,
     b"offset": _offset,
     b"transaction": _transaction,

@@ -7,6 +7,7 @@ up from -2147483648, so negative ones are the norm. Line forms: PROTOCOL.md.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from journal.batches import BatchSequence
 from journal.xid import BranchKey
 from meta_client.protocol.integers import INT32_MAX
 
@@ -25,6 +26,23 @@ class Put:
     partition: int
     flag: int  # bit 0: the body begins with an attribute block (messages.py)
     checksum: int | None  # crc31 of the body; None (-1 on the wire): the receiver can't verify it
+    key: BranchKey | None
+    opaque: int
+    body: bytes
+
+
+@dataclass(slots=True)
+class MultiPut:
+    """Store *count* messages in a partition, whole or not at all. Extension `mput`.
+
+    Body: their frames (messages.py) with id 0; the broker stamps ids that follow one another.
+    """
+
+    topic: str
+    partition: int
+    count: int
+    checksum: int  # crc31 of the body
+    sequence: BatchSequence | None
     key: BranchKey | None
     opaque: int
     body: bytes
@@ -111,4 +129,4 @@ class Transaction:
     opaque: int
 
 
-Request = Put | Get | OffsetQuery | Stats | Version | Quit | Transaction | Sync
+Request = Put | MultiPut | Get | OffsetQuery | Stats | Version | Quit | Transaction | Sync

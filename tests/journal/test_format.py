@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from journal import frame, records, segments
+from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
 from journal.frame import ALIGNMENT, Header, Kind, Lsn, Offset, pack, unpack
@@ -24,6 +25,7 @@ from journal.records import (
     PartitionName,
     Prepare,
     Put,
+    PutBatch,
     Record,
     Rollback,
     RollbackReason,
@@ -36,7 +38,7 @@ from journal.segments import Identity, SegmentHeader
 from journal.xid import parse_key
 
 FORMAT = (Path(records.__file__).parent / "FORMAT.md").read_text()
-CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i"}
+CODES = {"i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i"}
 EPOCH, INCARNATION, TIME_MS = 1, 2, 1_700_000_000_000
 SEGMENT_SIZE = 4096
 
@@ -53,6 +55,9 @@ BROKER: list[tuple[Record, bytes]] = [
     (Commit(XA, Lsn(288), False, (Take(ORDERS, Offset(5), 8, 2),)), b""),
     (CheckpointMark(1, Lsn(808)), b""),
     (Pad(), b""),
+]
+PRODUCER: list[tuple[Record, bytes]] = [
+    (PutBatch(ORDERS, Offset(0), 2, 1_661_382_015_569_625_088, BatchSequence("shop-1", 7)), b"two frames"),
 ]
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
 
@@ -90,6 +95,7 @@ def struct_of(rows: list[Row]) -> str:
         ("Record header", frame._HEADER.format),
         ("Branch", records._BRANCH.format),
         ("PUT", records._PUT.format),
+        ("PUT_BATCH", records._PUT.format + records._SEQUENCE.format.removeprefix("<")),
         ("TX_PUT", records._RUN.format),
         ("PREPARE", records._PREPARE.format),
         ("COMMIT", records._TAKE_COUNT.format),
@@ -151,10 +157,10 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    assert dict([*encoded(BROKER), *encoded(COORDINATOR)]) == examples()
+    assert dict([*encoded(BROKER), *encoded(PRODUCER), *encoded(COORDINATOR)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, COORDINATOR])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import meta_client.protocol
+from journal.batches import BatchSequence
 from journal.xid import parse_key
 from meta_client.protocol import requests, responses
 from meta_client.protocol.checksum import crc31
@@ -38,11 +39,16 @@ class Vector:
 
 
 def to_wire(text: str) -> bytes:
-    return text.replace("~", "\r\n").encode()
+    """~ is CRLF, {...} is hexadecimal."""
+    parts = re.split(r"\{([0-9a-f ]*)\}", text)
+    return b"".join(
+        bytes.fromhex(part) if number % 2 else part.replace("~", "\r\n").encode() for number, part in enumerate(parts)
+    )
 
 
 def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
-    values: dict[str, Any] = {"checksum": None, "key": None, "timeout_seconds": None, "qualifier": None} | given
+    absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence"))
+    values: dict[str, Any] = absent | given
     for name in ("body", "message"):
         if name in values:
             values[name] = values[name].encode()
@@ -50,6 +56,8 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
         values["body"] = bytes.fromhex(values["body_hex"])
     if values["key"] is not None:
         values["key"] = parse_key(values["key"])
+    if values["sequence"] is not None:
+        values["sequence"] = BatchSequence(*values["sequence"])
     if "verb" in values:
         values["verb"] = requests.TransactionVerb(values["verb"])
     names = {field.name for field in fields(kind)}

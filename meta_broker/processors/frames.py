@@ -1,0 +1,43 @@
+"""From the body of a put to the message frames that the journal stores: checked, numbered."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from journal.storage import Buffer
+from meta_broker.message_ids import MessageIds
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.messages import HEADER_BYTES, frame_header
+from meta_client.protocol.requests import MultiPut, Put
+from meta_client.protocol.stamping import stamp_ids
+
+
+class PutRefused(Exception):
+    """The put cannot be done; the text is the answer's detail."""
+
+
+class Frames(NamedTuple):
+    """*messages* whole frames, *bytes* long in all, with ids from *first_id* on."""
+
+    buffers: Sequence[Buffer]
+    bytes: int
+    messages: int
+    first_id: int
+
+
+def frames_of(put: Put | MultiPut, ids: MessageIds, message_bytes_max: int) -> Frames:
+    """The frames of *put*, their checksums verified. Raises PutRefused."""
+    checksum = crc31(put.body)
+    if put.checksum is not None and put.checksum != checksum:
+        raise PutRefused("Checksum failure,message may be corrupted when transfering on networking.")
+    if isinstance(put, Put):
+        if len(put.body) > message_bytes_max:
+            raise PutRefused(f"a message of {len(put.body)} bytes is larger than message_bytes_max {message_bytes_max}")
+        first_id = ids.next()
+        header = frame_header(first_id, put.flag, len(put.body), checksum)
+        return Frames((header, put.body), HEADER_BYTES + len(put.body), 1, first_id)
+    first_id, stamped = ids.take(put.count), bytearray(put.body)
+    try:
+        stamp_ids(stamped, put.count, first_id, message_bytes_max)
+    except ValueError as error:
+        raise PutRefused(f"not a batch of {put.count} messages: {error}") from error
+    return Frames((stamped,), len(stamped), put.count, first_id)
