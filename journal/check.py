@@ -17,6 +17,7 @@ from journal.records import Decision, Forget, decode
 from journal.scan import Entry, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.states import BranchState
+from journal.topic_changes import describe_change
 from journal.xid import BranchKey
 
 PROGRESS_BYTES = 1 << 20  # how often progress is told
@@ -179,6 +180,9 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
     for name in sorted(told.spans.keys() | state.spans.keys()):
         if told.end_of(name) != state.end_of(name):
             yield f"{name} ends at {told.end_of(name)}, the records say {state.end_of(name)}"
+    for topic in sorted(told.topics.keys() | state.topics.keys()):
+        if told.topics.get(topic) != state.topics.get(topic):
+            yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"
     for lsn in sorted(told.branches.keys() | state.branches.keys()):
         mine, theirs = state.branches.get(lsn), told.branches.get(lsn)
         if mine is None or theirs is None:
@@ -195,3 +199,8 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
                 f"branch {theirs.key} from LSN {lsn} is {theirs.state.name} with {theirs.messages} messages of "
                 f"{theirs.bytes} bytes, the records say {mine.key} {mine.state.name}, {mine.messages} of {mine.bytes}"
             )
+
+
+def _decided(state: JournalState, topic: str) -> str:
+    change = state.topics.get(topic)
+    return "as the file says" if change is None else describe_change(change)

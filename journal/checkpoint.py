@@ -17,6 +17,7 @@ from journal.frame import Lsn, Offset
 from journal.records import PartitionName
 from journal.states import BranchState
 from journal.storage import Storage
+from journal.topic_changes import TopicChange
 from journal.xid import parse_key
 
 CHECKPOINTS_KEPT: Final = 3
@@ -93,6 +94,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partitions: list[PartitionMark]
     branches: list[BranchMark]
     batches: list[BatchesMark] = []  # by last use
+    topics: list[TopicChange] = []  # what was decided at run time, by topic
 
 
 def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
@@ -116,6 +118,7 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
             )
             for (producer, topic, partition), window in state.batches
         ],
+        topics=[change for _, change in sorted(state.topics.items())],
     )
 
 
@@ -140,6 +143,10 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         for one in batch.stored:
             stored = StoredBatch(one.number, Offset(one.base), one.messages, one.first_id)
             state.batches.note(batch.producer, batch.topic, batch.partition, stored)
+    for change in checkpoint.topics:
+        if change.says_nothing or change.topic in state.topics:
+            raise ValueError(f"topic {change.topic!r} named twice, or for nothing")
+        state.topics[change.topic] = change
     return state
 
 

@@ -30,6 +30,7 @@ from journal.records import (
     TxPut,
 )
 from journal.states import BranchEvent, BranchState, XaError, next_state
+from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey
 
 ZERO = Offset(0)
@@ -109,6 +110,7 @@ class JournalState:
     spans: dict[PartitionName, Span] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)  # what producers numbered: a retry is stored once
     branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
+    topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
 
     def end_of(self, name: PartitionName) -> Offset:
         """Where the partition's next message goes; nothing is made for a partition that has none."""
@@ -171,6 +173,8 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 state.checkpoint = number
             case Pad():
                 pass
+            case TopicChange():
+                _change_topic(state, record)
             case Decision() | Forget():
                 raise ValueError("a coordinator's record in a broker's journal")
             case _:
@@ -190,6 +194,21 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
         branch = _live(state, record.key, record.branch_lsn)
         next_state(branch.key, branch.state, BranchEvent.PUT)
     branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
+
+
+def _change_topic(state: JournalState, change: TopicChange) -> None:
+    topic = change.topic
+    if change.state is TopicState.DELETED:
+        if (branch := state.branch_with(topic)) is not None:
+            raise ValueError(f"{topic} is deleted while branch {branch.key} has messages for it")
+        for name, span in state.spans.items():
+            if name.topic == topic:
+                # An offset is never used twice: what a group has stored must not point into other messages.
+                span.start = span.end
+    if change.says_nothing:
+        state.topics.pop(topic, None)
+    else:
+        state.topics[topic] = change
 
 
 def _live(state: JournalState, key: BranchKey, branch_lsn: Lsn) -> Branch:

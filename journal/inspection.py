@@ -30,6 +30,7 @@ from journal.records import (
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Storage
+from journal.topic_changes import TopicChange, describe_change
 from journal.xid import BranchKey
 
 
@@ -115,6 +116,8 @@ def _said(header: Header, record: Record) -> _Said:
             return _Said(key, note=f"to commit: {participants}")
         case Forget(key):
             return _Said(key)
+        case TopicChange(topic=topic):
+            return _Said(note=f"{topic}: {describe_change(record)}")
         case Pad():
             return _Said()
     assert_never(record)

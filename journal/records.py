@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, assert_never
 from journal.batches import BatchSequence
 from journal.errors import InvalidRecord
 from journal.frame import Header, Kind, Lsn, Offset, kind_name
+from journal.topic_changes import TopicChange, decode_change, encode_change
 from journal.xid import KEY_BYTES_MAX, BranchKey, InvalidXid, parse_key
 
 NO_BRANCH = Lsn(0)  # a segment header stands there, never a record
@@ -157,7 +158,20 @@ class Forget:
     key: BranchKey
 
 
-Record = Put | PutBatch | TxPut | Prepare | Commit | Rollback | Epoch | CheckpointMark | Pad | Decision | Forget
+Record = (
+    Put
+    | PutBatch
+    | TxPut
+    | Prepare
+    | Commit
+    | Rollback
+    | Epoch
+    | CheckpointMark
+    | Pad
+    | Decision
+    | Forget
+    | TopicChange
+)
 
 
 def encode(record: Record) -> tuple[Kind, bytes]:
@@ -189,6 +203,8 @@ def encode(record: Record) -> tuple[Kind, bytes]:
             return Kind.DECISION, _branch(key, NO_BRANCH) + participants.encode()
         case Forget(key):
             return Kind.FORGET, _branch(key, NO_BRANCH)
+        case TopicChange(topic=topic):
+            return Kind.TOPIC, encode_change(record, _bytes_of(topic))
     assert_never(record)
 
 
@@ -224,9 +240,13 @@ def _branch(key: BranchKey, branch_lsn: int) -> bytes:
 
 
 def _topic_bytes(name: PartitionName) -> bytes:
-    raw = name.topic.encode()
+    return _bytes_of(name.topic)
+
+
+def _bytes_of(topic: str) -> bytes:
+    raw = topic.encode()
     if not 0 < len(raw) <= TOPIC_BYTES_MAX:
-        raise ValueError(f"topic {name.topic!r} is not 1 to {TOPIC_BYTES_MAX} bytes long")
+        raise ValueError(f"topic {topic!r} is not 1 to {TOPIC_BYTES_MAX} bytes long")
     return raw
 
 
@@ -336,6 +356,10 @@ def _read_forget(meta: bytes) -> Forget:
     return Forget(key)
 
 
+def _read_topic_change(meta: bytes) -> TopicChange:
+    return decode_change(meta, _topic)
+
+
 _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PUT: _read_put,
     Kind.PUT_BATCH: _read_put_batch,
@@ -348,4 +372,5 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PAD: _read_pad,
     Kind.DECISION: _read_decision,
     Kind.FORGET: _read_forget,
+    Kind.TOPIC: _read_topic_change,
 }

@@ -12,7 +12,7 @@ from typing import Protocol
 from journal.checkpoint import Checkpoint, PartitionMark, read_newest, state_of
 from journal.errors import RottenJournal
 from journal.fold import JournalState, Publication, apply
-from journal.frame import Lsn
+from journal.frame import Lsn, Offset
 from journal.journal import clear_beyond
 from journal.records import PartitionName, decode
 from journal.scan import ScanEnd, Scanner, Verdict
@@ -30,6 +30,9 @@ class PublicationSink(Protocol):
     def publish(self, publication: Publication) -> None:
         """Add one index entry."""
 
+    def trim(self, name: PartitionName, start: Offset) -> None:
+        """Forget what lies below *start*: the partition begins there now. It may be there already, or unknown."""
+
 
 class NoSink:
     """For readers that keep no index."""
@@ -40,6 +43,9 @@ class NoSink:
 
     def publish(self, publication: Publication) -> None:
         del publication
+
+    def trim(self, name: PartitionName, start: Offset) -> None:
+        del name, start
 
 
 @dataclass(slots=True)
@@ -86,6 +92,9 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     if end.dirty:
         log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
     clear_beyond(segments, end.end)
+    for name, span in state.spans.items():
+        if span.start:
+            sink.trim(name, span.start)
     for line in damaged:
         log.warning("damaged, passed over %s", line)
     state.lsn = end.end

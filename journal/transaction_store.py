@@ -35,6 +35,7 @@ from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments
 from journal.states import BranchEvent, BranchNotStarted, BranchState, XaCode, next_state
 from journal.storage import Buffer, Storage
+from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, XaKey
 
 
@@ -250,6 +251,18 @@ class JournalTransactionStore:
             for key, transaction in self.transactions.items()
             if transaction.state is BranchState.PREPARED and qualifier in (None, key.qualifier)
         ]
+
+    # -- topics -----------------------------------------------------------------------------------------------
+
+    def change_topic(self, change: TopicChange) -> Lsn:
+        """Decide about a topic; from here on *change* is all that run-time decisions say of it.
+
+        Returns the LSN to wait for before anyone is told. Raises RecordTooLarge, and ValueError when a topic is to be
+        deleted that a live branch has messages for; nothing is changed then.
+        """
+        if change.state is TopicState.DELETED and (branch := self.state.branch_with(change.topic)) is not None:
+            raise ValueError(f"{branch.key} has messages for it: finish that transaction first")
+        return self._append(change).lsn
 
     def _forget(self, transaction: Transaction) -> None:
         transaction.is_over = True

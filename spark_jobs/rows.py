@@ -21,6 +21,7 @@ from journal.records import (
     decode,
 )
 from journal.scan import Entry
+from journal.topic_changes import TopicChange
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import iter_frames
 from spark_jobs.directory import LSN_MAX, Stretch
@@ -74,7 +75,7 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = max([branch_lsn, *(take.base + take.bytes for take in takes)])
         case CheckpointMark(number=number, lsn=lsn):
             largest = max(number, lsn)
-        case Epoch() | Pad() | Decision() | Forget():
+        case Epoch() | Pad() | Decision() | Forget() | TopicChange():
             return
         case _:
             assert_never(record)
@@ -118,6 +119,8 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             return head._replace(checkpoint=number, checkpoint_lsn=lsn)
         case Decision(key, _) | Forget(key):
             return head._replace(key=str(key))
+        case TopicChange(topic=topic, state=state):
+            return head._replace(topic=topic, reason=state.name)
         case Pad():
             return head
     assert_never(record)

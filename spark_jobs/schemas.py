@@ -68,7 +68,7 @@ class RecordRow(NamedTuple):
     time: MaybeTime = None  # the same, as a timestamp
     key: MaybeText = None  # transaction key as on the wire; TX_PUT, PREPARE, COMMIT, ROLLBACK
     branch_lsn: MaybeLong = None  # LSN of the branch's first record, that record's own included
-    topic: MaybeText = None  # PUT, TX_PUT; a COMMIT's are in `takes`
+    topic: MaybeText = None  # PUT, TX_PUT, TOPIC; a COMMIT's are in `takes`
     partition: MaybeLong = None
     base_offset: MaybeLong = None  # PUT: where in the partition its first frame stands
     messages: MaybeLong = None  # of the body, or promised by a PREPARE
@@ -76,7 +76,7 @@ class RecordRow(NamedTuple):
     body_lsn: MaybeLong = None  # PUT, TX_PUT: where the message frames begin
     takes: MaybeTakes = None  # COMMIT
     one_phase: MaybeFlag = None  # COMMIT
-    reason: MaybeText = None  # of a ROLLBACK, or why BAD is bad
+    reason: MaybeText = None  # of a ROLLBACK, what TOPIC changed, or why BAD is bad
     checkpoint: MaybeLong = None  # CHECKPOINT: number of the file
     checkpoint_lsn: MaybeLong = None  # CHECKPOINT: what the file covers
     version: MaybeText = None  # EPOCH: the metaq that wrote from here on

@@ -63,6 +63,9 @@ class Indexes:
     def publish(self, publication: Publication) -> None:
         self.of(publication.name).publish(publication)
 
+    def trim(self, name: PartitionName, start: int) -> None:
+        self.of(name).trim(start)
+
 
 class MessageStore:
     """One broker's messages. Open it with `MessageStore.open`."""

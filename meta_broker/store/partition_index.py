@@ -112,6 +112,11 @@ class PartitionIndex:
         self.end = base + run.bytes
         self.messages += run.messages
 
+    def trim(self, start: int) -> None:
+        """Begin at *start* from here on. Entries below it stay in the file, and nobody reads them."""
+        assert start <= self.end
+        self.start = max(self.start, start)
+
     def places(self, offset: int, bytes_max: int) -> Iterator[Place]:
         """Where the bytes [offset, offset + bytes_max) are, cut at the end. *offset* must be in [start, end)."""
         assert self.start <= offset < self.end

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import frame, records, segments
+from journal import frame, records, segments, topic_changes
 from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
@@ -35,6 +35,7 @@ from journal.records import (
     encode,
 )
 from journal.segments import Identity, SegmentHeader
+from journal.topic_changes import TopicChange, TopicState
 from journal.xid import parse_key
 
 FORMAT = (Path(records.__file__).parent / "FORMAT.md").read_text()
@@ -58,6 +59,20 @@ BROKER: list[tuple[Record, bytes]] = [
 ]
 PRODUCER: list[tuple[Record, bytes]] = [
     (PutBatch(ORDERS, Offset(0), 2, 1_661_382_015_569_625_088, BatchSequence("shop-1", 7)), b"two frames"),
+]
+RUN_TIME: list[tuple[Record, bytes]] = [
+    (
+        TopicChange(
+            topic="orders",
+            state=TopicState.SET,
+            section=0x35B2C6D1,
+            partitions=8,
+            accept_publish=True,
+            accept_subscribe=True,
+            closed=(2, 3),
+        ),
+        b"",
+    ),
 ]
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
 
@@ -101,6 +116,7 @@ def struct_of(rows: list[Row]) -> str:
         ("COMMIT", records._TAKE_COUNT.format),
         ("Take", records._TAKE.format),
         ("ROLLBACK", "<B"),
+        ("TOPIC", topic_changes.HEAD.format),
         ("EPOCH", records._EPOCH.format),
         ("CHECKPOINT", records._CHECKPOINT.format),
         ("DECISION", "<"),
@@ -157,10 +173,10 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    assert dict([*encoded(BROKER), *encoded(PRODUCER), *encoded(COORDINATOR)]) == examples()
+    assert dict([*encoded(BROKER), *encoded(PRODUCER), *encoded(RUN_TIME), *encoded(COORDINATOR)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, PRODUCER, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, COORDINATOR])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)

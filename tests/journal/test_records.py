@@ -30,6 +30,7 @@ from journal.records import (
     put_meta,
     put_meta_tail,
 )
+from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, InvalidXid, LocalKey, XaKey, Xid, parse_key
 
 U32 = st.integers(0, 2**32 - 1)
@@ -57,6 +58,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.just(Pad()),
     st.builds(Decision, KEYS, TEXT),
     st.builds(Forget, KEYS),
+    st.builds(TopicChange, topic=TOPICS, state=st.just(TopicState.SET), section=U32, partitions=U32.filter(bool)),
 )
 
 
