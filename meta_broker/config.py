@@ -37,6 +37,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "transaction_timeout_seconds_max": (1, _SECONDS_MAX),
     "transactions_max": (1, 10_000_000),
     "idle_seconds_max": (0.001, _SECONDS_MAX),
+    "fetch_wait_ms_max": (0, 3_600_000),
+    "fetches_waiting_max": (0, 10_000_000),
+    "fetches_waiting_per_connection_max": (0, 10_000_000),
 }
 _HOST = re.compile(r"[A-Za-z0-9._-]+|(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*(?:%[A-Za-z0-9._-]+)?")  # name, IPv4 or IPv6
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound to)
@@ -68,6 +71,9 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     transactions_max: int = 100_000  # XA branches alive at once, and local transactions of one connection
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
+    fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
+    fetches_waiting_max: int = 200_000  # about 1 KiB each; beyond, a fetch that would wait is answered 503
+    fetches_waiting_per_connection_max: int = 20_000  # a consumer has one a partition
 
 
 class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

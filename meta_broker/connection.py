@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         self._requests.clear()
         self._answers.clear()
         try:
-            self._dispatcher.transactions.peer_gone(self)
+            self._dispatcher.peer_gone(self)
         except StorageFailed as error:
             self._owner.failed(error)
         self._owner.closed(self)
@@ -128,10 +128,17 @@ class Connection(asyncio.Protocol):
                 self._is_flush_due = True
                 self._loop.call_soon(self._flush)
 
+    def again(self, request: Request) -> None:
+        """Handle a request that has waited, after the ones that are here."""
+        if self._transport is not None:
+            self._requests.append(request)
+            self._work()
+
     def quit(self) -> None:
         """Handle nothing more; close once everything asked before is answered, at the fence, and sent."""
         if not self._is_quitting:
             self._requests.clear()
+            self._dispatcher.release(self)
             self._is_quitting = True
             self._dispatcher.after_answers(self._leave)
 

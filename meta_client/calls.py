@@ -2,7 +2,7 @@
 
 from meta_client.connection import PendingReply
 from meta_client.protocol.errors import RemoteProtocolError, raise_for
-from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.responses import Data, Response, Result, Value
 
 
 def checked_result(response: Response, what: str) -> Result:
@@ -17,8 +17,21 @@ def checked_value(response: Response, what: str) -> Value:
     """The value that *response* is. Raises RemoteError (any status but 200), RemoteProtocolError."""
     if isinstance(response, Value):
         return response
+    raise _not_messages(response, what)
+
+
+def checked_data(response: Response, what: str) -> Data:
+    """The data that *response* is. Raises as checked_value."""
+    if isinstance(response, Data):
+        return response
+    raise _not_messages(response, what)
+
+
+def _not_messages(response: Response, what: str) -> RemoteProtocolError:
+    if not isinstance(response, Result):
+        return RemoteProtocolError(f"{what}: answered with messages in another form than asked for")
     raise_for(response, what)
-    raise RemoteProtocolError(f"{what}: answered with a result instead of messages")
+    return RemoteProtocolError(f"{what}: answered with a result instead of messages")
 
 
 def wait_result(reply: PendingReply, timeout_s: float, what: str) -> Result:

@@ -12,6 +12,7 @@ from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
 from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Request
 from meta_client.protocol.status import Status
 
 
@@ -25,6 +26,9 @@ class Peer(Protocol):
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue *size* bytes in *buffers*, which are not copied."""
+
+    def again(self, request: Request) -> None:
+        """Handle *request* once more, in its turn; dropped when the peer has gone."""
 
     def quit(self) -> None:
         """Close once everything queued is sent."""

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import assert_never
 
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
+    Fetch,
     Get,
     MultiPut,
     OffsetQuery,
@@ -32,12 +34,22 @@ class Dispatcher:
         self.transactions = TransactionProcessor(context)
         self._put = PutProcessor(context).handle
         self._get = GetProcessor(context)
+        self._fetch = FetchProcessor(context)
         self._stats = StatsProcessor(context)
 
     def after_answers(self, action: Callable[[], None]) -> None:
         """Call *action* once everything handled so far is answered, what waits at the fence included."""
         store = self.context.store
         store.fence.after(store.journal.end, action)
+
+    def release(self, peer: Peer) -> None:
+        """Nothing more will be handled for *peer*: answer what waits for messages."""
+        self._fetch.release(peer)
+
+    def peer_gone(self, peer: Peer) -> None:
+        """A connection ended. Raises StorageFailed once the journal has stopped."""
+        self._fetch.peer_gone(peer)
+        self.transactions.peer_gone(peer)
 
     def handle(self, request: Request, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
@@ -46,6 +58,8 @@ class Dispatcher:
                 self._put(request, peer)
             case Get():
                 self._get.handle(request, peer)
+            case Fetch():
+                self._fetch.handle(request, peer)
             case Transaction():
                 self.transactions.handle(request, peer)
             case OffsetQuery():

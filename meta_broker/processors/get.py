@@ -4,7 +4,7 @@ from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result, value_line
-from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery
+from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery
 from meta_client.protocol.status import Status
 
 
@@ -20,10 +20,9 @@ class GetProcessor:
         index = self._index(get.topic, get.partition)
         if index is None:
             context.counters.gets_missed += 1
-            peer.send(_unknown_partition(get))
+            peer.send(unknown_partition(get))
         elif get.bytes_max <= 0:
-            text = b"Bad request,invalid max size:%d" % get.bytes_max
-            peer.send(encode_result(Status.BAD_REQUEST, text, get.opaque))
+            peer.send(bad_size(get))
         elif index.start <= get.offset < index.end:
             bytes_max = min(get.bytes_max, context.config.broker.transfer_bytes_max)
             size, buffers = context.store.read(index, get.offset, bytes_max)
@@ -31,21 +30,13 @@ class GetProcessor:
             peer.send_buffers([line, *buffers], len(line) + size)
         else:
             context.counters.gets_missed += 1
-            peer.send(self._outside(get, index))
-
-    def _outside(self, get: Get, index: PartitionIndex) -> bytes:
-        if get.offset < index.start:
-            return encode_result(Status.MOVED, b"%d" % index.start, get.opaque)
-        wants_end = self._context.config.broker.tell_end_offset or get.offset == OFFSET_END
-        if get.offset > index.end and wants_end:
-            return encode_result(Status.MOVED, b"%d" % index.end, get.opaque)
-        return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % get.offset, get.opaque)
+            peer.send(outside(context, get, index.start, index.end))
 
     def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
         self._context.counters.offsets += 1
         index = self._index(query.topic, query.partition)
         if index is None:
-            peer.send(_unknown_partition(query))
+            peer.send(unknown_partition(query))
         else:
             peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
 
@@ -54,6 +45,22 @@ class GetProcessor:
         return self._context.store.indexes.by_name.get(PartitionName(topic, partition))
 
 
-def _unknown_partition(request: Get | OffsetQuery) -> bytes:
+def outside(context: Context, request: Get | Fetch, start: int, end: int) -> bytes:
+    """The answer to an offset at which nothing is stored in a partition that holds [*start*, *end*)."""
+    if request.offset < start:
+        return encode_result(Status.MOVED, b"%d" % start, request.opaque)
+    wants_end = context.config.broker.tell_end_offset or request.offset == OFFSET_END
+    if request.offset > end and wants_end:
+        return encode_result(Status.MOVED, b"%d" % end, request.opaque)
+    return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)
+
+
+def bad_size(request: Get | Fetch) -> bytes:
+    """The answer to a request for no bytes at all."""
+    return encode_result(Status.BAD_REQUEST, b"Bad request,invalid max size:%d" % request.bytes_max, request.opaque)
+
+
+def unknown_partition(request: Get | Fetch | OffsetQuery) -> bytes:
+    """The answer for a partition that does not exist."""
     text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
     return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

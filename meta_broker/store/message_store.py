@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -84,6 +84,9 @@ class MessageStore:
         self.indexes = indexes
         self.fence = Fence(self.journal.acknowledged_here)
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
+        self._watched: Container[PartitionName] = ()
+        self._on_published: Callable[[PartitionName], None] = lambda name: None
+        self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_reached: asyncio.Future[dict[PartitionName, Spill | None]] | None = None
 
@@ -140,12 +143,25 @@ class MessageStore:
         """Make acknowledged runs visible. Called at the fence only."""
         for publication in publications:
             self.indexes.publish(publication)
+            if publication.name in self._watched:
+                self._touched[publication.name] = None
+
+    def watch(self, names: Container[PartitionName], on_published: Callable[[PartitionName], None]) -> None:
+        """Tell *on_published* of the partitions in *names*, which may change, when they have new messages.
+
+        It is told once for everything that one advance of the fence publishes to a partition.
+        """
+        self._watched, self._on_published = names, on_published
 
     def advance(self) -> None:
         """The writer made progress: run what the fence has passed. Raises StorageFailed once the journal failed."""
         if self.journal.failure is not None:
             raise self.journal.failure
         self.fence.advance(self.journal.acknowledged_here)
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            for name in touched:
+                self._on_published(name)
 
     def read(self, index: PartitionIndex, offset: int, bytes_max: int) -> tuple[int, list[memoryview | bytes]]:
         """Message frames from *offset* on: how many bytes, and the buffers to send. Offsets as in `places`."""

@@ -10,7 +10,7 @@ from meta_client.protocol.limits import Limits
 from meta_client.protocol.request_lines import parse_request_line
 from meta_client.protocol.requests import MultiPut, Put, Request, Sync
 from meta_client.protocol.response_lines import parse_response_line
-from meta_client.protocol.responses import Response, Value
+from meta_client.protocol.responses import Response, Result
 
 Command = TypeVar("Command")
 _LINE_QUOTED_MAX = 100  # a line comes from a stranger and goes into an error's one line
@@ -127,8 +127,8 @@ class ResponseDecoder(_Decoder[Response]):
         super().__init__(parse_response_line, limits or Limits())
 
     def _with_body(self, command: Response, body: bytes) -> Response:
-        if isinstance(command, Value):
-            command.body = body
-        else:
+        if isinstance(command, Result):
             command.message = body
+        else:
+            command.body = body
         return command

@@ -13,6 +13,7 @@ from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from meta_client.protocol.limits import LINE_BYTES_MAX
 from meta_client.protocol.requests import (
+    Fetch,
     Get,
     MultiPut,
     OffsetQuery,
@@ -24,7 +25,7 @@ from meta_client.protocol.requests import (
     Transaction,
     Version,
 )
-from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
@@ -38,6 +39,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
         case Get(topic, group, partition, offset, bytes_max, opaque):
             numbers = b"%d %d %d %d" % (_int32(partition), _int64(offset), _int32(bytes_max), _int32(opaque))
             line = b"get %b %b %b\r\n" % (_token(topic), _token(group), numbers)
+        case Fetch():
+            line = _fetch(request)
         case OffsetQuery(topic, group, partition, offset, opaque):
             numbers = b"%d %d %d" % (_int32(partition), _int64(offset), _int32(opaque))
             line = b"offset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
@@ -68,6 +71,8 @@ def encode_response(response: Response) -> tuple[bytes, bytes]:
             return b"result %d %d %d\r\n" % (_int32(status), _length(message), _int32(opaque)), message
         case Value(body, opaque):
             return value_line(_length(body), opaque), body
+        case Data(body, log_end, read_from, opaque):
+            return data_line(_length(body), log_end, read_from, opaque), body
         case _:
             assert_never(response)
 
@@ -80,6 +85,26 @@ def encode_result(status: int, message: bytes, opaque: int) -> bytes:
 def value_line(body_bytes: int, opaque: int) -> bytes:
     """The line of a value whose body is sent from somewhere else, as slices of a mapped file are."""
     return b"value %d %d\r\n" % (_int32(body_bytes), _int32(opaque))
+
+
+def data_line(body_bytes: int, log_end: int, read_from: str, opaque: int) -> bytes:
+    """The line of a data whose body is sent from somewhere else."""
+    if log_end < 0 or READ_FROM.fullmatch(read_from) is None:
+        raise LocalProtocolError(f"log end {log_end} must not be negative, read_from {read_from!r} be m or s<number>")
+    return b"data %d %d %b %d\r\n" % (_int32(body_bytes), _int64(log_end), read_from.encode(), _int32(opaque))
+
+
+def _fetch(fetch: Fetch) -> bytes:
+    return b"fetch %b %b %d %d %d %d %d %d\r\n" % (
+        _token(fetch.topic),
+        _token(fetch.group),
+        _int32(fetch.partition),
+        _int64(fetch.offset),
+        _int32(fetch.bytes_max),
+        _int32(fetch.bytes_min),
+        _int32(fetch.wait_ms),
+        _int32(fetch.opaque),
+    )
 
 
 def _put(put: Put) -> bytes:

@@ -16,6 +16,7 @@ from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
+    Fetch,
     Get,
     MultiPut,
     OffsetQuery,
@@ -123,6 +124,14 @@ def _get(tokens: list[bytes]) -> tuple[Request, int]:
     return Get(topic, group, partition, offset, int32(tokens[5]), int32(tokens[6])), 0
 
 
+def _fetch(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 9:
+        raise ValueError(f"fetch has 9 tokens, not {len(tokens)}")
+    topic, group, partition, offset = tokens[1].decode(), tokens[2].decode(), int32(tokens[3]), int64(tokens[4])
+    bytes_max, bytes_min, wait_ms = int32(tokens[5]), int32(tokens[6]), int32(tokens[7])
+    return Fetch(topic, group, partition, offset, bytes_max, bytes_min, wait_ms, int32(tokens[8])), 0
+
+
 def _offset(tokens: list[bytes]) -> tuple[Request, int]:
     _require(tokens, 6)
     topic, group, partition, offset = tokens[1].decode(), tokens[2].decode(), int32(tokens[3]), int64(tokens[4])
@@ -187,6 +196,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"put": _put,
     b"mput": _mput,
     b"get": _get,
+    b"fetch": _fetch,
     b"offset": _offset,
     b"transaction": _transaction,
     b"version": _version,

@@ -73,6 +73,21 @@ class Get:
     opaque: int
 
 
+# Not frozen: the broker puts the same one back, without its wait, once the wait is over.
+@dataclass(slots=True)
+class Fetch:
+    """Read as Get does, but wait for *bytes_min* bytes, *wait_ms* milliseconds at most. Extension `fetch`."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    bytes_max: int
+    bytes_min: int
+    wait_ms: int
+    opaque: int
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:
     """Ask for the offset nearest to *offset* at which reading can start."""
@@ -129,4 +144,4 @@ class Transaction:
     opaque: int
 
 
-Request = Put | MultiPut | Get | OffsetQuery | Stats | Version | Quit | Transaction | Sync
+Request = Put | MultiPut | Get | Fetch | OffsetQuery | Stats | Version | Quit | Transaction | Sync

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from meta_client.protocol.integers import int32
+from meta_client.protocol.integers import int32, int64
 from meta_client.protocol.request_lines import body_length
-from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
 
 
 def parse_response_line(line: bytes) -> tuple[Response, int]:
@@ -27,9 +27,22 @@ def _value(tokens: list[bytes]) -> tuple[Response, int]:
     return Value(b"", int32(tokens[2])), body_length(tokens[1])
 
 
+def _data(tokens: list[bytes]) -> tuple[Response, int]:
+    _expect(tokens, 5)
+    if (log_end := int64(tokens[2])) < 0:
+        raise ValueError(f"log end {log_end} is negative")
+    if READ_FROM.fullmatch(read_from := tokens[3].decode()) is None:
+        raise ValueError("the replica to read from is neither m nor s with a number")
+    return Data(b"", log_end, read_from, int32(tokens[4])), body_length(tokens[1])
+
+
 def _expect(tokens: list[bytes], count: int) -> None:
     if len(tokens) != count:
         raise ValueError(f"{count} tokens are expected, {len(tokens)} came")
 
 
-PARSERS: Final[Mapping[bytes, Callable[[list[bytes]], tuple[Response, int]]]] = {b"result": _result, b"value": _value}
+PARSERS: Final[Mapping[bytes, Callable[[list[bytes]], tuple[Response, int]]]] = {
+    b"result": _result,
+    b"value": _value,
+    b"data": _data,
+}

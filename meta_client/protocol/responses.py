@@ -1,5 +1,6 @@
 """Responses: what a broker answers (spec 1.4). The opaque is the request's; responses come in any order."""
 
+import re
 from dataclasses import dataclass
 
 from meta_client.protocol.status import Status
@@ -33,4 +34,19 @@ class Value:
     opaque: int
 
 
-Response = Result | Value
+# Which replica a consumer reads from next: the master, or a slave by its number.
+READ_FROM_MASTER = "m"
+READ_FROM = re.compile(r"m|s[0-9]{1,9}")
+
+
+@dataclass(slots=True)
+class Data:
+    """Message frames as in a Value, none if nothing came in time. Answers a fetch, nothing else."""
+
+    body: bytes
+    log_end: int  # the partition's end, exclusive: whoever has read up to it has everything there is
+    read_from: str  # as READ_FROM: where to ask next
+    opaque: int
+
+
+Response = Result | Value | Data

@@ -35,7 +35,7 @@ class Wire:
         self._socket.sendall(text.replace("~", "\r\n").encode())
 
     def frame(self) -> str:
-        """The next frame as a transcript writes it; values in hexadecimal; `closed` at the end of the stream."""
+        """The next frame as a transcript writes it; messages in hexadecimal; `closed` at the end of the stream."""
         self._socket.settimeout(ANSWER_S)
         try:
             line = self._file.readline()
@@ -47,7 +47,7 @@ class Wire:
         words = line.decode().split()
         length = int(words[2] if words[0] == "result" else words[1])
         body = self._file.read(length)
-        shown = body.hex() if words[0] == "value" else body.decode().replace("\r\n", "~")
+        shown = body.hex() if words[0] in ("value", "data") else body.decode().replace("\r\n", "~")
         return f"{line.decode().rstrip()}~{shown}"
 
     def is_silent(self) -> bool:

@@ -58,6 +58,9 @@ NEVER_A_REQUEST = {
     b"version x\r\n": "b'x' is not an int32",
     b"vector  1\r\n": "b'' is not an int32",
     b"stats topics x\r\n": "b'x' is not an int32",
+    b"fetch t g 0 0 1 1 1\r\n": "fetch has 9 tokens, not 8",
+    b"fetch t g 0 0 1 1 1 1 1\r\n": "fetch has 9 tokens, not 10",
+    b"fetch t g 0 0 1 1 forever 1\r\n": "b'forever' is not an int32",
     # lengths
     b"put t 0 -1 0 1\r\n": "body length -1 is negative",
     b"sync t 0 -1 0 1 1\r\n": "body length -1 is negative",
@@ -101,6 +104,11 @@ NEVER_A_RESPONSE = {
     b"value -1 1\r\n": "body length -1 is negative",
     b"value 16777217 1\r\n": "a body of 16777217 bytes is longer than body_bytes_max 16777216",
     b"value 0 4294967296\r\n": "is not an int32",
+    b"data 0 0 1\r\n": "5 tokens are expected, 4 came",
+    b"data 0 -1 m 1\r\n": "log end -1 is negative",
+    b"data 0 0 x 1\r\n": "the replica to read from is neither m nor s with a number",
+    b"data 0 0 s1234567890 1\r\n": "the replica to read from is neither",
+    b"data 16777217 0 m 1\r\n": "a body of 16777217 bytes is longer than body_bytes_max 16777216",
 }
 
 

@@ -15,6 +15,7 @@ from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
 from meta_client.protocol.requests import (
+    Fetch,
     Get,
     OffsetQuery,
     Put,
@@ -26,7 +27,7 @@ from meta_client.protocol.requests import (
     TransactionVerb,
     Version,
 )
-from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -50,6 +51,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Put, names, int32s, int32s, checksums, st.none() | keys, int32s, bodies),
     st.builds(Sync, names, int32s, int32s, int64s, checksums, int32s, bodies),
     st.builds(Get, names, names, int32s, int64s, int32s, int32s),
+    st.builds(Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s),
     st.builds(OffsetQuery, names, names, int32s, int64s, int32s),
     st.builds(Stats, names | st.just(""), int32s),
     st.builds(Version, int32s),
@@ -64,10 +66,15 @@ requests: st.SearchStrategy[Request] = st.one_of(
         int32s,
     ).filter(has_a_form),
 )
-responses: st.SearchStrategy[Response] = st.builds(Result, int32s, bodies, int32s) | st.builds(Value, bodies, int32s)
+responses: st.SearchStrategy[Response] = st.one_of(
+    st.builds(Result, int32s, bodies, int32s),
+    st.builds(Value, bodies, int32s),
+    st.builds(Data, bodies, st.integers(0, 2**63 - 1), st.from_regex(READ_FROM, fullmatch=True), int32s),
+)
 
 # Bytes near the language, so that many lines are nearly right: whole words, separators, numbers, and noise.
-words = b"put get sync offset transaction stats version result value t g 0 1 -1 5 64 TX:s:1 XID:1:67:62:uq null BEGIN"
+words = b"put get fetch sync offset transaction stats version result value data m s1 t g 0 1 -1 5 64 TX:s:1 null BEGIN"
+words += b" XID:1:67:62:uq"
 whole_commands = [b"put t 0 5 0 -1 1\r\nhello", b"value 5 1\r\nhello", b"result 200 0 1\r\n", b"quit\r\n"]
 separators = [b"\r\n", b"\r", b"\n", b" ", b"hello"]
 pieces = [*(word + b" " for word in words.split()), *whole_commands, *separators]

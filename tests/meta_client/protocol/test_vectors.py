@@ -14,10 +14,10 @@ from journal.xid import parse_key
 from meta_client.protocol import requests, responses
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
-from meta_client.protocol.encoder import encode_request, encode_response, encode_result, value_line
+from meta_client.protocol.encoder import data_line, encode_request, encode_response, encode_result, value_line
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
 from meta_client.protocol.requests import Request
-from meta_client.protocol.responses import Response, Result, Value
+from meta_client.protocol.responses import Data, Response, Result, Value
 
 VECTORS = tomllib.loads((Path(__file__).parents[2] / "vectors" / "wire.toml").read_text())
 PROTOCOL_MD = Path(meta_client.protocol.__file__).with_name("PROTOCOL.md")
@@ -124,6 +124,8 @@ def test_encodes(vector: Vector) -> None:
         assert encode_result(command.status, command.message, command.opaque) == vector.wire
     if isinstance(command, Value):
         assert value_line(len(command.body), command.opaque) == line
+    if isinstance(command, Data):
+        assert data_line(len(command.body), command.log_end, command.read_from, command.opaque) == line
 
 
 @pytest.mark.parametrize("vectors", [REQUESTS, RESPONSES], ids=["requests", "responses"])

@@ -1,0 +1,123 @@
+"""fetch: a get that waits for messages (extension, PROTOCOL.md).
+
+A fetch that finds too little is kept; publication at the fence, or one timer for all, sends it through the
+connection's queue once more, without its wait. So it is answered under the same bounds as any request: a peer that
+does not read gets nothing more, however many of its fetches have been woken.
+"""
+
+import asyncio
+import time
+
+from journal.records import PartitionName
+from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.get import bad_size, outside, unknown_partition
+from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
+from meta_client.protocol.encoder import data_line, encode_result
+from meta_client.protocol.requests import Fetch
+from meta_client.protocol.responses import READ_FROM_MASTER
+from meta_client.protocol.status import Status
+
+
+class FetchProcessor:
+    """Answers fetches, at once or when there is something. Loop thread only."""
+
+    def __init__(self, context: Context) -> None:
+        section = context.config.broker
+        self._context = context
+        self._wait_ms_max = section.fetch_wait_ms_max
+        self._waiting = WaitingFetches(section.fetches_waiting_max, section.fetches_waiting_per_connection_max)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0  # when it rings
+        context.store.watch(self._waiting.by_partition, self._published)
+
+    def handle(self, fetch: Fetch, peer: Peer) -> None:
+        context = self._context
+        name = PartitionName(fetch.topic, fetch.partition)
+        index = context.store.indexes.by_name.get(name)
+        if index is None and not self._is_configured(name):
+            self._refuse(peer, unknown_partition(fetch))
+            return
+        if fetch.bytes_max <= 0:
+            self._refuse(peer, bad_size(fetch))
+            return
+        start, end = (index.start, index.end) if index is not None else (0, 0)
+        if not start <= fetch.offset <= end:
+            self._refuse(peer, outside(context, fetch, start, end))
+            return
+        bytes_max = min(fetch.bytes_max, context.config.broker.transfer_bytes_max)
+        bytes_wanted = min(fetch.bytes_min, bytes_max)
+        if end - fetch.offset < bytes_wanted and fetch.wait_ms > 0:
+            if (reason := self._waiting.why_full(peer)) is None:
+                self._wait(WaitingFetch(fetch, peer, name, fetch.offset + bytes_wanted, self._due_ms(fetch)))
+                return
+            if fetch.offset == end:
+                self._refuse(peer, encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
+                return
+        context.counters.gets += 1
+        if index is None or fetch.offset == end:
+            context.counters.gets_missed += 1
+            peer.send(data_line(0, end, READ_FROM_MASTER, fetch.opaque))
+            return
+        size, buffers = context.store.read(index, fetch.offset, bytes_max)
+        line = data_line(size, end, READ_FROM_MASTER, fetch.opaque)
+        peer.send_buffers([line, *buffers], len(line) + size)
+
+    @property
+    def waiting(self) -> int:
+        """How many fetches wait."""
+        return len(self._waiting)
+
+    def release(self, peer: Peer) -> None:
+        """*peer* says or is told goodbye: answer what waits, with nothing, which is always right and small."""
+        for waiting in self._waiting.take_of(peer):
+            index = self._context.store.indexes.by_name.get(waiting.name)
+            peer.send(data_line(0, index.end if index is not None else 0, READ_FROM_MASTER, waiting.fetch.opaque))
+
+    def peer_gone(self, peer: Peer) -> None:
+        """Forget what a connection that ended waited for."""
+        self._waiting.take_of(peer)
+
+    def _is_configured(self, name: PartitionName) -> bool:
+        section = self._context.topics.find(name.topic)
+        return section is not None and 0 <= name.partition < section.partitions
+
+    def _refuse(self, peer: Peer, answer: bytes) -> None:
+        self._context.counters.gets += 1
+        self._context.counters.gets_missed += 1
+        peer.send(answer)
+
+    def _due_ms(self, fetch: Fetch) -> int:
+        return _now_ms() + min(fetch.wait_ms, self._wait_ms_max)
+
+    def _wait(self, waiting: WaitingFetch) -> None:
+        self._waiting.add(waiting)
+        self._set_timer()
+
+    def _published(self, name: PartitionName) -> None:
+        """There are new messages in a partition that somebody waits for."""
+        end = self._context.store.indexes.by_name[name].end
+        self._go_on(self._waiting.take_reached(name, end))
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._go_on(self._waiting.take_due(_now_ms()))
+        self._set_timer()
+
+    def _go_on(self, ended: list[WaitingFetch]) -> None:
+        for waiting in ended:
+            waiting.fetch.wait_ms = 0
+            waiting.peer.again(waiting.fetch)
+
+    def _set_timer(self) -> None:
+        due_ms = self._waiting.next_due_ms
+        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+            return  # one that rings too early finds nothing due, and is set anew
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, due_ms - _now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+        self._timer_ms = due_ms
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)

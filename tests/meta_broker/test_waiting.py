@@ -1,0 +1,106 @@
+"""Waiting fetches against a dumb list, under random operations."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from journal.records import PartitionName
+from journal.transaction_store import Transaction
+from journal.xid import LocalKey
+from meta_broker.processors.waiting import TICK_MS, WaitingFetch, WaitingFetches
+from meta_client.protocol.requests import Fetch, Request
+
+FETCHES_MAX, PER_PEER_MAX = 12, 5
+NAMES = [PartitionName("orders", number) for number in range(3)]
+
+
+@dataclass(eq=False)
+class Somebody:
+    """A peer that nobody talks to."""
+
+    local_transactions: dict[LocalKey, Transaction] = field(default_factory=dict)
+
+    def send(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
+        raise AssertionError(buffers, size)
+
+    def again(self, request: Request) -> None:
+        raise AssertionError(request)
+
+    def quit(self) -> None:
+        raise AssertionError
+
+
+PEERS = [Somebody() for _ in range(3)]
+peers, names = st.sampled_from(PEERS), st.sampled_from(NAMES)
+
+
+class WaitingMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = WaitingFetches(FETCHES_MAX, PER_PEER_MAX)
+        self.model: list[WaitingFetch] = []
+        self.now_ms = 1_000
+
+    @rule(peer=peers, name=names, end=st.integers(0, 20), wait_ms=st.integers(1, 100))
+    def add(self, peer: Somebody, name: PartitionName, end: int, wait_ms: int) -> None:
+        mine = sum(one.peer is peer for one in self.model)
+        if len(self.model) >= FETCHES_MAX:
+            assert "fetches_waiting_max is 12" in str(self.waiting.why_full(peer))
+        elif mine >= PER_PEER_MAX:
+            assert "fetches_waiting_per_connection_max is 5" in str(self.waiting.why_full(peer))
+        else:
+            fetch = Fetch(name.topic, "g", name.partition, 0, 100, end, wait_ms, 1)
+            one = WaitingFetch(fetch, peer, name, end, self.now_ms + wait_ms)
+            self.waiting.add(one)
+            self.model.append(one)
+
+    @rule(name=names, end=st.integers(0, 20))
+    def reach(self, name: PartitionName, end: int) -> None:
+        expected = [one for one in self.model if one.name == name and one.end_wanted <= end]
+        assert self.waiting.take_reached(name, end) == expected
+        self._gone(expected)
+
+    @rule(pass_ms=st.integers(0, 60))
+    def time_passes(self, pass_ms: int) -> None:
+        self.now_ms += pass_ms
+        due = self.waiting.take_due(self.now_ms)
+        assert {one for one in self.model if one.due_ms + TICK_MS <= self.now_ms} <= set(due)
+        assert all(one.due_ms <= self.now_ms for one in due)
+        assert len(set(due)) == len(due)
+        self._gone(due)
+
+    @rule(peer=peers)
+    def leave(self, peer: Somebody) -> None:
+        expected = [one for one in self.model if one.peer is peer]
+        assert self.waiting.take_of(peer) == expected
+        self._gone(expected)
+
+    @precondition(lambda self: not self.model)
+    @rule()
+    def nothing_is_left_behind(self) -> None:
+        self.waiting.take_due(self.now_ms + 10_000)
+        assert self.waiting.next_due_ms is None
+        assert not self.waiting.by_partition
+
+    @invariant()
+    def counts_and_clock_are_right(self) -> None:
+        assert len(self.waiting) == len(self.model)
+        assert set(self.waiting.by_partition) == {one.name for one in self.model}
+        if self.model:
+            next_due_ms = self.waiting.next_due_ms
+            assert next_due_ms is not None
+            assert next_due_ms < min(one.due_ms for one in self.model) + TICK_MS
+
+    def _gone(self, gone: list[WaitingFetch]) -> None:
+        assert all(one in self.model for one in gone)
+        self.model = [one for one in self.model if one not in gone]
+
+
+TestWaiting = pytest.mark.filterwarnings("error")(WaitingMachine.TestCase)
+TestWaiting.settings = settings(deadline=None, max_examples=200, stateful_step_count=40)
