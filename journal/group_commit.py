@@ -227,6 +227,8 @@ class GroupCommit:
         self._put(file, position, buffers, joined)
         tail = batch[-1]
         self.written = Lsn(tail.lsn + record_bytes(len(tail.meta), tail.body_bytes))
+        if 2 * (self.written - base) > file.size:
+            segments.prepare_next()
 
     def _add(self, item: _Item, buffers: list[Buffer], joined: list[Buffer]) -> None:
         kind, meta, body, body_bytes, lsn, time_ms = item

@@ -50,6 +50,7 @@ class Journal:
         *on_progress* is called on the writer thread whenever `acknowledged` moved or the journal failed; it must
         only wake the owner.
         """
+        segments.remove_unfinished()
         if not len(segments):
             segments.roll()
             end = segments.start

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from journal.errors import ForeignJournal, RottenJournal
+from journal.errors import ForeignJournal, RottenJournal, StorageFailed
 from journal.frame import HEADER_BYTES, Lsn
-from journal.storage import Storage, StorageFile
+from journal.next_segment import NextSegment
+from journal.storage import PREPARED_SUFFIX, Storage, StorageFile
 
 MAGIC = b"METAQJNL"
 VERSION = 1
@@ -106,6 +107,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._chain = _Chain()  # replaced, never changed
         self._changing = threading.Lock()
+        self._next = NextSegment(storage)  # writer thread, once the journal runs
 
     @classmethod
     def open(cls, storage: Storage, identity: Identity | None, segment_bytes: int, *, writable: bool) -> Self:
@@ -170,13 +172,40 @@ class Segments:
         """The longest meta plus body a record can have: a record never spans segments."""
         return self.segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES - 8
 
+    def remove_unfinished(self) -> None:
+        """Delete segments that were being made when a process ended. Before a writer runs."""
+        for name in self.storage.names():
+            if name.endswith(PREPARED_SUFFIX) and _NAME.fullmatch(name.removesuffix(PREPARED_SUFFIX)):
+                self.storage.remove(name)
+
+    def prepare_next(self) -> None:
+        """Begin to make the next segment, unless that is begun. Returns at once. Writer thread only."""
+        if not self._next.is_begun:
+            self._next.begin(*self._describe_next())
+
     def roll(self) -> tuple[Lsn, StorageFile]:
-        """Create the next segment; it is durable on return. Writer thread only, once the journal runs."""
+        """Add the next segment; it is durable on return. Writer thread only, once the journal runs.
+
+        One that was prepared has only to get its name. Under that name it stands no earlier: that a segment
+        exists proves the one before it durable, which the caller has seen to.
+        """
         base = self.end
-        header = SegmentHeader(self.identity, base, self.segment_bytes).pack()
-        file = self.storage.create(segment_name(base), self.segment_bytes, header)
+        name, size, header = self._describe_next()
+        file = self._next.take(name)
+        if file is None:
+            file = self.storage.create(name, size, header)
+        else:
+            try:
+                self.storage.publish(name)
+            except StorageFailed:
+                file.close()
+                raise
         self._append(base, file)
         return base, file
+
+    def _describe_next(self) -> tuple[str, int, bytes]:
+        base, size = self.end, self.segment_bytes
+        return segment_name(base), size, SegmentHeader(self.identity, base, size).pack()
 
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""
@@ -211,5 +240,6 @@ class Segments:
 
     def close(self) -> None:
         """Idempotent."""
+        self._next.close()
         for file in self._chain.files:
             file.close()

@@ -8,7 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,10 @@ from typing import Protocol
 from journal.errors import DirectoryInUse, StorageFailed
 
 IOV_MAX = 1024  # what Linux takes in one pwritev
+MIB = 1024 * 1024
+PREPARED_SUFFIX = ".tmp"  # of a file that has not got its name yet; never read
+# Zeros that wait for the disk at once while a file is warmed: all of it in one fsync would hold up the writer's.
+WARM_BYTES = 4 * MIB
 Buffer = bytes | bytearray | memoryview
 
 
@@ -53,6 +57,16 @@ class Storage(Protocol):
 
     def create(self, name: str, size: int, head: bytes) -> StorageFile:
         """A new file of *size* zero bytes that begins with *head*; file and name are durable on return."""
+
+    def prepare(self, name: str, size: int, head: bytes, is_hurried: Callable[[], bool]) -> StorageFile:
+        """Make what `create` makes ahead of need, under a name that says so; `publish` gives it its own.
+
+        Its zeros are written out, so that later writes change nothing but bytes. That takes a while: it asks
+        *is_hurried* now and then, and leaves the rest allocated and unwritten once that is so. Any thread.
+        """
+
+    def publish(self, name: str) -> None:
+        """Give the file that `prepare` made its name; durable on return."""
 
     def open(self, name: str, *, writable: bool) -> StorageFile: ...
 
@@ -176,19 +190,33 @@ class DirectoryStorage:
             return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file())
 
     def create(self, name: str, size: int, head: bytes) -> MappedFile:
-        path, temporary = self._path / name, self._path / f"{name}.tmp"
+        file = self.prepare(name, size, head, lambda: True)
+        try:
+            self.publish(name)
+        except StorageFailed:
+            file.close()
+            raise
+        return file
+
+    def prepare(self, name: str, size: int, head: bytes, is_hurried: Callable[[], bool]) -> MappedFile:
+        path = self._path / name
         with _translated(path):
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = os.open(_prepared(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)
+                _warm(fd, size, is_hurried)
                 os.pwrite(fd, head, 0)
                 os.fsync(fd)
-                temporary.rename(path)
-                self._sync_directory()
                 return MappedFile(path, fd, writable=True)
             except OSError:
                 os.close(fd)
                 raise
+
+    def publish(self, name: str) -> None:
+        path = self._path / name
+        with _translated(path):
+            _prepared(path).rename(path)
+            self._sync_directory()
 
     def open(self, name: str, *, writable: bool) -> MappedFile:
         path = self._path / name
@@ -233,3 +261,17 @@ class DirectoryStorage:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+
+
+def _prepared(path: Path) -> Path:
+    return path.with_name(path.name + PREPARED_SUFFIX)
+
+
+def _warm(fd: int, size: int, is_hurried: Callable[[], bool]) -> None:
+    """Write zeros over allocated blocks: the first write to each would otherwise change the file's extents too."""
+    zeros = memoryview(bytes(WARM_BYTES))
+    for position in range(0, size, WARM_BYTES):
+        if is_hurried():
+            return
+        os.pwrite(fd, zeros[: min(WARM_BYTES, size - position)], position)
+        os.fdatasync(fd)

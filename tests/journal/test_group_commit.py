@@ -262,7 +262,7 @@ def test_every_waiter_hears_of_a_failure() -> None:
 def test_a_failure_to_make_the_next_segment_is_a_failure_like_any_other() -> None:
     storage = FaultyStorage(Random(1))
     journal = start(storage)
-    end = put(journal, b"x" * 3000)
+    end = put(journal, b"x" * 1000)  # less than half a segment: the next one is not begun
     journal.wait_flushed(end)
     storage.fail_at = len(storage.calls) + 2  # write of the PAD, sync, create
     bad = put(journal, b"y" * 3000)

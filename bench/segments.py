@@ -1,0 +1,110 @@
+"""`python -m bench.segments DIR`: what a warm segment buys, and what a roll costs, on the disk that holds DIR.
+
+Below the client API on purpose: the figures are of single fsyncs, which a network would hide.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from journal.frame import Offset
+from journal.group_commit import SYNC
+from journal.journal import Journal
+from journal.records import PartitionName, Put
+from journal.segments import Identity, Segments
+from journal.storage import DirectoryStorage
+
+MIB = 1024 * 1024
+KIB = 1024
+SYNCS_S = 2.0
+ROUNDS = 5
+RECORD_BYTES = 16 * KIB
+SEGMENT_BYTES = 64 * MIB
+ROLLS = 16
+NAME = PartitionName("bench", 0)
+T = TypeVar("T")
+
+
+class ColdSegments(Segments):
+    """Makes every segment when it is needed, as if there were no thread for it."""
+
+    def prepare_next(self) -> None:
+        return
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+def main(directory: Path) -> None:
+    """Measure on the disk that holds DIRECTORY; leaves nothing there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, warm in (("allocated only", False), ("zero-written", True)):
+        print(f"{name:16}{_best(_syncs, directory, warm)}", flush=True)
+    for name, kind in (("made at the roll", ColdSegments), ("made ahead", Segments)):
+        print(f"{name:16}{_best(_rolls, directory, kind)}", flush=True)
+
+
+def _best(measure: Callable[[Path, T], tuple[float, str]], directory: Path, argument: T) -> str:
+    """The round with the highest rate: the one that strangers on the machine disturbed least."""
+    results = []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory(dir=directory) as work:
+            results.append(measure(Path(work), argument))
+    rate, text = max(results)
+    return f"{rate:8,.0f}/s  {text}"
+
+
+def _syncs(work: Path, warm: bool) -> tuple[float, str]:
+    """1 KiB appends, each with its fdatasync."""
+    storage = DirectoryStorage.open_for_writing(work)
+    began = time.perf_counter()
+    file = storage.prepare("file", 256 * MIB, b"", lambda: not warm)
+    made = time.perf_counter() - began
+    taken: list[float] = []
+    end = time.perf_counter() + SYNCS_S
+    payload = [os.urandom(KIB)]
+    while (now := time.perf_counter()) < end:
+        file.write(len(taken) * KIB, payload)
+        file.sync()
+        taken.append(time.perf_counter() - now)
+    file.close()
+    storage.close()
+    return len(taken) / SYNCS_S, f"1 KiB + fdatasync: {_spread(taken)}; file made in {made * 1e3:.0f} ms"
+
+
+def _rolls(work: Path, kind: type[Segments]) -> tuple[float, str]:
+    """Durable appends over many segments: those that begin a segment against all others."""
+    storage = DirectoryStorage.open_for_writing(work)
+    segments = kind(storage, Identity("bench", 0), SEGMENT_BYTES)
+    journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
+    rolling: list[float] = []
+    others: list[float] = []
+    payload = os.urandom(RECORD_BYTES)
+    began = time.perf_counter()
+    while len(rolling) < ROLLS:
+        count = len(segments)
+        now = time.perf_counter()
+        header = journal.append(Put(NAME, Offset(0), 1), 0, [payload], RECORD_BYTES)
+        journal.wait_flushed(header.end)
+        (rolling if len(segments) > count else others).append(time.perf_counter() - now)
+        if len(segments) > 4:
+            segments.drop_before(header.lsn)
+    elapsed = time.perf_counter() - began
+    journal.close()
+    storage.close()
+    rate = (len(rolling) + len(others)) / elapsed
+    return rate, f"16 KiB appends: {_spread(others)}; those that roll: {_spread(rolling)}"
+
+
+def _spread(taken: list[float]) -> str:
+    ordered = sorted(taken)
+    p50, p99, p100 = (ordered[min(len(ordered) * n // 100, len(ordered) - 1)] * 1e3 for n in (50, 99, 100))
+    return f"p50 {p50:.2f} p99 {p99:.2f} max {p100:.1f} ms"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The segment after the current one, made by a thread of its own before it is needed.
+
+Making one takes as long as writing all of it, and the first write to a block that is only allocated costs the
+disk twice (docs/performance.md): neither may happen while a put waits.
+"""
+
+import logging
+import threading
+
+from journal.errors import StorageFailed
+from journal.storage import PREPARED_SUFFIX, Storage, StorageFile
+
+log = logging.getLogger(__name__)
+
+
+class NextSegment:
+    """One file in the making, at most. One owner thread: whoever rolls."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._name = ""
+        self._thread: threading.Thread | None = None
+        self._hurried = threading.Event()
+        self._file: StorageFile | None = None  # the thread's until it has ended
+
+    @property
+    def is_begun(self) -> bool:
+        return self._thread is not None
+
+    def begin(self, name: str, size: int, head: bytes) -> None:
+        """Start to make *name*. Returns at once."""
+        assert self._thread is None
+        self._name = name
+        self._hurried.clear()
+        self._thread = threading.Thread(target=self._make, args=(name, size, head), name="segment-maker", daemon=True)
+        self._thread.start()
+
+    def take(self, name: str) -> StorageFile | None:
+        """The file, durable but for its name; None when it was not begun, or could not be made.
+
+        Waits for the thread, which then skips what only saves time.
+        """
+        if self._thread is None:
+            return None
+        assert name == self._name
+        self._hurried.set()
+        self._thread.join()
+        self._thread = None
+        file, self._file = self._file, None
+        return file
+
+    def _make(self, name: str, size: int, head: bytes) -> None:
+        try:
+            self._file = self._storage.prepare(name, size, head, self._hurried.is_set)
+        except StorageFailed as error:
+            # Nothing is lost yet. The roll makes the file itself, and if that fails too the journal stops.
+            log.warning("next segment not made ahead error=%s", error)
+
+    def close(self) -> None:
+        """End the thread and delete what it made. Idempotent."""
+        if self._thread is None or (file := self.take(self._name)) is None:
+            return
+        file.close()
+        try:
+            self._storage.remove(self._name + PREPARED_SUFFIX)
+        except StorageFailed as error:
+            log.warning("unused segment left for the next start to delete error=%s", error)
