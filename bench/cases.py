@@ -9,10 +9,10 @@ from bench.floors import byte_floor, sync_floor
 from bench.result import Result
 from bench.stage import stage
 from meta_client import Batch, Client, Xid
+from meta_client.producer import Producer
 
 KIB = 1024
 PRODUCE_S = 6.0
-PRODUCERS = 16
 CONSUME_BYTES = 128 * KIB * KIB
 XA_S = 6.0
 TOPIC = "bench"
@@ -26,6 +26,21 @@ def produce_1k_interval(case: str) -> Result:
 def produce_1k_sync(case: str) -> Result:
     """1 KiB messages, one process, fsync before every answer."""
     return _produce(case, "sync")
+
+
+def produce_100b_interval(case: str) -> Result:
+    """100-byte messages, one process, flush interval:100."""
+    return _produce(case, "interval:100", 100)
+
+
+def send_1(case: str) -> Result:
+    """Single blocking sends of 1 KiB, one thread, flush sync."""
+    return _send(case, 1)
+
+
+def send_32(case: str) -> Result:
+    """Single blocking sends of 1 KiB, 32 threads, flush sync."""
+    return _send(case, 32)
 
 
 def consume_1k(case: str) -> Result:
@@ -54,28 +69,52 @@ def xa_16(case: str) -> Result:
 CASES: Final[dict[str, Callable[[str], Result]]] = {
     "produce-1k-interval": produce_1k_interval,
     "produce-1k-sync": produce_1k_sync,
+    "produce-100b-interval": produce_100b_interval,
+    "send-1": send_1,
+    "send-32": send_32,
     "consume-1k": consume_1k,
     "xa-1": xa_1,
     "xa-16": xa_16,
 }
 
 
-def _produce(case: str, flush: str) -> Result:
+def _produce(case: str, flush: str, size: int = KIB) -> Result:
+    """send_async from one thread for PRODUCE_S, until everything is acknowledged."""
     with stage(flush) as on, Client(on.zookeeper) as client:
-        payload = b"x" * KIB
-        sent, elapsed = _in_threads(PRODUCERS, PRODUCE_S, lambda number: _sender(client, payload))
-        floor = byte_floor(on.directory, max(sent * KIB, 64 * KIB * KIB))
-        detail = {"messages_s": round(sent / elapsed), "threads": PRODUCERS} | floor.detail()
-        return Result(case, sent * KIB / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
+        producer, payload = client.producer(), b"x" * size
+        _send_for(producer, payload, PRODUCE_S / 10)
+        start = time.perf_counter()
+        sent = _send_for(producer, payload, PRODUCE_S)
+        elapsed = time.perf_counter() - start
+        floor = byte_floor(on.directory, max(sent * size, 64 * KIB * KIB))
+        detail = {"messages_s": round(sent / elapsed)} | floor.detail()
+        return Result(case, sent * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
+
+
+def _send_for(producer: Producer, payload: bytes, seconds: float) -> int:
+    """Send for *seconds*, then wait for every acknowledgement; how many were sent."""
+    end, sent = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end:
+        for _ in range(1000):
+            producer.send_async(TOPIC, payload)
+        sent += 1000
+    producer.flush()
+    return sent
+
+
+def _send(case: str, threads: int) -> Result:
+    with stage("sync") as on, Client(on.zookeeper) as client:
+        sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: _sender(client, b"x" * KIB))
+        return Result(case, sent / elapsed, "messages/s", sync_floor(on.directory), {"threads": threads})
 
 
 def _sender(client: Client, payload: bytes) -> Callable[[], None]:
     producer = client.producer()
-    return lambda: _ignore(producer.send(TOPIC, payload))
 
+    def one() -> None:
+        producer.send(TOPIC, payload)
 
-def _ignore(result: object) -> None:
-    del result
+    return one
 
 
 def _xa(case: str, threads: int) -> Result:
@@ -134,20 +173,12 @@ def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[],
 
 
 def _fill(client: Client, total: int) -> int:
-    """Put *total* messages of 1 KiB, by threads; returns how many there are."""
-    payload = b"x" * KIB
-
-    def run() -> None:
-        producer = client.producer()
-        for _ in range(total // PRODUCERS):
-            producer.send(TOPIC, payload)
-
-    running = [threading.Thread(target=run) for _ in range(PRODUCERS)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    return total // PRODUCERS * PRODUCERS
+    """Put *total* messages of 1 KiB; returns how many there are."""
+    producer, payload = client.producer(), b"x" * KIB
+    for _ in range(total):
+        producer.send_async(TOPIC, payload)
+    producer.flush()
+    return total
 
 
 def _consume(client: Client, total: int) -> float:

@@ -1,25 +1,29 @@
 """The client of a MetaQ cluster: threads, synchronous; it owns the wire protocol, which brokers import.
 
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> connection,
-connections -> topology (who takes messages) -> puts, local_transaction, xa_verbs, xa, producer -> consumer/ (pure
-parts first) -> client (what users make) -> cli/. coordinator/ is built on a producer.
+connections -> topology (who takes messages) -> puts, batching/, local_transaction, xa_verbs, xa, producer ->
+consumer/ (pure parts first) -> client (what users make) -> cli/. coordinator/ is built on a producer.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from journal.xid import Xid
+    from meta_client.batching.batch import SendHandle
+    from meta_client.batching.lanes import BatchingConfig
     from meta_client.client import Client
     from meta_client.consumer.batch import Batch, ReceivedMessage
     from meta_client.results import SendResult
 
-__all__ = ["Batch", "Client", "ReceivedMessage", "SendResult", "Xid"]
+__all__ = ["Batch", "BatchingConfig", "Client", "ReceivedMessage", "SendHandle", "SendResult", "Xid"]
 
 # Imported when first used: a broker needs only meta_client.protocol, and the command line only its own commands.
 _HOMES = {
     "Batch": "meta_client.consumer.batch",
+    "BatchingConfig": "meta_client.batching.lanes",
     "Client": "meta_client.client",
     "ReceivedMessage": "meta_client.consumer.batch",
+    "SendHandle": "meta_client.batching.batch",
     "SendResult": "meta_client.results",
     "Xid": "journal.xid",
 }

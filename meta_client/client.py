@@ -5,6 +5,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from meta_client.batching.lanes import BatchingConfig
+from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
@@ -16,6 +18,7 @@ from meta_client.topology import Topology
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
 CONFIG = ConsumerConfig()
+BATCHING = BatchingConfig()
 
 
 class Client:
@@ -32,6 +35,7 @@ class Client:
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        batching: BatchingConfig = BATCHING,
     ) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
@@ -46,17 +50,19 @@ class Client:
             )
             self.topology = Topology(self.session)
             self.connections = Connections()
+            self._sender = Sender(self.topology, self.connections, batching)
             opened.enter_context(self.session)
             self.topology.start()
             opened.callback(self.topology.close)
             opened.callback(self.connections.close)
+            opened.callback(self._sender.close)
             self._opened = opened.pop_all()
 
     def producer(self, qualifier: str | None = None) -> Producer:
         """A producer; cheap, one per thread for transactions. *qualifier* marks its XA branches for tpc_recover:
         producers that finish each other's branches share one. By default, those of one machine do."""
         self._check_open()
-        return Producer(self.topology, self.connections, qualifier or default_qualifier())
+        return Producer(self.topology, self.connections, qualifier or default_qualifier(), self._sender)
 
     def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
         """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
@@ -20,6 +21,7 @@ from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import MetaError, RemoteProtocolError
 from meta_client.protocol.requests import Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
+from meta_client.protocol.version import Capabilities
 from zk.broker_url import BrokerUrl
 
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
@@ -33,10 +35,11 @@ _log = logging.getLogger(__name__)
 class PendingReply:
     """The answer to one request, now or later. Any thread may wait."""
 
-    __slots__ = ("_arrived", "_connection", "_failure", "_response", "opaque")
+    __slots__ = ("_arrived", "_connection", "_failure", "_on_done", "_response", "opaque")
 
-    def __init__(self, connection: "Connection", opaque: int) -> None:
+    def __init__(self, connection: "Connection", opaque: int, on_done: "OnDone | None" = None) -> None:
         self.opaque = opaque
+        self._on_done = on_done
         self._connection = connection
         self._response: Response | None = None
         self._failure: BaseException | None = None
@@ -65,10 +68,17 @@ class PendingReply:
     def _succeed(self, response: Response) -> None:
         self._response = response
         self._arrived.release()
+        if self._on_done is not None:
+            self._on_done(self)
 
     def _fail(self, failure: BaseException) -> None:
         self._failure = failure
         self._arrived.release()
+        if self._on_done is not None:
+            self._on_done(self)
+
+
+OnDone = Callable[[PendingReply], None]
 
 
 class Connection:
@@ -84,6 +94,7 @@ class Connection:
         self._writing = threading.Lock()
         self._outgoing: deque[tuple[bytes, bytes]] = deque()  # whoever has `_writing` sends all of it
         self._active_at = time.monotonic()  # last byte in or out; any thread writes, only the reader reads
+        self._capabilities: Capabilities | None = None  # threads may ask twice, and hear the same
         self._beat = HeartBeat()  # this and the opaque: reader thread alone
         self._beat_opaque: int | None = None
         self._reader = threading.Thread(target=self._read, name=f"metaq {url}", daemon=True)
@@ -115,15 +126,17 @@ class Connection:
         """How many answers are due."""
         return len(self._pending)
 
-    def submit(self, request: Request) -> PendingReply:
+    def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply:
         """Send *request*, which needs an opaque of its own (next_opaque), and return what will be its answer.
+
+        *on_done* is called with it once the outcome is there, mostly on the reader thread: it must only hand it over.
 
         Returns once the bytes are with the operating system. Raises NotConnected or TooManyRequests when nothing
         was sent, LocalProtocolError for what can't be. A connection that breaks later is told by wait().
         """
         assert not isinstance(request, Quit), "quit has no answer"
         pieces = encode_request(request)
-        reply = PendingReply(self, request.opaque)
+        reply = PendingReply(self, request.opaque, on_done)
         with self._lock:
             if self._failure is not None:
                 raise NotConnected(
@@ -135,6 +148,14 @@ class Connection:
             self._pending[request.opaque] = reply
         self._send(pieces)
         return reply
+
+    def capabilities(self, timeout_s: float) -> Capabilities:
+        """What the peer's version text promises; asked once. Raises ReplyTimeout, ConnectionLost, RemoteError."""
+        if (known := self._capabilities) is None:
+            response = self.submit(Version(next_opaque())).wait(timeout_s)
+            text = response.message if isinstance(response, Result) and response.is_success else b""
+            known = self._capabilities = Capabilities.parse(text)
+        return known
 
     def close(self) -> None:
         """Fail what is pending with ConnectionLost and end the reader. Idempotent; not for the reader thread."""

@@ -66,6 +66,10 @@ class NoBroker(SendFailed):
     """The partition's broker is not there, or can't be reached. Nothing was sent; try again later."""
 
 
+class BufferFull(SendFailed):
+    """Too many bytes wait to be acknowledged. Nothing was sent: wait, or flush."""
+
+
 class SendRefused(SendFailed):
     """The broker answered that it did not store the message. `status` is the broker's."""
 

@@ -4,13 +4,15 @@ import itertools
 from collections.abc import Collection
 
 from journal.xid import LocalKey, Xid
+from meta_client.batching.batch import SendHandle
+from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
 from meta_client.identity import new_session_id
 from meta_client.local_transaction import LocalTransaction
 from meta_client.protocol.xa import XaCode
-from meta_client.puts import Outgoing, RoundRobin, parse_partition
+from meta_client.puts import Outgoing, RoundRobin, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.topology import TopicView, Topology
 from meta_client.xa import Branch, XaBranches
@@ -28,11 +30,12 @@ class Producer:
     producer then. *qualifier* names the producers whose prepared branches belong together (tpc_recover).
     """
 
-    def __init__(self, topology: Topology, connections: Connections, qualifier: str) -> None:
+    def __init__(self, topology: Topology, connections: Connections, qualifier: str, sender: Sender) -> None:
         self.qualifier = qualifier
         self.session_id = new_session_id()
         self._topology = topology
         self._connections = connections
+        self._sender = sender
         self._choice = RoundRobin()
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
@@ -55,7 +58,7 @@ class Producer:
         deadline = Deadline(timeout_s)
         message = Outgoing(topic, payload, attribute)
         wanted = None if partition is None else parse_partition(partition)
-        view = self._view(topic, deadline)
+        view = self._view(topic, deadline.remaining_s())
         if self._xa.current is not None:
             return self._xa.put(message, view, wanted, self._choice, deadline)
         if (transaction := self._current()) is not None:
@@ -67,6 +70,34 @@ class Producer:
         except ConnectionLost as error:
             raise NoBroker(str(error), Destination(topic, chosen, url)) from error
         return message.submit(connection, chosen, None).wait(deadline.remaining_s())
+
+    def send_async(
+        self,
+        topic: str,
+        payload: bytes,
+        attribute: str | None = None,
+        partition: Partition | str | None = None,
+    ) -> SendHandle:
+        """Send one message with others, without waiting; the handle's `result()` tells where it went.
+
+        Messages are gathered by time and size per partition (Client's *batching*), and a batch is sent again until
+        it is answered: against a metaq broker it is stored once. Order is kept within a partition, named or not.
+        Blocks, or raises BufferFull, while too much is unacknowledged. Raises NoPartition, NoBroker,
+        LocalProtocolError for what can't be sent at all, TransactionMisuse within a transaction: its messages are
+        sent with `send`.
+        """
+        if self._xa.current is not None or self._current() is not None:
+            raise TransactionMisuse("send_async is for messages outside transactions: use send, or finish it first")
+        flag, body = encode_message(topic, payload, attribute)
+        wanted = None if partition is None else parse_partition(partition)
+        return self._sender.add(self._view(topic, SEND_TIMEOUT_S), wanted, flag, body)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send what send_async has gathered, for all producers of the client, and return once it is settled.
+
+        Raises the first SendFailed of any message since the last flush; ReplyTimeout after *timeout_s*.
+        """
+        self._sender.flush(timeout_s)
 
     def transaction(self, timeout_s: float = 0) -> LocalTransaction:
         """Begin a local transaction: what this producer sends from now on belongs to it, on one broker.
@@ -136,8 +167,8 @@ class Producer:
         transaction = self._transaction
         return transaction if transaction is not None and transaction.is_current else None
 
-    def _view(self, topic: str, deadline: Deadline) -> TopicView:
+    def _view(self, topic: str, timeout_s: float) -> TopicView:
         try:
-            return self._topology.view(topic, deadline.remaining_s())
+            return self._topology.view(topic, timeout_s)
         except ZooKeeperUnavailable as error:
             raise NoBroker(str(error), Destination(topic)) from error

@@ -28,6 +28,20 @@ from zk.nodes import Partition
 COUNTER_MASK = 0x7FFF_FFFF  # the ancestor's round robin counts in a signed int32 and drops the sign
 
 
+def encode_message(topic: str, payload: bytes, attribute: str | None) -> tuple[int, bytes]:
+    """The flag and the body of a message; what the caller's buffer holds later does not matter.
+
+    Raises LocalProtocolError for what no consumer could take, TypeError for a payload that is not bytes.
+    """
+    flag, body = encode_body(payload if type(payload) is bytes else bytes(memoryview(payload)), attribute)
+    if len(body) > DATA_BYTES_MAX:
+        raise LocalProtocolError(
+            f"send {topic}: a message of {len(body)} bytes is longer than {DATA_BYTES_MAX}, "
+            "which consumers refuse: send it in parts, or a reference to it"
+        )
+    return flag, body
+
+
 class Outgoing:
     """A message on its way: encoded once, whichever partition it goes to."""
 
@@ -36,12 +50,7 @@ class Outgoing:
     def __init__(self, topic: str, payload: bytes, attribute: str | None) -> None:
         """Raises LocalProtocolError for what no consumer could take, TypeError for a payload that is not bytes."""
         self.topic = topic
-        self.flag, self.body = encode_body(bytes(memoryview(payload)), attribute)
-        if len(self.body) > DATA_BYTES_MAX:
-            raise LocalProtocolError(
-                f"send {topic}: a message of {len(self.body)} bytes is longer than {DATA_BYTES_MAX}, "
-                "which consumers refuse: send it in parts, or a reference to it"
-            )
+        self.flag, self.body = encode_message(topic, payload, attribute)
 
     def submit(self, connection: Connection, partition: Partition, key: BranchKey | None) -> "PendingSend":
         """Send it to *partition*, at once or as part of branch *key*. Raises NoBroker: nothing was sent."""

@@ -1,0 +1,86 @@
+"""Which batch goes out when: by size, by time, in order, and again in its old place. Time is told."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meta_client.batching.batch import Batch
+from meta_client.batching.lanes import IN_FLIGHT_MAX, BatchingConfig, Lanes
+from meta_client.errors import NoPartition
+from meta_client.topology import TopicView
+from zk.broker_url import BrokerUrl
+from zk.nodes import Partition
+
+CONFIG = BatchingConfig(batch_bytes=100, linger_s=1.0, delivery_timeout_s=10.0, buffer_bytes_max=1000)
+PARTITIONS = (Partition(0, 0), Partition(0, 1))
+VIEW = TopicView("orders", PARTITIONS, {0: BrokerUrl("b", 1)}, PARTITIONS)
+ONLY = Partition(0, 1)
+
+
+def add(lanes: Lanes, body: bytes, now: float, wanted: Partition | None = ONLY) -> Batch:
+    batch = lanes.open_batch(VIEW, wanted, 20 + len(body), now)
+    batch.add(0, body)
+    return batch
+
+
+def test_a_batch_goes_when_it_is_full_or_has_waited() -> None:
+    lanes = Lanes(CONFIG)
+    first = add(lanes, b"x" * 20, 0.0)
+    assert add(lanes, b"x" * 20, 0.5) is first
+    lanes.seal_due(0.9)
+    assert lanes.take_ready(0.9) == []
+    assert lanes.next_due() == 1.0
+    second = add(lanes, b"x" * 30, 0.9)  # does not fit: the first is sealed
+    assert second is not first
+    assert lanes.take_ready(0.9) == [first]
+    lanes.seal_due(1.9)
+    assert lanes.take_ready(1.9) == [second]
+    assert (first.number, second.number) == (0, 1)
+
+
+def test_a_message_larger_than_a_batch_goes_alone() -> None:
+    lanes = Lanes(CONFIG)
+    batch = add(lanes, b"x" * 500, 0.0)
+    lanes.seal_due(0.0)
+    assert lanes.take_ready(0.0) == [batch]
+
+
+def test_batches_of_a_topic_take_its_partitions_in_turn() -> None:
+    lanes = Lanes(CONFIG)
+    batches = [add(lanes, b"x" * 90, 0.0, None) for _ in range(4)]
+    assert [batch.partition.number for batch in batches] == [1, 0, 1, 0]
+    with pytest.raises(NoPartition):
+        lanes.open_batch(VIEW, Partition(0, 7), 20, 0.0)
+
+
+def test_a_lane_has_a_few_under_way_and_no_more() -> None:
+    lanes = Lanes(CONFIG)
+    batches = [add(lanes, b"x" * 90, 0.0) for _ in range(IN_FLIGHT_MAX + 2)]
+    lanes.seal_all()
+    assert lanes.take_ready(0.0) == batches[:IN_FLIGHT_MAX]
+    assert lanes.take_ready(0.0) == []
+    lanes.settled(batches[0])
+    assert lanes.take_ready(0.0) == [batches[IN_FLIGHT_MAX]]
+    assert not lanes.is_empty
+
+
+@given(order=st.permutations(range(IN_FLIGHT_MAX)))
+def test_whatever_fails_first_retries_keep_the_order(order: list[int]) -> None:
+    lanes = Lanes(CONFIG)
+    batches = [add(lanes, b"x" * 90, 0.0) for _ in range(IN_FLIGHT_MAX + 1)]
+    lanes.seal_all()
+    taken = lanes.take_ready(0.0)
+    for index in order:
+        taken[index].failures += 1
+        lanes.again(taken[index], 5.0)
+    assert lanes.take_ready(5.0) == []  # after a failure a lane rests
+    due = lanes.next_due()
+    assert due is not None
+    assert 5.0 < due <= 6.0
+    assert lanes.take_ready(due) == batches[:IN_FLIGHT_MAX]
+
+
+def test_a_configuration_must_make_sense() -> None:
+    for wrong in ({"batch_bytes": 0}, {"linger_s": -1.0}, {"delivery_timeout_s": 0.0}, {"buffer_bytes_max": 10}):
+        with pytest.raises(ValueError):
+            BatchingConfig(**wrong)

@@ -1,0 +1,157 @@
+"""send_async against scripted brokers: what goes out, what each answer or silence becomes."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from meta_client.batching.lanes import BatchingConfig
+from meta_client.client import Client
+from meta_client.errors import BufferFull, NoBroker, ReplyTimeout, SendRefused, SendUnknown, TransactionMisuse
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.messages import iter_frames
+from meta_client.protocol.requests import MultiPut, Put, Request, Version
+from meta_client.protocol.status import Status
+from tests.meta_client.conftest import StartBroker
+from tests.meta_client.peer import HANG_UP, ok, opaque_of
+from zk.corner import Corner
+
+VERSION = b"1.4.6 metaq/0.1.0 mput"
+QUICK = BatchingConfig(batch_bytes=200, linger_s=0.01, delivery_timeout_s=3.0, buffer_bytes_max=1000)
+
+
+@pytest.fixture
+def quick(zookeeper: Corner) -> Iterator[Client]:
+    with Client(zookeeper.connect, session_timeout_ms=4_000, batching=QUICK) as client:
+        yield client
+
+
+def stored(request: Request) -> bytes:
+    match request:
+        case Version(opaque):
+            return encode_result(Status.SUCCESS, VERSION, opaque)
+        case MultiPut():
+            return ok(request, b"4096 %d 1000" % request.partition)
+    raise AssertionError(request)
+
+
+def batches(received: list[Request]) -> list[MultiPut]:
+    return [request for request in received if isinstance(request, MultiPut)]
+
+
+def test_messages_gather_and_each_learns_its_place(quick: Client, start_broker: StartBroker) -> None:
+    broker = start_broker(0, {"orders": 1}, stored)
+    producer = quick.producer()
+    handles = [producer.send_async("orders", b"x" * size, attribute="a") for size in (1, 2, 3)]
+    results = [handle.result(5) for handle in handles]
+    (batch,) = batches(broker.peer.received)
+    assert (batch.count, batch.checksum, batch.key) == (3, crc31(batch.body), None)
+    assert batch.sequence is not None
+    assert batch.sequence.number == 0
+    assert [(m.id, m.attribute, m.payload) for _, _, m in iter_frames(batch.body)] == [
+        (0, "a", b"x"),
+        (0, "a", b"xx"),
+        (0, "a", b"xxx"),
+    ]
+    assert [(r.message_id, r.offset) for r in results] == [(4096, 1000), (4097, 1026), (4098, 1053)]
+    assert all(handle.is_done for handle in handles)
+
+
+def test_a_batch_without_an_answer_is_sent_again_with_its_number(quick: Client, start_broker: StartBroker) -> None:
+    lost = iter([HANG_UP, HANG_UP])
+
+    def handler(request: Request) -> bytes:
+        return next(lost, None) or stored(request) if isinstance(request, MultiPut) else stored(request)
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    assert quick.producer().send_async("orders", b"once").result(5).offset == 1000
+    sent = batches(broker.peer.received)
+    assert len(sent) == 3
+    assert len({(batch.sequence, batch.body) for batch in sent}) == 1
+
+
+def test_a_refusal_is_final_and_flush_tells_it_once(quick: Client, start_broker: StartBroker) -> None:
+    def handler(request: Request) -> bytes:
+        if isinstance(request, MultiPut):
+            return encode_result(Status.INTERNAL_ERROR, b"no\r\nroom", request.opaque)
+        return stored(request)
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    producer = quick.producer()
+    handle = producer.send_async("orders", b"x")
+    with pytest.raises(SendRefused, match="no room"):
+        producer.flush(5)
+    producer.flush(5)
+    with pytest.raises(SendRefused):
+        handle.result(0)
+    assert len(batches(broker.peer.received)) == 1
+
+
+def test_what_nobody_answers_is_given_up_as_unknown(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: HANG_UP if isinstance(request, MultiPut) else stored(request))
+    with pytest.raises(SendUnknown, match=r"given up after \d+ attempts"):
+        quick.producer().send_async("orders", b"x").result(10)
+
+
+def test_a_genuine_broker_gets_them_one_by_one_and_none_twice(quick: Client, start_broker: StartBroker) -> None:
+    offsets = iter([10, 500, 40])
+
+    def genuine(request: Request) -> bytes | None:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, b"1.4.6", request.opaque)
+        assert isinstance(request, Put)
+        return ok(request, b"7 0 %d" % next(offsets)) if request.body != b"lost" else HANG_UP
+
+    broker = start_broker(0, {"orders": 1}, genuine)
+    producer = quick.producer()
+    handles = [producer.send_async("orders", bytes([number])) for number in range(3)]
+    assert [handle.result(5).offset for handle in handles] == [10, 500, 40]
+    with pytest.raises(SendUnknown):
+        producer.send_async("orders", b"lost").result(5)
+    assert sum(isinstance(request, Put) and request.body == b"lost" for request in broker.peer.received) == 1
+
+
+def test_a_full_buffer_blocks_until_there_is_room(quick: Client, start_broker: StartBroker) -> None:
+    gate = threading.Event()
+
+    def slow(request: Request) -> bytes:
+        if isinstance(request, MultiPut):
+            gate.wait(10)
+        return stored(request)
+
+    start_broker(0, {"orders": 1}, slow)
+    producer = quick.producer()
+    for _ in range(9):
+        producer.send_async("orders", b"x" * 80)
+    blocked = threading.Thread(target=producer.send_async, args=("orders", b"x" * 200))
+    blocked.start()
+    blocked.join(0.3)
+    assert blocked.is_alive()
+    with pytest.raises(ReplyTimeout):
+        producer.flush(0.05)
+    gate.set()
+    blocked.join(5)
+    assert not blocked.is_alive()
+    producer.flush(5)
+
+
+def test_a_full_buffer_can_raise_instead(zookeeper: Corner, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    config = BatchingConfig(batch_bytes=200, buffer_bytes_max=300, raise_when_full=True, delivery_timeout_s=1.0)
+    client = Client(zookeeper.connect, session_timeout_ms=4_000, batching=config)
+    producer = client.producer()
+    handle = producer.send_async("orders", b"x" * 200)
+    with pytest.raises(BufferFull, match="buffer_bytes_max is 300"):
+        producer.send_async("orders", b"x" * 200)
+    threading.Timer(0.1, client.connections.close).start()
+    client.close()
+    with pytest.raises((SendUnknown, NoBroker)):
+        handle.result(0)
+
+
+def test_not_within_a_transaction(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: encode_result(Status.SUCCESS, b"", opaque_of(request)))
+    producer = quick.producer()
+    with producer.transaction(), pytest.raises(TransactionMisuse):
+        producer.send_async("orders", b"x")
