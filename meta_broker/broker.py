@@ -12,9 +12,10 @@ import uvloop
 
 from journal.errors import StorageFailed
 from journal.transaction_store import wall_clock_ms
-from meta_broker.config import BrokerConfig, TopicConfig
-from meta_broker.membership import Membership, topic_registration
+from meta_broker.config import BrokerConfig
+from meta_broker.membership import Membership
 from meta_broker.message_ids import MessageIds
+from meta_broker.offering import Offering, read_again
 from meta_broker.processors.context import Context
 from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.server import TICK_S, Server
@@ -23,7 +24,7 @@ from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
 from zk.broker_url import BrokerUrl
-from zk.registration import BrokerIdTaken, TopicRegistration
+from zk.registration import BrokerIdTaken
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Broker:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._membership: Membership | None = None
-        self._topics = Topics(config.topics)
+        self._is_reload_asked = False
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Start, serve until told to stop, stop. What was opened is closed in reverse, whatever happens."""
@@ -55,6 +56,7 @@ class Broker:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_asked, stop)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_asked)
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
             server = Server(loop, functools.partial(_settle, stop))
@@ -68,7 +70,9 @@ class Broker:
             store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms)
             await stack.enter_async_context(_closing(store))
             ids.begin_after(store.transactions.state.time_ms)
-            context = self._context(store, ids)
+            topics = Topics(self._config.topics, store.transactions.state.topics)
+            offering = Offering(topics, store, self._membership)
+            context = self._context(store, ids, topics, offering)
             url = BrokerUrl(self._config.url_host, port)
             context.url = str(url)
             stack.push_async_callback(server.close)
@@ -76,27 +80,30 @@ class Broker:
             if self._membership is not None:
                 stack.push_async_callback(self._leave, self._membership, server)  # first out
                 try:
-                    await asyncio.to_thread(self._membership.join, url, self._registrations(store))
+                    await asyncio.to_thread(self._membership.join, url, offering.registrations())
                 except BrokerIdTaken:
                     if not stop.done():  # else it was told to stop while it waited for the id
                         raise
             if not stop.done():
                 on_ready(_ready_line(self._config, store, str(url)))
-            await self._tick_until(stop, server, store, loop, worker)
+            await self._tick_until(stop, server, context, offering, loop, worker)
 
     def _stop_asked(self, stop: "asyncio.Future[None]") -> None:
         _settle(stop, None)
         if self._membership is not None:
             self._membership.cancel()
 
-    def _context(self, store: MessageStore, ids: MessageIds) -> Context:
+    def _reload_asked(self) -> None:
+        self._is_reload_asked = True
+
+    def _context(self, store: MessageStore, ids: MessageIds, topics: Topics, offering: Offering) -> Context:
         return Context(
             config=self._config,
             store=store,
-            topics=self._topics,
+            topics=topics,
             ids=ids,
             timeouts=Timeouts(),
-            listener=self,
+            listener=offering,
             url="",  # until the port is known
             version=VERSION_TEXT,
         )
@@ -105,15 +112,20 @@ class Broker:
         self,
         stop: "asyncio.Future[None]",
         server: Server,
-        store: MessageStore,
+        context: Context,
+        offering: Offering,
         loop: asyncio.AbstractEventLoop,
         worker: ThreadPoolExecutor,
     ) -> None:
+        store = context.store
         while not stop.done():
             await asyncio.wait([stop], timeout=TICK_S)
             if not stop.done():
                 server.tick()
                 store.maybe_checkpoint(loop, worker)
+            if self._is_reload_asked and not stop.done():
+                self._is_reload_asked = False
+                await self._reload(context, offering)
         await store.finish_checkpoint()
         stop.result()
 
@@ -123,20 +135,16 @@ class Broker:
         if server.has_connections:
             await asyncio.sleep(self._config.zookeeper_section.sync_ms / 1000)
 
-    def topic_used(self, topic: str) -> None:
-        """A topic got its first message since the start (processors.context.TopicListener)."""
-        if self._membership is not None and (section := self._topics.find(topic)) is not None:
-            self._membership.topic_used(topic, topic_registration(section, section.partitions))
-
-    def _registrations(self, store: MessageStore) -> dict[str, TopicRegistration]:
-        """Every configured topic, and every topic that has messages."""
-        partitions = dict.fromkeys(self._topics.configured, 0)
-        for name in store.transactions.state.spans:
-            partitions[name.topic] = max(partitions.get(name.topic, 0), name.partition + 1)
-        closed = TopicConfig(accept_publish=False)  # on disk, but no longer configured: readable
-        return {
-            topic: topic_registration(self._topics.find(topic) or closed, count) for topic, count in partitions.items()
-        }
+    async def _reload(self, context: Context, offering: Offering) -> None:
+        """Read the configuration file again and follow what it says of topics; or nothing changes."""
+        fresh = await asyncio.to_thread(read_again, context.config)
+        if fresh is None:
+            return
+        context.config = fresh
+        changed = offering.follow_file(fresh.topics)
+        if self._membership is not None:
+            self._membership.config_changed(fresh.checksum)
+        log.info("reloaded file=%s topics=%d changed=%s", fresh.path, len(fresh.topics), ",".join(changed) or "none")
 
 
 @contextlib.asynccontextmanager

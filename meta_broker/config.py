@@ -45,12 +45,13 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*(?:%[A-Za
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 (compared with, not bound to)
 
 
-class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One `[topics.NAME]` section; `*` in NAME stands for any characters."""
 
     partitions: int = 1
     accept_publish: bool = True
     accept_subscribe: bool = True
+    stat: bool = False  # keep the statistics that `stats realtime` shows
 
 
 class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +104,7 @@ class BrokerConfig:
     zookeeper_section: ZooKeeperSection = field(default_factory=ZooKeeperSection)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     flush: FlushMode = SYNC
+    path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
 
     @property
@@ -157,6 +159,7 @@ def load(
         zookeeper_section=file.zookeeper,
         topics=file.topics,
         flush=mode,
+        path=path,
         source=source,
     )
 

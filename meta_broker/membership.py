@@ -31,8 +31,22 @@ class _TopicUsed:
     registration: TopicRegistration
 
 
+@dataclass(frozen=True, slots=True)
+class _TopicChanged:
+    topic: str
+    registration: TopicRegistration | None  # None: it is gone
+
+
+@dataclass(frozen=True, slots=True)
+class _ConfigChanged:
+    checksum: int
+
+
 class _Stop:
     pass
+
+
+_Event = SessionEvent | _TopicUsed | _TopicChanged | _ConfigChanged
 
 
 def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
@@ -45,7 +59,9 @@ def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration
 
 
 class Membership:
-    """Keeps one broker registered while it runs. `topic_used` and `cancel` from any thread; the rest by the broker.
+    """Keeps one broker registered while it runs.
+
+    `topic_used`, `topic_changed`, `config_changed` and `cancel` from any thread; the rest by the broker.
 
     *on_refused* is called, on the membership thread, when the session was lost and somebody else has this broker's
     id since: two brokers of one id would split its partitions, so this one must stop.
@@ -53,7 +69,7 @@ class Membership:
 
     def __init__(self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken], None]) -> None:
         section = config.zookeeper_section
-        self._events: queue.SimpleQueue[SessionEvent | _TopicUsed | _Stop] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[_Event | _Stop] = queue.SimpleQueue()
         self._session = ZooKeeperSession(
             connect,
             section.root,
@@ -98,6 +114,14 @@ class Membership:
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
         """A topic got its first message: peers must learn of it. Any thread; returns at once."""
         self._events.put(_TopicUsed(topic, registration))
+
+    def topic_changed(self, topic: str, registration: TopicRegistration | None) -> None:
+        """A topic is offered like this from now on, or (None) no more. Any thread; returns at once."""
+        self._events.put(_TopicChanged(topic, registration))
+
+    def config_changed(self, checksum: int) -> None:
+        """The configuration file was read again. Any thread; returns at once."""
+        self._events.put(_ConfigChanged(checksum))
 
     def cancel(self) -> None:
         """Make a `join` that waits for a held id give up. Any thread."""
@@ -144,7 +168,7 @@ class Membership:
     # -- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: deque[SessionEvent | _TopicUsed] = deque()  # in their order; what failed is tried again first
+        waiting: deque[_Event] = deque()  # in their order; what failed is tried again first
         while True:
             try:
                 event = self._events.get(timeout=RETRY_S if waiting else None)
@@ -163,7 +187,7 @@ class Membership:
             except ZooKeeperError as error:
                 log.warning("zookeeper did not take it, trying again event=%s error=%s", waiting[0], error)
 
-    def _handle(self, event: SessionEvent | _TopicUsed) -> None:
+    def _handle(self, event: _Event) -> None:
         """Do what *event* asks for. Raises ZooKeeperError: try again later."""
         registration = self._registration
         assert registration is not None
@@ -173,6 +197,10 @@ class Membership:
                     registration.set_topic(topic, wanted)
                     self._known.add(topic)
                     log.info("topic registered topic=%s partitions=%d", topic, wanted.partitions)
+            case _TopicChanged(topic, offered):
+                self._change_topic(registration, topic, offered)
+            case _ConfigChanged(checksum):
+                registration.set_config_checksum(checksum)
             case SessionEvent(SessionState.CONNECTED, epoch):
                 if epoch > self._registered_epoch:
                     self._remember_session()
@@ -181,3 +209,13 @@ class Membership:
                     log.warning("registered again after a lost session epoch=%d", epoch)
             case SessionEvent(state, _):
                 log.warning("zookeeper session state=%s", state.name)
+
+    def _change_topic(self, registration: BrokerRegistration, topic: str, offered: TopicRegistration | None) -> None:
+        if offered is None:
+            registration.remove_topic(topic)
+            self._known.discard(topic)
+            log.info("topic unregistered topic=%s", topic)
+        else:
+            registration.set_topic(topic, offered)
+            self._known.add(topic)
+            log.info("topic registered topic=%s partitions=%d", topic, offered.partitions)

@@ -35,9 +35,11 @@ class Peer(Protocol):
 
 
 class TopicListener(Protocol):
-    """Who hears of topics that are used for the first time."""
+    """Who hears of topics that are used for the first time, or decided about."""
 
     def topic_used(self, topic: str) -> None: ...
+
+    def topic_changed(self, topic: str) -> None: ...
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
+from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
@@ -20,6 +21,7 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TopicCommand,
     Transaction,
     Version,
 )
@@ -36,6 +38,7 @@ class Dispatcher:
         self._get = GetProcessor(context)
         self._fetch = FetchProcessor(context)
         self._stats = StatsProcessor(context)
+        self._topic = TopicProcessor(context, self._fetch.wake)
 
     def after_answers(self, action: Callable[[], None]) -> None:
         """Call *action* once everything handled so far is answered, what waits at the fence included."""
@@ -68,6 +71,8 @@ class Dispatcher:
                 peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
             case Stats():
                 self._stats.handle(request, peer)
+            case TopicCommand():
+                self._topic.handle(request, peer)
             case Quit():
                 peer.quit()
             case Sync():

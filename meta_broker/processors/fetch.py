@@ -10,10 +10,10 @@ import time
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
-from meta_broker.processors.get import bad_size, outside, unknown_partition
+from meta_broker.processors.get import bad_size, closed, outside, unknown_partition, visible_index
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
 from meta_client.protocol.encoder import data_line, encode_result
-from meta_client.protocol.requests import Fetch
+from meta_client.protocol.requests import OFFSET_END, Fetch
 from meta_client.protocol.responses import READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
@@ -33,8 +33,11 @@ class FetchProcessor:
     def handle(self, fetch: Fetch, peer: Peer) -> None:
         context = self._context
         name = PartitionName(fetch.topic, fetch.partition)
-        index = context.store.indexes.by_name.get(name)
-        if index is None and not self._is_configured(name):
+        if context.topics.is_closed(*name):
+            self._refuse(peer, closed(context, fetch))
+            return
+        index = visible_index(context, name)
+        if index is None and not context.topics.offers(*name):
             self._refuse(peer, unknown_partition(fetch))
             return
         if fetch.bytes_max <= 0:
@@ -77,9 +80,10 @@ class FetchProcessor:
         """Forget what a connection that ended waited for."""
         self._waiting.take_of(peer)
 
-    def _is_configured(self, name: PartitionName) -> bool:
-        section = self._context.topics.find(name.topic)
-        return section is not None and 0 <= name.partition < section.partitions
+    def wake(self, topic: str) -> None:
+        """Something was decided about *topic*: answer who waits there by what holds now."""
+        for name in [name for name in self._waiting.by_partition if name.topic == topic]:
+            self._go_on(self._waiting.take_reached(name, OFFSET_END))
 
     def _refuse(self, peer: Peer, answer: bytes) -> None:
         self._context.counters.gets += 1

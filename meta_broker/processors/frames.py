@@ -15,6 +15,10 @@ class PutRefused(Exception):
     """The put cannot be done; the text is the answer's detail."""
 
 
+class PartitionClosed(PutRefused):
+    """An operator closed the partition."""
+
+
 class Frames(NamedTuple):
     """*messages* whole frames, *bytes* long in all, with ids from *first_id* on."""
 

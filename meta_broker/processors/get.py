@@ -17,8 +17,11 @@ class GetProcessor:
     def handle(self, get: Get, peer: Peer) -> None:
         context = self._context
         context.counters.gets += 1
-        index = self._index(get.topic, get.partition)
-        if index is None:
+        index = visible_index(context, PartitionName(get.topic, get.partition))
+        if context.topics.is_closed(get.topic, get.partition):
+            context.counters.gets_missed += 1
+            peer.send(closed(context, get))
+        elif index is None:
             context.counters.gets_missed += 1
             peer.send(unknown_partition(get))
         elif get.bytes_max <= 0:
@@ -34,15 +37,28 @@ class GetProcessor:
 
     def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
         self._context.counters.offsets += 1
-        index = self._index(query.topic, query.partition)
+        index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is None:
             peer.send(unknown_partition(query))
         else:
             peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
 
-    def _index(self, topic: str, partition: int) -> PartitionIndex | None:
-        """The partition's index, if anything was ever published there; reading never makes one."""
-        return self._context.store.indexes.by_name.get(PartitionName(topic, partition))
+
+def visible_index(context: Context, name: PartitionName) -> PartitionIndex | None:
+    """The partition's index, if anything was ever published there; reading never makes one.
+
+    What is left of a deleted topic is the offset at which it would go on; nobody is told of that.
+    """
+    index = context.store.indexes.by_name.get(name)
+    if index is not None and index.start == index.end and not context.topics.offers(*name):
+        return None
+    return index
+
+
+def closed(context: Context, request: Get | Fetch) -> bytes:
+    """The answer for a partition that an operator closed."""
+    text = b"Partition[%d-%d] has been closed" % (context.config.broker_id, request.partition)
+    return encode_result(Status.FORBIDDEN, text, request.opaque)
 
 
 def outside(context: Context, request: Get | Fetch, start: int, end: int) -> bytes:

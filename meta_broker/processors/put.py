@@ -9,7 +9,7 @@ from journal.states import BranchNotStarted, XaError
 from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, XaKey
 from meta_broker.processors.context import Context, Peer
-from meta_broker.processors.frames import PutRefused, frames_of
+from meta_broker.processors.frames import PartitionClosed, PutRefused, frames_of
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import PARTITION_ANY, MultiPut, Put
@@ -22,7 +22,6 @@ class PutProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = context.store.transactions
-        self._known_topics: set[str] = set()  # told to the listener
 
     def handle(self, put: Put | MultiPut, peer: Peer) -> None:
         self._context.counters.puts += 1
@@ -33,18 +32,19 @@ class PutProcessor:
 
     def _plain(self, put: Put | MultiPut, peer: Peer) -> None:
         context = self._context
-        if put.partition == PARTITION_ANY and (section := context.topics.find(put.topic)) is not None:
-            put.partition = random.randrange(section.partitions)  # noqa: S311 (spreads load, keeps no secret)
+        if put.partition == PARTITION_ANY and (choice := context.topics.open_partitions(put.topic)):
+            put.partition = random.choice(choice)  # noqa: S311 (spreads load, keeps no secret)
         try:
-            name = self._target(put)
-            if self._is_stored(put, name, peer):
+            # First: a retry of what is stored is told so, whatever was decided about the partition since.
+            if self._is_stored(put, peer):
                 return
+            name = self._target(put)
             first_id, done = self._append(put, name)
         except (PutRefused, BatchTooOld, RecordTooLarge) as error:
             context.counters.puts_failed += 1
             place = f"[partition '{put.topic}-{put.partition}']"
             text = f"Put message to [broker '{context.url}'] {place} failed.Detail:{error}"
-            peer.send(encode_result(Status.INTERNAL_ERROR, text.encode(), put.opaque))
+            peer.send(encode_result(_status(error), text.encode(), put.opaque))
             return
         text_of_place = b"%d %d %d" % (first_id, put.partition, done.publications[0].base)
         answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
@@ -57,11 +57,11 @@ class PutProcessor:
             return first_id, self._store.put_batch(name, buffers, size, count, first_id, put.sequence)
         return frames.first_id, self._store.put(name, frames.buffers, frames.bytes, frames.messages)
 
-    def _is_stored(self, put: Put | MultiPut, name: PartitionName, peer: Peer) -> bool:
+    def _is_stored(self, put: Put | MultiPut, peer: Peer) -> bool:
         """Whether this is a retry of a batch that is stored: then it is answered as the first time."""
         if isinstance(put, Put) or put.sequence is None:
             return False
-        stored = self._store.find_batch(name, put.sequence)
+        stored = self._store.find_batch(PartitionName(put.topic, put.partition), put.sequence)
         if stored is None:
             return False
         if stored.messages != put.count:
@@ -85,7 +85,7 @@ class PutProcessor:
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
         except (PutRefused, RecordTooLarge, XaError) as error:
             context.counters.puts_failed += 1
-            context.answer_at_fence(peer, put.opaque, Status.INTERNAL_ERROR, str(error).encode())
+            context.answer_at_fence(peer, put.opaque, _status(error), str(error).encode())
             return
         # At once: an active branch is presumed aborted, so that this answer promises nothing a crash could break.
         place = format_put_place(PutPlace(frames.first_id, put.partition, None))
@@ -100,12 +100,18 @@ class PutProcessor:
 
     def _target(self, put: Put | MultiPut) -> PartitionName:
         """The partition, once it is found legal; its topic's first put is told on. Raises PutRefused."""
-        topic, partition = put.topic, put.partition
-        if (section := self._context.topics.find(topic)) is None:
+        topic, partition, context = put.topic, put.partition, self._context
+        if context.topics.is_closed(topic, partition):
+            raise PartitionClosed(f"partition[{context.config.broker_id}-{partition}] has been closed")
+        if (section := context.topics.find(topic)) is None:
             raise PutRefused(f"The server do not accept topic {topic}")
         if not 0 <= partition < section.partitions:
             raise PutRefused(f"wrong partition {partition}")
-        if topic not in self._known_topics:
-            self._known_topics.add(topic)
-            self._context.listener.topic_used(topic)
+        if topic not in context.topics.used:
+            context.topics.used.add(topic)
+            context.listener.topic_used(topic)
         return PartitionName(topic, partition)
+
+
+def _status(error: Exception) -> Status:
+    return Status.FORBIDDEN if isinstance(error, PartitionClosed) else Status.INTERNAL_ERROR

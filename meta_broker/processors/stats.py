@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterable
 
+from journal.records import PartitionName
 from meta_broker.config import TopicConfig
 from meta_broker.processors.context import Context, Peer
 from meta_broker.store.partition_index import PartitionIndex
@@ -77,14 +78,21 @@ class StatsProcessor:
             "get_miss": counters.gets_missed,
             "put_failed": counters.puts_failed,
             "total_messages": sum(index.messages for index in store.indexes.by_name.values()),
-            "topics": len({name.topic for name in store.indexes.by_name}),
+            "topics": len({name.topic for name, _ in self._indexes()}),
             "config_checksum": context.config.checksum,
         }
         return [f"{key} {value}" for key, value in values.items()]
 
+    def _indexes(self) -> list[tuple[PartitionName, PartitionIndex]]:
+        """Every partition that somebody put to, by name; nothing of deleted topics."""
+        topics, by_name = self._context.topics, self._context.store.indexes.by_name
+        return sorted(
+            (name, index) for name, index in by_name.items() if index.start < index.end or topics.offers(*name)
+        )
+
     def _by_topic(self) -> dict[str, list[PartitionIndex]]:
         topics: dict[str, list[PartitionIndex]] = {}
-        for name, index in sorted(self._context.store.indexes.by_name.items()):
+        for name, index in self._indexes():
             topics.setdefault(name.topic, []).append(index)
         return topics
 
@@ -98,11 +106,11 @@ class StatsProcessor:
                 f"message_bytes {size} accept_publish {_word(section.accept_publish)} "
                 f"accept_subscribe {_word(section.accept_subscribe)}"
             )
-        for topic in sorted(self._context.topics.configured.keys() - with_data.keys()):
+        for topic in sorted(self._context.topics.named - with_data.keys()):
             yield f"{topic} *Empty*"
 
     def _offsets(self) -> Iterable[str]:
-        for name, index in sorted(self._context.store.indexes.by_name.items()):
+        for name, index in self._indexes():
             yield f"{name.topic} part {name.partition} min_offset {index.start} max_offset {index.end}"
 
     def _topic(self, topic: str) -> list[str]:

@@ -22,6 +22,7 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TopicCommand,
     Transaction,
     Version,
 )
@@ -53,6 +54,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = b"quit\r\n"
         case Transaction():
             line = _transaction(request)
+        case TopicCommand():
+            line = _topic_command(request)
         case MultiPut():
             line, body = _mput(request), request.body
         case Sync():
@@ -143,6 +146,16 @@ def _sync(sync: Sync) -> bytes:
         -1 if sync.checksum is None else _int32(sync.checksum),
         _int32(sync.opaque),
     )
+
+
+def _topic_command(command: TopicCommand) -> bytes:
+    words = [b"topic", command.verb.value.encode(), _token(command.topic)]
+    for key, value in command.settings:
+        if "=" in key:
+            raise LocalProtocolError(f"{key!r} is no key of a setting: an equals sign would end it")
+        words.append(_word(f"{key}={value}"))
+    words.append(b"%d\r\n" % _int32(command.opaque))
+    return b" ".join(words)
 
 
 def _transaction(request: Transaction) -> bytes:

@@ -25,6 +25,8 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TopicCommand,
+    TopicVerb,
     Transaction,
     TransactionVerb,
     Version,
@@ -178,6 +180,17 @@ def _transaction(tokens: list[bytes]) -> tuple[Request, int]:
     ), 0
 
 
+def _topic(tokens: list[bytes]) -> tuple[Request, int]:
+    _require(tokens, 4)
+    settings = []
+    for token in tokens[3:-1]:
+        key, equals, value = token.decode().partition("=")
+        if not equals:
+            raise ValueError(f"a setting is key=value, not {key!r}")
+        settings.append((key, value))
+    return TopicCommand(TopicVerb(tokens[1].decode()), tokens[2].decode(), tuple(settings), int32(tokens[-1])), 0
+
+
 def _require(tokens: list[bytes], count: int) -> None:
     if len(tokens) < count:
         raise ValueError(f"{count} tokens are needed, {len(tokens)} came")
@@ -202,5 +215,6 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"version": _version,
     b"stats": _stats,
     b"sync": _sync,
+    b"topic": _topic,
     b"quit": _quit,
 }

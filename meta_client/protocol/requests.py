@@ -144,4 +144,27 @@ class Transaction:
     opaque: int
 
 
-Request = Put | MultiPut | Get | Fetch | OffsetQuery | Stats | Version | Quit | Transaction | Sync
+class TopicVerb(StrEnum):
+    """What to do with a topic."""
+
+    CREATE = "create"
+    ALTER = "alter"
+    CLOSE = "close"
+    OPEN = "open"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCommand:
+    """Decide about a topic while the broker runs. Extension `topic`.
+
+    *settings* are pairs of key and value, in their order; the broker judges them.
+    """
+
+    verb: TopicVerb
+    topic: str
+    settings: tuple[tuple[str, str], ...]
+    opaque: int
+
+
+Request = Put | MultiPut | Get | Fetch | OffsetQuery | Stats | Version | Quit | Transaction | Sync | TopicCommand

@@ -186,6 +186,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         partitions = 8
         accept_publish = false
         accept_subscribe = false
+        stat = true
         [topics."dynamic-*"]
     """
     config = load_text(tmp_path, text, broker_id=1023, port=65535, zookeeper="zk:2181/chroot")
@@ -215,10 +216,11 @@ def test_every_key_is_read(tmp_path: Path) -> None:
             root="/elsewhere", session_timeout_ms=6000, connect_timeout_ms=7000, sync_ms=0
         ),
         topics={
-            "orders": TopicConfig(partitions=8, accept_publish=False, accept_subscribe=False),
+            "orders": TopicConfig(partitions=8, accept_publish=False, accept_subscribe=False, stat=True),
             "dynamic-*": TopicConfig(),
         },
         flush=FlushMode(50),
+        path=tmp_path / "broker.toml",
         source=text.encode(),
     )
     assert config.checksum == zlib.crc32(text.encode())

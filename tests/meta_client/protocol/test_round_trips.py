@@ -23,6 +23,8 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TopicCommand,
+    TopicVerb,
     Transaction,
     TransactionVerb,
     Version,
@@ -65,6 +67,13 @@ requests: st.SearchStrategy[Request] = st.one_of(
         st.none() | names,
         int32s,
     ).filter(has_a_form),
+    st.builds(
+        TopicCommand,
+        st.sampled_from(TopicVerb),
+        names,
+        st.lists(st.tuples(names.filter(lambda name: "=" not in name), names), max_size=3).map(tuple),
+        int32s,
+    ),
 )
 responses: st.SearchStrategy[Response] = st.one_of(
     st.builds(Result, int32s, bodies, int32s),

@@ -59,7 +59,10 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
     if values["sequence"] is not None:
         values["sequence"] = BatchSequence(*values["sequence"])
     if "verb" in values:
-        values["verb"] = requests.TransactionVerb(values["verb"])
+        verbs = requests.TopicVerb if kind is requests.TopicCommand else requests.TransactionVerb
+        values["verb"] = verbs(values["verb"])
+    if "settings" in values:
+        values["settings"] = tuple(map(tuple, values["settings"]))
     names = {field.name for field in fields(kind)}
     assert given.keys() - {"body_hex"} <= names
     command: Command = kind(**{name: values[name] for name in names})

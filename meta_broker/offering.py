@@ -1,0 +1,94 @@
+"""What a running broker offers, and who hears when that changes: the journal of the decision, ZooKeeper of the rest."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+
+from meta_broker.config import BrokerConfig, TopicConfig, load
+from meta_broker.errors import ConfigError
+from meta_broker.membership import Membership, topic_registration
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics, overruled, stored_partitions
+from zk.registration import TopicRegistration
+
+log = logging.getLogger(__name__)
+
+
+class Offering:
+    """A broker's topics, from the configuration file and from run-time decisions. Loop thread only.
+
+    Processors tell it what happens to topics (processors.context.TopicListener).
+    """
+
+    def __init__(self, topics: Topics, store: MessageStore, membership: Membership | None) -> None:
+        self._topics = topics
+        self._store = store
+        self._membership = membership
+        self._end_overruled()
+
+    def registrations(self) -> dict[str, TopicRegistration]:
+        """Every named topic, and every topic that has messages."""
+        held = {name.topic for name, span in self._store.transactions.state.spans.items() if span.start < span.end}
+        found = {topic: self._registration(topic) for topic in sorted(held | self._topics.named)}
+        return {topic: registration for topic, registration in found.items() if registration is not None}
+
+    def _registration(self, topic: str) -> TopicRegistration | None:
+        """How *topic* is offered; None: not at all."""
+        stored = stored_partitions(self._store.transactions.state, topic)
+        if (section := self._topics.find(topic)) is None:
+            # On disk, but no longer accepted: readable.
+            return topic_registration(TopicConfig(accept_publish=False), stored) if stored else None
+        return topic_registration(section, stored)
+
+    def topic_used(self, topic: str) -> None:
+        """A topic got its first message since the start."""
+        if self._membership is not None and (section := self._topics.find(topic)) is not None:
+            self._membership.topic_used(topic, topic_registration(section, section.partitions))
+
+    def topic_changed(self, topic: str) -> None:
+        """A decision about a topic is acknowledged."""
+        registration = self._registration(topic)
+        if registration is None:
+            self._topics.used.discard(topic)
+        if self._membership is not None:
+            self._membership.topic_changed(topic, registration)
+
+    def follow_file(self, file: Mapping[str, TopicConfig]) -> list[str]:
+        """The configuration file says this now; returns the topics that are offered differently for it.
+
+        ZooKeeper hears of them once the decisions that this ends are acknowledged.
+        """
+        before = self.registrations()
+        self._topics.replace_file(file)
+        self._end_overruled()
+        after = self.registrations()
+        changed = sorted(topic for topic in before.keys() | after.keys() if before.get(topic) != after.get(topic))
+        for topic in changed:
+            self._store.fence.after(self._store.journal.end, self.topic_changed, topic)
+        return changed
+
+    def _end_overruled(self) -> None:
+        for change in overruled(list(self._topics.decided.values()), self._topics.file):
+            self._store.transactions.change_topic(change)
+            log.info("the configuration file decides again topic=%s", change.topic)
+        self._topics.changed()
+
+
+def read_again(config: BrokerConfig) -> BrokerConfig | None:
+    """*config* with the topics that its file has now; None, and a line of log, when that is not possible.
+
+    Blocks on the file. Only topics are taken over: the rest is fixed while a broker runs.
+    """
+    if config.path is None:
+        log.error("not reloaded: this broker was started without --config")
+        return None
+    try:
+        fresh = load(
+            config.path, data=config.data, broker_id=config.broker_id, port=config.port, zookeeper=config.zookeeper
+        )
+    except ConfigError as error:
+        log.error("not reloaded, everything stays as it was error=%s", error)
+        return None
+    if (fresh.broker, fresh.zookeeper_section) != (config.broker, config.zookeeper_section):
+        log.warning("only topics are reloaded: restart the broker for what changed in [broker] and [zookeeper]")
+    return dataclasses.replace(config, topics=fresh.topics, source=fresh.source)

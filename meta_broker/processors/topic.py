@@ -1,0 +1,83 @@
+"""topic: what an operator decides about a topic while the broker runs. Extension; see PROTOCOL.md."""
+
+import logging
+from collections.abc import Callable
+
+from journal.errors import RecordTooLarge
+from journal.fold import Span
+from journal.records import PartitionName
+from journal.topic_changes import TopicChange, TopicState, format_partitions
+from meta_broker.processors.context import Context, Peer
+from meta_broker.store.topic_decisions import TopicRefused, TopicView, decide
+from meta_broker.store.topics import stored_partitions
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import TopicCommand, TopicVerb
+from meta_client.protocol.status import Status
+
+log = logging.getLogger(__name__)
+
+
+class TopicProcessor:
+    """Answers topic commands. Puts and gets go by a decision at once; it is told of once it is acknowledged."""
+
+    def __init__(self, context: Context, wake: Callable[[str], None]) -> None:
+        self._context = context
+        self._wake = wake  # whoever waits for messages of a topic
+
+    def handle(self, command: TopicCommand, peer: Peer) -> None:
+        context = self._context
+        topic = command.topic
+        try:
+            settings = dict(command.settings)
+            if len(settings) < len(command.settings):
+                raise TopicRefused(Status.BAD_REQUEST, "a setting is given twice: say each once")
+            change = decide(command.verb, self._view(topic), settings)
+            lsn = context.store.transactions.change_topic(change) if change is not None else context.store.journal.end
+        except (TopicRefused, RecordTooLarge, ValueError) as error:
+            status = error.status if isinstance(error, TopicRefused) else Status.BAD_REQUEST
+            text = str(error) if isinstance(error, TopicRefused) else f"topic {topic} stays as it is: {error}"
+            context.answer_at_fence(peer, command.opaque, status, text.encode())
+            return
+        if change is not None:
+            context.topics.changed()
+            log.info("topic decided verb=%s topic=%s settings=%s", command.verb, topic, settings)
+        spans = self._spans(topic) if change is not None and change.state is TopicState.DELETED else {}
+        starts = {name: span.start for name, span in spans.items()}
+        answer = encode_result(Status.SUCCESS, self._text(topic, command.verb).encode(), command.opaque)
+        context.store.fence.after(lsn, self._acknowledge, topic, starts, change, peer, answer)
+
+    def _acknowledge(
+        self, topic: str, starts: dict[PartitionName, int], change: TopicChange | None, peer: Peer, answer: bytes
+    ) -> None:
+        context = self._context
+        for name, start in starts.items():
+            context.store.indexes.trim(name, start)
+        if change is not None:
+            self._wake(topic)
+            context.listener.topic_changed(topic)
+        peer.send(answer)
+
+    def _view(self, topic: str) -> TopicView:
+        topics, state = self._context.topics, self._context.store.transactions.state
+        return TopicView(
+            topic=topic,
+            section=topics.file.get(topic),
+            settings=topics.find(topic),
+            change=topics.decided.get(topic),
+            stored=stored_partitions(state, topic),
+            decisions=len(topics.decided),
+        )
+
+    def _spans(self, topic: str) -> dict[PartitionName, Span]:
+        spans = self._context.store.transactions.state.spans
+        return {name: span for name, span in spans.items() if name.topic == topic}
+
+    def _text(self, topic: str, verb: TopicVerb) -> str:
+        """What the topic is now: `partitions=8 publish=true subscribe=true stat=false closed=2-3`."""
+        view = self._view(topic)
+        if verb is TopicVerb.DELETE or view.settings is None:
+            return "partitions=0 publish=false subscribe=false stat=false closed="
+        settings = view.settings
+        flags = {"publish": settings.accept_publish, "subscribe": settings.accept_subscribe, "stat": settings.stat}
+        words = [f"{key}={'true' if flag else 'false'}" for key, flag in flags.items()]
+        return " ".join([f"partitions={settings.partitions}", *words, f"closed={format_partitions(view.closed)}"])

@@ -1,0 +1,200 @@
+"""What an operator's command makes of a topic: the decision to journal, or why not. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from journal.topic_changes import TopicChange, TopicState
+from meta_broker.config import PARTITIONS_MAX, TopicConfig
+from meta_broker.store.topics import section_crc
+from meta_broker.topic_names import why_not_a_topic
+from meta_client.protocol.requests import TopicVerb
+from meta_client.protocol.status import Status
+
+DECISIONS_MAX: Final = 10_000  # every checkpoint holds them all
+_RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+_KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
+    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat"}),
+    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat"}),
+    TopicVerb.CLOSE: frozenset({"partitions"}),
+    TopicVerb.OPEN: frozenset({"partitions"}),
+    TopicVerb.DELETE: frozenset(),
+}
+
+
+class TopicRefused(Exception):
+    """The command cannot be done; nothing was changed. The text names the remedy."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """All that is known of one topic. *section*: its own in the file; *settings*: what governs it, if anything."""
+
+    topic: str
+    section: TopicConfig | None
+    settings: TopicConfig | None
+    change: TopicChange | None
+    stored: int  # one more than the highest partition that holds messages
+    decisions: int  # run-time decisions that this broker remembers, about any topic
+
+    @property
+    def is_created(self) -> bool:
+        """Whether it is there by its own name, and not merely allowed by a pattern."""
+        is_named = self.section is not None or (self.change is not None and self.change.state is TopicState.SET)
+        return self.settings is not None and (is_named or self.stored > 0)
+
+    @property
+    def closed(self) -> tuple[int, ...]:
+        return self.change.closed if self.change is not None else ()
+
+    @property
+    def partitions(self) -> int:
+        return max(self.stored, self.settings.partitions if self.settings is not None else 0)
+
+
+def decide(verb: TopicVerb, view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+    """The change that *verb* makes; None: everything is as it asks already. Raises TopicRefused."""
+    if "*" in view.topic:
+        raise _bad(f"{view.topic} is a pattern: change its section of the configuration file and reload")
+    if unknown := sorted(settings.keys() - _KEYS[verb]):
+        known = ", ".join(sorted(_KEYS[verb])) or "none"
+        raise _bad(f"{verb} knows no setting {unknown[0]!r}: use {known}")
+    change: TopicChange | None
+    match verb:
+        case TopicVerb.CREATE:
+            change = _create(view, settings)
+        case TopicVerb.ALTER:
+            change = _alter(view, settings)
+        case TopicVerb.CLOSE:
+            change = _close(view, settings)
+        case TopicVerb.OPEN:
+            change = _open(view, settings)
+        case TopicVerb.DELETE:
+            change = _delete(view)
+    if change is not None and view.change is None and view.decisions >= DECISIONS_MAX:
+        raise _bad(f"{view.decisions} topics were changed at run time: write some into the configuration file")
+    return change
+
+
+def _create(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+    topic = view.topic
+    if reason := why_not_a_topic(topic):
+        raise _bad(f"{topic!r} cannot be created: {reason}")
+    wanted = _settings(TopicConfig(), settings)
+    if view.is_created:
+        if view.settings == wanted:
+            return None  # a repeated command, whose first answer was lost, succeeds as the first one
+        raise _bad(f"topic {topic} exists with {view.partitions} partitions: use alter, or another name")
+    return _set(view, wanted)
+
+
+def _alter(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+    if (before := view.settings) is None:
+        raise _unknown(view)
+    if not settings:
+        raise _bad("nothing to alter: name partitions=N, publish=B, subscribe=B or stat=B")
+    wanted = _settings(before, settings)
+    if wanted.partitions < before.partitions:
+        raise _bad(
+            f"topic {view.topic} has {before.partitions} partitions and only grows: close the ones nobody should use"
+        )
+    return None if wanted == before else _set(view, wanted)
+
+
+def _close(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+    if not view.partitions:
+        raise _unknown(view)
+    if "partitions" not in settings:
+        raise _bad("nothing to close: name partitions=0-3,7 or partitions=all")
+    closed = {*view.closed, *_numbers(view, settings["partitions"])}
+    return _with_closed(view, tuple(sorted(closed)))
+
+
+def _open(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+    if not view.partitions:
+        raise _unknown(view)
+    opened = _numbers(view, settings.get("partitions", "all"))
+    return _with_closed(view, tuple(number for number in view.closed if number not in opened))
+
+
+def _delete(view: TopicView) -> TopicChange:
+    # What only a pattern allows is not there, and what is only stored can be deleted.
+    if not view.is_created and not view.stored:
+        raise _unknown(view)
+    return TopicChange(topic=view.topic, state=TopicState.DELETED, section=section_crc(view.section))
+
+
+def _settings(before: TopicConfig, settings: Mapping[str, str]) -> TopicConfig:
+    return TopicConfig(
+        partitions=_count(settings["partitions"]) if "partitions" in settings else before.partitions,
+        accept_publish=_flag(settings, "publish", before.accept_publish),
+        accept_subscribe=_flag(settings, "subscribe", before.accept_subscribe),
+        stat=_flag(settings, "stat", before.stat),
+    )
+
+
+def _set(view: TopicView, wanted: TopicConfig) -> TopicChange:
+    return TopicChange(
+        topic=view.topic,
+        state=TopicState.SET,
+        section=section_crc(view.section),
+        partitions=wanted.partitions,
+        accept_publish=wanted.accept_publish,
+        accept_subscribe=wanted.accept_subscribe,
+        stat=wanted.stat,
+        closed=view.closed,
+    )
+
+
+def _with_closed(view: TopicView, closed: tuple[int, ...]) -> TopicChange | None:
+    if closed == view.closed:
+        return None
+    before = view.change or TopicChange(topic=view.topic, state=TopicState.FILE, section=section_crc(view.section))
+    return replace(before, closed=closed)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= PARTITIONS_MAX):
+        raise _bad(f"partitions={text[:20]}: use a number from 1 to {PARTITIONS_MAX}")
+    return int(text)
+
+
+def _flag(settings: Mapping[str, str], key: str, before: bool) -> bool:
+    match settings.get(key):
+        case None:
+            return before
+        case "true":
+            return True
+        case "false":
+            return False
+        case other:
+            raise _bad(f"{key}={other[:20]}: use true or false")
+
+
+def _numbers(view: TopicView, text: str) -> set[int]:
+    """`all`, or numbers and ranges: `0-3,7`; each a partition of the topic."""
+    if text == "all":
+        return set(range(view.partitions))
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise _bad(f"partitions={text[:40]}: use all, or numbers and ranges as in 0-3,7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < view.partitions:
+            raise _bad(f"partitions={text[:40]}: topic {view.topic} has partitions 0 to {view.partitions - 1}")
+        numbers.update(range(first, last + 1))
+    return numbers
+
+
+def _bad(text: str) -> TopicRefused:
+    return TopicRefused(Status.BAD_REQUEST, text)
+
+
+def _unknown(view: TopicView) -> TopicRefused:
+    return TopicRefused(Status.NOT_FOUND, f"no topic {view.topic}: create it, or look at the names with `stats topics`")
