@@ -50,7 +50,7 @@ class PendingReply:
         """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
         url = self._connection.url
         if not self._arrived.acquire(timeout=max(0.0, timeout_s)):
-            if self._connection._forget(self):
+            if self._connection.abandon(self.opaque):
                 self._fail(ReplyTimeout(f"{timeout_s:g} s"))
             self._arrived.acquire()  # it has arrived, or does so at this moment
         self._arrived.release()
@@ -162,10 +162,10 @@ class Connection:
         self._break(ClientClosed(f"the connection to {self.url} was closed by this client"))
         self._reader.join()
 
-    def _forget(self, reply: PendingReply) -> bool:
+    def abandon(self, opaque: int) -> bool:
         """Drop a request that nobody waits for; False if it has been answered or failed already."""
         with self._lock:
-            return self._pending.pop(reply.opaque, None) is not None
+            return self._pending.pop(opaque, None) is not None
 
     def _send(self, pieces: tuple[bytes, bytes]) -> None:
         """Send, together with what other threads queued meanwhile: one system call for many small requests."""

@@ -7,6 +7,7 @@ from meta_client.protocol.limits import BODY_BYTES_MAX
 from zk.strategy import STRATEGIES
 
 FETCH_BYTES = 1024 * 1024  # what a genuine broker sends at most (maxTransferSize, spec 1.8)
+FETCH_WAIT_S_MAX = 3600
 _FORBIDDEN = frozenset("~!#$%^&*()+=`'\",;/?[]<>.: ")  # spec 8.2
 
 
@@ -18,7 +19,9 @@ class ConsumerConfig:
     start_offset: int = 0  # where a group starts that has stored nothing; requests.OFFSET_END: with what comes next
     runners: int = 4  # threads that fetch and call listeners; a partition occupies one at a time
     fetch_timeout_s: float = 10.0
-    # The longest rest of a partition that has nothing new; it grows by tenths. The ancestor rests 5 s: gentler to a
+    fetch_wait_s: float = 15.0  # how long a metaq broker keeps a request for which it has nothing new
+    # The longest rest after trouble, and at brokers without `fetch` of a partition that has nothing new; it grows by
+    # tenths. The ancestor rests 5 s: gentler to a
     # broker with thousands of idle consumers, and that much later to see a message.
     rest_s_max: float = 1.0
     commit_period_s: float = 5.0
@@ -31,8 +34,10 @@ class ConsumerConfig:
             raise ValueError(f"runners {self.runners}: one thread at least has to fetch")
         if self.start_offset < 0:
             raise ValueError(f"start_offset {self.start_offset} is negative")
-        if min(self.fetch_timeout_s, self.rest_s_max, self.commit_period_s) <= 0:
+        if min(self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s) <= 0:
             raise ValueError(f"{self}: times must be positive")
+        if self.fetch_wait_s > FETCH_WAIT_S_MAX:
+            raise ValueError(f"fetch_wait_s {self.fetch_wait_s:g}: brokers wait {FETCH_WAIT_S_MAX} s at most")
 
 
 def check_group(group: str) -> str:

@@ -44,7 +44,9 @@ class Consumer:
         self._closed = closed
         self._subscriptions: dict[str, Subscription] = {}
         tracker = OffsetTracker()
-        self._fetcher = Fetcher(group, connections, tracker, config.runners, config.fetch_timeout_s)
+        self._fetcher = Fetcher(
+            group, connections, tracker, config.runners, config.fetch_timeout_s, config.fetch_wait_s
+        )
         self._holdings = Holdings(
             Ownership(session, group, self.consumer_id),
             self._fetcher,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from meta_client.consumer.batch import Batch
+from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
 from zk.nodes import Partition
 
@@ -18,7 +19,7 @@ Listener = Callable[[Batch], object]
 
 @dataclass(slots=True, eq=False)
 class FetchRequest:
-    """The state of one partition's fetching. Every method but `shrink` ends one round and sets the next rest."""
+    """The state of one partition's fetching. Each of the last six methods ends a round and sets the rest."""
 
     topic: str
     partition: Partition
@@ -27,6 +28,7 @@ class FetchRequest:
     listener: Listener
     rest_s_max: float
     bytes_max: int = field(init=False)
+    bytes_asked: int = 0  # by the last fetch
     rest_s: float = 0.0
     cut_off_count: int = 0  # answers in a row without one whole message; the ancestor counts them as failures,
     failure_count: int = 0  # deliveries in a row that raised: and so diverts a large message unseen (spec 8.6)
@@ -40,17 +42,32 @@ class FetchRequest:
     def key(self) -> tuple[str, Partition]:
         return self.topic, self.partition
 
+    def ask_for(self, bytes_limit: int = BODY_BYTES_MAX) -> int:
+        """How much the next fetch asks for, *bytes_limit* at most."""
+        self.bytes_asked = min(self.bytes_max, bytes_limit)
+        return self.bytes_asked
+
     def shrink(self, body_bytes: int) -> None:
         """An answer came: ask for less again if so much is not needed."""
         if body_bytes < self.bytes_max // 2:
             self.bytes_max = max(self.bytes_max // 2, self.bytes_max_wanted)
 
-    def delivered(self, next_offset: int) -> None:
-        """The listener has taken everything before *next_offset*: go on at once."""
+    def delivered(self, next_offset: int, log_end: int | None = None) -> None:
+        """The listener has taken everything before *next_offset*: go on at once. *log_end*, if the broker tells."""
         self.offset = next_offset
         self.cut_off_count = self.failure_count = 0
         self.rest_s = 0.0
-        self.is_at_end = self.is_troubled = False
+        self.is_at_end = log_end is not None and next_offset >= log_end
+        self.is_troubled = False
+
+    def reached_end(self, *, is_early: bool) -> None:
+        """A broker that waits says that there is nothing: wait there, unless it does not really (*is_early*)."""
+        self.is_at_end = True
+        self.is_troubled = False
+        if is_early:
+            self._rest_longer()
+        else:
+            self.rest_s = 0.0
 
     def moved(self, offset: int) -> None:
         """The broker names another offset to go on from."""
@@ -78,8 +95,8 @@ class FetchRequest:
         self.cut_off_count += 1
         self.is_at_end = False
         needed = HEADER_BYTES if len(body) < HEADER_BYTES else HEADER_BYTES + HEADER.unpack_from(body)[0]
-        if self.bytes_max < needed <= FRAME_BYTES_MAX:
-            self.bytes_max = needed
+        if self.bytes_asked < needed <= FRAME_BYTES_MAX:
+            self.bytes_max = max(self.bytes_max, needed)
             self.rest_s = 0.0
             return
         self._rest_longer()

@@ -1,43 +1,51 @@
 """The runner threads: take a due request, fetch, hand the batch over, queue the request again (spec 8.4, 8.5).
 
-A partition's request is in the queue or with one runner, never twice, so its listener is never called twice at a
-time. Threads: `close`, `assign`, `withdraw` and the routes belong to the group's thread; `pause` may come from any.
+A partition's request is in the queue, with one runner or waiting at a broker, never twice, so its listener is never
+called twice at a time. Threads: `close`, `assign`, `withdraw` and the routes belong to the group's thread; `pause` may
+come from any.
 """
 
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
-from meta_client.calls import checked_value
-from meta_client.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.connections import Connections
+from meta_client.consumer.asking import Answer, Asker
 from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from meta_client.errors import NotConnected
-from meta_client.opaques import next_opaque
-from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound
-from meta_client.protocol.requests import OFFSET_END, Get
+from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, Unavailable
+from meta_client.protocol.requests import OFFSET_END
 from zk.broker_url import BrokerUrl
 
+SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
 SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
 
 _log = logging.getLogger(__name__)
+
+
+class _Sweep:
+    """In the queue among the requests: time to look after what waits at brokers."""
 
 
 class Fetcher:
     """Fetches the partitions assigned to it. Starts paused."""
 
     def __init__(
-        self, group: str, connections: Connections, tracker: OffsetTracker, runners: int, fetch_timeout_s: float
+        self,
+        group: str,
+        connections: Connections,
+        tracker: OffsetTracker,
+        runners: int,
+        fetch_timeout_s: float,
+        fetch_wait_s: float,
     ) -> None:
         self._group = group
-        self._connections = connections
         self._tracker = tracker
-        self._fetch_timeout_s = fetch_timeout_s
-        self._queue: DelayQueue[FetchRequest] = DelayQueue()
-        self._routes: Mapping[int, BrokerUrl] = {}  # swapped whole
+        self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
+        self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
         self._changed = threading.Condition()  # guards the next five
         self._assigned: dict[TopicPartition, FetchRequest] = {}
         self._delivering: set[TopicPartition] = set()
@@ -51,6 +59,7 @@ class Fetcher:
 
     def start(self) -> None:
         """Start the runners."""
+        self._queue.put(_Sweep(), SWEEP_S)
         for thread in self._threads:
             thread.start()
 
@@ -72,7 +81,7 @@ class Fetcher:
 
     def set_routes(self, routes: Mapping[int, BrokerUrl]) -> None:
         """Where to fetch each broker id's partitions from now on."""
-        self._routes = routes
+        self._asker.routes = routes
 
     def assign(self, requests: Iterable[FetchRequest]) -> None:
         """Begin to fetch these partitions."""
@@ -92,6 +101,8 @@ class Fetcher:
         with self._changed:
             for key in keys:
                 self._assigned.pop(key, None)
+        self._asker.flights.cancel(keys)
+        with self._changed:
             while waiting := self._delivering.intersection(keys):
                 if not self._changed.wait(SLOW_S):
                     shown = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(waiting))
@@ -118,15 +129,34 @@ class Fetcher:
 
     def _run(self) -> None:
         """A runner thread."""
-        while (request := self._queue.take()) is not None:
+        while (item := self._queue.take()) is not None:
             if not self._wait_unpaused():
                 return
-            if self._is_current(request):
-                try:
-                    self._serve(request)
-                finally:
-                    if self._is_current(request):
-                        self._queue.put(request, request.rest_s)
+            if isinstance(item, _Sweep):
+                self._asker.flights.give_up(self._asker.timeout_s)
+                self._queue.put(item, SWEEP_S)
+                continue
+            while self._is_current(item):
+                if not self._has_next_round(item):
+                    break
+            else:
+                self._asker.flights.take(item)  # withdrawn: what it brought back is nobody's
+
+    def _has_next_round(self, request: FetchRequest) -> bool:
+        """One round of one partition; False: the request is not this runner's any more."""
+        try:
+            if self._serve(request):
+                return False
+        except BaseException:
+            self._go_on(request)  # another runner's turn: this one ends
+            raise
+        if request.is_at_end and not request.rest_s:
+            return True  # to send it to the broker to wait there takes no time
+        self._queue.put(request, request.rest_s)
+        return False
+
+    def _go_on(self, request: FetchRequest) -> None:
+        self._queue.put(request, 0)
 
     def _wait_unpaused(self) -> bool:
         with self._changed:
@@ -138,11 +168,12 @@ class Fetcher:
         with self._changed:
             return self._assigned.get(request.key) is request
 
-    def _serve(self, request: FetchRequest) -> None:
-        """One round of one partition: the table of spec 8.5."""
+    def _serve(self, request: FetchRequest) -> bool:
+        """One round of one partition: the table of spec 8.5. True: the request waits at the broker now."""
         what = f"get {request.topic}/{request.partition} at {request.offset}"
         try:
-            body = self._fetch(request, what)
+            if (answer := self._asker.ask(request, what)) is None:
+                return True
         except Moved as error:
             self._on_moved(request, error.offset)
         except (NotFound, Forbidden) as error:
@@ -152,19 +183,11 @@ class Fetcher:
             log = _log.debug if request.is_troubled else _log.warning
             log("fetch failed, trying again group=%s request=%r error=%s", self._group, what, error)
             request.is_troubled = True
-            request.found_nothing(is_at_end=False)
+            # Too many wait there already: what was read to its end still is.
+            request.found_nothing(is_at_end=request.is_at_end and isinstance(error, Unavailable))
         else:
-            self._on_data(request, body)
-
-    def _fetch(self, request: FetchRequest, what: str) -> bytes:
-        broker_id = request.partition.broker_id
-        if (url := self._routes.get(broker_id)) is None:
-            raise NotConnected(f"no broker with id {broker_id} is up: start it, or wait")
-        connection = self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
-        get = Get(
-            request.topic, self._group, request.partition.number, request.offset, request.bytes_max, next_opaque()
-        )
-        return checked_value(connection.submit(get).wait(self._fetch_timeout_s), what).body
+            self._on_data(request, answer)
+        return False
 
     def _on_moved(self, request: FetchRequest, offset: int) -> None:
         if request.offset != OFFSET_END:
@@ -176,11 +199,15 @@ class Fetcher:
         request.moved(offset)
         self._tracker.advance(OffsetEntry(request.topic, request.partition, offset))
 
-    def _on_data(self, request: FetchRequest, body: bytes) -> None:
+    def _on_data(self, request: FetchRequest, answer: Answer) -> None:
+        body = answer.body
+        if not body and answer.log_end is not None:
+            request.reached_end(is_early=answer.is_early)
+            return
         request.shrink(len(body))
         batch, broken = decode_batch(request.topic, request.partition, request.offset, body)
         if batch is not None:
-            self._deliver(request, batch)
+            self._deliver(request, batch, answer.log_end)
         elif broken is not None:
             # Asking again heals bytes that broke on the way; bytes that broke on disk need an operator. Skipping
             # them would lose a message that was acknowledged.
@@ -191,7 +218,7 @@ class Fetcher:
         else:
             request.cut_off(body)
 
-    def _deliver(self, request: FetchRequest, batch: Batch) -> None:
+    def _deliver(self, request: FetchRequest, batch: Batch, log_end: int | None) -> None:
         if not self._begin_delivery(request):
             return
         try:
@@ -204,7 +231,7 @@ class Fetcher:
                 *(len(batch.messages), request.failure_count),
             )
         else:
-            request.delivered(batch.next_offset)
+            request.delivered(batch.next_offset, log_end)
             last_id = batch.messages[-1].message_id
             self._tracker.advance(OffsetEntry(batch.topic, batch.partition, batch.next_offset, last_id))
         finally:

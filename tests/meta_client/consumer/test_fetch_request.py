@@ -50,18 +50,38 @@ def test_a_message_that_is_too_large_is_asked_for_whole_at_once(bytes_max: int, 
     it = request(bytes_max)
     rounds = 0
     while len(frame) > it.bytes_max:
-        it.cut_off(frame[: it.bytes_max])
+        it.cut_off(frame[: it.ask_for()])
         assert it.rest_s == 0.0
         rounds += 1
     assert rounds <= 2  # one to see the length, one to ask for it
     assert it.offset == 100
 
 
+def test_a_message_that_is_too_large_for_a_waiting_fetch_is_asked_for_at_once() -> None:
+    frame = encode_frame(7, 0, bytes(900))
+    it = request()
+    it.cut_off(frame[: it.ask_for(100)])
+    assert (it.ask_for(), it.rest_s, it.is_at_end) == (1024, 0.0, False)
+
+
+def test_the_end_is_waited_for_at_the_broker_unless_it_does_not_wait() -> None:
+    it = request()
+    it.delivered(158, log_end=200)
+    assert not it.is_at_end
+    it.delivered(200, log_end=200)
+    assert (it.is_at_end, it.rest_s) == (True, 0.0)
+    it.reached_end(is_early=True)
+    assert (it.is_at_end, it.rest_s) == (True, 0.5)
+    it.reached_end(is_early=False)
+    assert (it.is_at_end, it.rest_s) == (True, 0.0)
+
+
 def test_a_broker_that_sends_less_than_asked_for_is_not_pestered() -> None:
     frame = encode_frame(7, 0, bytes(4000))
     it = request()
-    it.cut_off(frame[:1024])
+    it.cut_off(frame[: it.ask_for()])
     assert (it.bytes_max, it.rest_s) == (4020, 0.0)
+    it.ask_for()
     it.cut_off(frame[:2048])  # its maximum transfer size
     it.cut_off(frame[:2048])
     assert (it.bytes_max, it.rest_s) == (4020, 1.0)
@@ -69,6 +89,7 @@ def test_a_broker_that_sends_less_than_asked_for_is_not_pestered() -> None:
 
 def test_it_never_asks_for_more_than_a_message_can_be() -> None:
     it = request()
+    it.ask_for()
     it.cut_off(b"\x7f\xff\xff\xff" + bytes(1000))
     assert it.bytes_max == 1024
     assert it.rest_s > 0

@@ -1,0 +1,243 @@
+"""Consumers whose requests wait at the broker, and brokers that say they let them."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from meta_client.client import Client
+from meta_client.consumer.asking import WAITING_BYTES_MAX
+from meta_client.consumer.batch import Batch
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.protocol.messages import encode_frame
+from meta_client.protocol.requests import Fetch, Get, Request, Version
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+from tests.meta_client.conftest import StartBroker
+from tests.meta_client.peer import ok, opaque_of
+from zk.corner import Corner
+
+SLOW_TO_ASK = ConsumerConfig(runners=1, rest_s_max=30.0)  # what comes quickly was waited for at the broker
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def __call__(self, batch: Batch) -> None:
+        self.payloads += [message.payload for message in batch.messages]
+
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self.payloads) >= count)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def wire(broker: BrokerProcess) -> Iterator[WireClient]:
+    with WireClient(broker.port) as it:
+        yield it
+
+
+@pytest.fixture
+def real_client(broker: BrokerProcess, zookeeper: Corner) -> Iterator[Client]:
+    del broker  # it is there first
+    with Client(zookeeper.connect, session_timeout_ms=4_000) as it:
+        yield it
+
+
+def gets(wire: WireClient) -> int:
+    return next(int(line.split()[1]) for line in wire.stats() if line.startswith("cmd_get "))
+
+
+def test_one_runner_hears_of_every_idle_partition_at_once(wire: WireClient, real_client: Client, seen: Seen) -> None:
+    with real_client.consumer("group", config=SLOW_TO_ASK) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        for number in range(40):
+            started = time.monotonic()
+            wire.put("orders", number % 4, b"%d" % number)
+            seen.wait_for(number + 1)
+            assert time.monotonic() - started < 1.0
+            wait_until(consumer.is_caught_up)
+    assert seen.payloads == [b"%d" % number for number in range(40)]
+
+
+def test_an_idle_consumer_asks_for_nothing(wire: WireClient, real_client: Client, seen: Seen) -> None:
+    with real_client.consumer("group", config=ConsumerConfig(rest_s_max=0.05)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        time.sleep(0.2)
+        before = gets(wire)
+        time.sleep(1.0)
+        assert gets(wire) == before
+
+
+def test_it_closes_without_waiting_for_the_broker(real_client: Client, seen: Seen) -> None:
+    consumer = real_client.consumer("group", config=SLOW_TO_ASK)
+    consumer.subscribe("orders", seen)
+    consumer.start()
+    wait_until(consumer.is_caught_up)
+    time.sleep(0.1)
+    started = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - started < 2.0
+
+
+def test_a_message_larger_than_what_waits_comes_whole(wire: WireClient, real_client: Client, seen: Seen) -> None:
+    large = bytes(range(256)) * (WAITING_BYTES_MAX // 256 + 1)
+    with real_client.consumer("group", config=SLOW_TO_ASK) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        wire.put("orders", 0, large)
+        wire.put("orders", 0, b"after it")
+        seen.wait_for(2)
+    assert seen.payloads == [large, b"after it"]
+
+
+def test_a_partition_is_never_delivered_twice_at_a_time_or_out_of_order(
+    broker: BrokerProcess, real_client: Client
+) -> None:
+    at_work: set[int] = set()
+    wrong: list[object] = []
+    seen: dict[int, list[bytes]] = {number: [] for number in range(4)}
+
+    def on_batch(batch: Batch) -> None:
+        number = batch.partition.number
+        if number in at_work:
+            wrong.append(batch)
+        at_work.add(number)
+        time.sleep(0.001)
+        seen[number] += [message.payload for message in batch.messages]
+        at_work.discard(number)
+
+    def produce() -> None:
+        with WireClient(broker.port) as producer:
+            for number in range(1_000):
+                producer.put("orders", number % 4, b"%d" % number)
+
+    with real_client.consumer("group", config=ConsumerConfig(runners=4)) as consumer:
+        consumer.subscribe("orders", on_batch)
+        consumer.start()
+        thread = threading.Thread(target=produce)
+        thread.start()
+        wait_until(lambda: sum(map(len, seen.values())) >= 1_000)
+        thread.join()
+    assert wrong == []
+    assert seen == {partition: [b"%d" % number for number in range(partition, 1_000, 4)] for partition in range(4)}
+
+
+def test_a_broker_that_comes_back_is_waited_at_again(broker: BrokerProcess, real_client: Client, seen: Seen) -> None:
+    with real_client.consumer("group", config=ConsumerConfig(runners=1)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        for number, end in enumerate((broker.kill, broker.stop)):
+            end()
+            broker.start()
+            with WireClient(broker.port) as wire:
+                wire.put("orders", 0, b"%d" % number)
+            seen.wait_for(number + 1)
+    assert seen.payloads == [b"0", b"1"]
+
+
+class Script:
+    """A broker that says it knows `fetch`; it has one message, and *waits* answers whoever asks to wait for more."""
+
+    FRAME = encode_frame(1, 0, b"hello")
+
+    def __init__(self, waits: Callable[[Fetch], bytes | None]) -> None:
+        self.waits = waits
+        self.asked_to_wait: list[Fetch] = []
+
+    def __call__(self, request: Request) -> bytes | None:
+        if not isinstance(request, Fetch):
+            return ok(request, b"1.4.6 metaq/9 fetch")
+        if request.offset == 0:
+            return self.data(request, self.FRAME)
+        if not request.wait_ms:
+            return self.data(request, b"")
+        self.asked_to_wait.append(request)
+        return self.waits(request)
+
+    def data(self, request: Request, body: bytes) -> bytes:
+        return b"data %d %d m %d\r\n%b" % (len(body), len(self.FRAME), opaque_of(request), body)
+
+
+HASTY = ConsumerConfig(runners=1, rest_s_max=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.3)
+
+
+def test_a_broker_that_does_not_really_wait_is_not_pestered(
+    client: Client, seen: Seen, start_broker: StartBroker
+) -> None:
+    script = Script(lambda fetch: script.data(fetch, b""))
+    start_broker(0, {"orders": 1}, script)
+    with client.consumer("group", config=ConsumerConfig(runners=1, rest_s_max=0.2)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        time.sleep(1.0)
+        assert 2 < len(script.asked_to_wait) < 20
+    assert seen.payloads == [b"hello"]
+
+
+def test_a_request_that_the_broker_forgot_is_repeated(
+    client: Client, seen: Seen, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(lambda fetch: None)
+    start_broker(0, {"orders": 1}, script)
+    with client.consumer("group", config=HASTY) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(lambda: len(script.asked_to_wait) > 1)
+        assert "get orders/0-0 at 25: no answer within" in caplog.text
+        script.waits = lambda fetch: b"data 25 50 m %d\r\n%b" % (fetch.opaque, script.FRAME)
+        seen.wait_for(2)
+
+
+def test_a_broker_with_too_many_waiting_is_asked_again_later_and_named_once(
+    client: Client, seen: Seen, start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(lambda fetch: b"result 503 4 %d\r\nbusy" % fetch.opaque)
+    start_broker(0, {"orders": 1}, script)
+    with client.consumer("group", config=HASTY) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(lambda: len(script.asked_to_wait) > 4)
+        assert len([record for record in caplog.records if "fetch failed" in record.getMessage()]) == 1
+        assert consumer.is_caught_up()
+
+
+def test_a_genuine_broker_is_asked_for_its_version_once_and_gets_alone(
+    client: Client, seen: Seen, start_broker: StartBroker
+) -> None:
+    answers = itertools.chain([b"value 25 %d\r\n" + Script.FRAME], itertools.repeat(b"result 404 0 %d\r\n"))
+
+    def genuine(request: Request) -> bytes:
+        if isinstance(request, Version):
+            return ok(request, b"1.4.6")
+        assert isinstance(request, Get), request
+        return next(answers) % request.opaque
+
+    broker = start_broker(0, {"orders": 1}, genuine)
+    with client.consumer("group", config=HASTY) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        seen.wait_for(1)
+        wait_until(lambda: len(broker.peer.received) > 5)
+    assert [type(request) for request in broker.peer.received].count(Version) == 1
