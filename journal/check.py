@@ -180,6 +180,11 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
     for name in sorted(told.spans.keys() | state.spans.keys()):
         if told.end_of(name) != state.end_of(name):
             yield f"{name} ends at {told.end_of(name)}, the records say {state.end_of(name)}"
+    mine_batches, their_batches = dict(state.batches), dict(told.batches)
+    for window in sorted(mine_batches.keys() | their_batches.keys()):
+        if mine_batches.get(window) != their_batches.get(window):
+            producer, topic, partition = window
+            yield f"the batches of producer {producer} to {topic}-{partition} are not those of the records"
     for topic in sorted(told.topics.keys() | state.topics.keys()):
         if told.topics.get(topic) != state.topics.get(topic):
             yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"

@@ -1,6 +1,6 @@
 """Stories on the wire, as transcripts a person can review: every *.txt beside this file is run and compared.
 
-    C1> put orders 0 5 0 -1 7~hello     connection C1 sends; ~ is CRLF. A connection opens when first named
+    C1> put orders 0 5 0 -1 7~hello     C1 sends; ~ is CRLF, {00000005 ...} hexadecimal. It opens when first named
     C1< result 200 * 7~{id:a} 0 0       and must get exactly this next; * is any length (the stream proves it right)
     C1< nothing                         and gets nothing for a moment
     close C1                            the connection ends
@@ -20,6 +20,7 @@ import pytest
 from tests.fixtures.broker import BrokerProcess
 
 TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
+HEXADECIMAL = re.compile(r"\{([0-9a-f]{8}[0-9a-f ]*)\}")
 SILENCE_S = 0.2
 ANSWER_S = 10.0
 
@@ -32,7 +33,13 @@ class Wire:
         self._file = self._socket.makefile("rb")
 
     def send(self, text: str) -> None:
-        self._socket.sendall(text.replace("~", "\r\n").encode())
+        parts = HEXADECIMAL.split(text)
+        self._socket.sendall(
+            b"".join(
+                bytes.fromhex(part) if number % 2 else part.replace("~", "\r\n").encode()
+                for number, part in enumerate(parts)
+            )
+        )
 
     def frame(self) -> str:
         """The next frame as a transcript writes it; messages in hexadecimal; `closed` at the end of the stream."""
