@@ -1,11 +1,26 @@
 """What a consumer's listener gets: the messages of one fetch, of one partition, in order. Pure."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import repeat
+from operator import and_
+from struct import Struct
+from typing import Final, NamedTuple, cast
+from zlib import crc32
 
+from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.errors import InvalidMessage
-from meta_client.protocol.messages import iter_frames
+from meta_client.protocol.messages import DATA_BYTES_MAX, FLAG_ATTRIBUTE, HEADER, HEADER_BYTES, iter_frames
 from zk.nodes import Partition
+
+# Neighbours of one length are decoded together, by loops that run in C: a third of the time that one after the other
+# takes. So many are tried first; as long as they are alike, twice as many next.
+ALIKE_MIN: Final = 8
+ALIKE_MAX: Final = 4096
+_LENGTH: Final = Struct(">i")
+# What the class does with its seven arguments, without a Python frame for each message.
+_new_tuple: Final = cast("Callable[[type[ReceivedMessage], Iterable[object]], ReceivedMessage]", tuple.__new__)
 
 
 class ReceivedMessage(NamedTuple):  # the cheapest immutable thing to make, and one is made for every message
@@ -36,13 +51,81 @@ def decode_batch(
 ) -> tuple[Batch | None, InvalidMessage | None]:
     """The whole messages at the front of a fetch's answer, None if there is none, and the broken one after them."""
     messages: list[ReceivedMessage] = []
-    next_offset = offset
+    position, count = 0, ALIKE_MIN
     broken: InvalidMessage | None = None
     try:
-        for start, next_offset, message in iter_frames(body, offset):  # noqa: B007 - the last one is used below
-            messages.append(
-                ReceivedMessage(topic, partition, start, message.id, message.flag, message.attribute, message.payload)
-            )
+        while position + HEADER_BYTES <= len(body):
+            if alike := _decode_alike(topic, partition, offset, body, position, count):
+                messages += alike
+                position += len(alike) * (HEADER_BYTES + len(alike[0].payload))
+                count = min(2 * count, ALIKE_MAX)
+                continue
+            count = ALIKE_MIN
+            for _ in range(count):
+                if (decoded := _decode_one(topic, partition, offset, body, position)) is None:
+                    return _batch(topic, partition, offset, position, messages), None
+                message, position = decoded
+                messages.append(message)
     except InvalidMessage as error:
         broken = error
-    return (Batch(topic, partition, offset, next_offset, messages) if messages else None), broken
+    return _batch(topic, partition, offset, position, messages), broken
+
+
+def _batch(topic: str, partition: Partition, offset: int, size: int, messages: list[ReceivedMessage]) -> Batch | None:
+    return Batch(topic, partition, offset, offset + size, messages) if messages else None
+
+
+def _decode_one(
+    topic: str, partition: Partition, offset: int, body: bytes, position: int
+) -> tuple[ReceivedMessage, int] | None:
+    """The message at *position* and where the next one is; None if it is cut off. Raises InvalidMessage."""
+    data = position + HEADER_BYTES
+    if data > len(body):
+        return None
+    length, checksum, message_id, flag = HEADER.unpack_from(body, position)
+    payload = body[data : data + length]
+    is_plain = len(payload) == length <= DATA_BYTES_MAX and not flag & FLAG_ATTRIBUTE
+    if is_plain and crc32(payload) & CRC31_MASK == checksum:
+        fields = topic, partition, offset + position, message_id, flag, None, payload
+        return _new_tuple(ReceivedMessage, fields), data + length
+    with memoryview(body)[position:] as view:  # anything that is not plain
+        for start, next_offset, it in iter_frames(view, offset + position):
+            return ReceivedMessage(
+                topic, partition, start, it.id, it.flag, it.attribute, it.payload
+            ), next_offset - offset
+    return None
+
+
+def _decode_alike(
+    topic: str, partition: Partition, offset: int, body: bytes, position: int, count: int
+) -> list[ReceivedMessage]:
+    """The next *count* messages, or as many as there can be, if all have one length and are sound and plain.
+
+    None of them otherwise: then they are looked at one by one.
+    """
+    (length,) = _LENGTH.unpack_from(body, position)
+    size = HEADER_BYTES + length
+    if not 0 <= length <= DATA_BYTES_MAX or (count := min(count, (len(body) - position) // size)) < ALIKE_MIN:
+        return []
+    end = position + count * size
+    second, last = body[position + size : position + size + 4], body[end - size : end - size + 4]
+    if not second == last == body[position : position + 4]:
+        return []  # a cheap look first: most that differ are found here
+    with memoryview(body)[position:end] as view:
+        lengths, checksums, ids, flags, payloads = zip(*_frame(length).iter_unpack(view), strict=True)
+    is_plain = not any(flag & FLAG_ATTRIBUTE for flag in set(flags))
+    if not is_plain or lengths.count(length) != count:
+        return []
+    if tuple(map(and_, map(crc32, payloads), repeat(CRC31_MASK))) != checksums:
+        return []
+    fields = zip(
+        *(repeat(topic), repeat(partition), range(offset + position, offset + end, size)),
+        *(ids, flags, repeat(None), payloads),
+        strict=False,  # some are endless
+    )
+    return list(map(_new_tuple, repeat(ReceivedMessage), fields))
+
+
+@lru_cache(maxsize=256)
+def _frame(length: int) -> Struct:
+    return Struct(f">iiqi{length}s")

@@ -1,10 +1,11 @@
 """A fetch's answer as a listener sees it."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_client.consumer.batch import decode_batch
-from meta_client.protocol.messages import encode_body, encode_frame
+from meta_client.consumer.batch import ReceivedMessage, decode_batch
+from meta_client.protocol.errors import InvalidMessage
+from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame, iter_frames
 from zk.nodes import Partition
 
 PARTITION = Partition(0, 3)
@@ -50,3 +51,44 @@ def test_any_cut_delivers_a_prefix_and_ends_where_reading_goes_on(
     assert cut - whole < len((*frames, b"!" * (cut + 1))[len(found)])
     if batch is not None:
         assert (batch.offset, batch.next_offset) == (offset, offset + whole)
+
+
+def one_by_one(offset: int, body: bytes) -> tuple[list[ReceivedMessage], InvalidMessage | None]:
+    """What decode_batch must find, by the plain reading of the format."""
+    found: list[ReceivedMessage] = []
+    try:
+        for start, _, it in iter_frames(body, offset):
+            found.append(ReceivedMessage("t", PARTITION, start, it.id, it.flag, it.attribute, it.payload))
+    except InvalidMessage as error:
+        return found, error
+    return found, None
+
+
+runs = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 30), st.sampled_from([0, 0, 0, 1, 2])), max_size=6)
+
+
+@settings(deadline=None)
+@given(runs, st.integers(0, 2**62), st.data())
+def test_neighbours_that_are_alike_are_decoded_as_one_by_one(
+    runs: list[tuple[int, int, int]], offset: int, data: st.DataObject
+) -> None:
+    """Runs of one length, some with attribute blocks or other flags, perhaps cut off, perhaps with a byte flipped."""
+    frames = [
+        encode_frame(number, flag, bytes(length + 4 * (flag & 1)))
+        for count, length, flag in runs
+        for number in range(count)
+    ]
+    body = bytearray(b"".join(frames))
+    del body[len(body) - data.draw(st.integers(0, min(60, len(body)))) :]
+    if body and data.draw(st.booleans()):
+        body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
+    batch, broken = decode_batch("t", PARTITION, offset, bytes(body))
+    expected, expected_broken = one_by_one(offset, bytes(body))
+    assert (batch.messages if batch else []) == expected
+    assert repr(broken) == repr(expected_broken)
+    if batch is not None:
+        assert batch.messages[0].offset == batch.offset == offset
+        assert all(type(message) is ReceivedMessage for message in batch.messages)
+        last = batch.messages[-1]
+        attribute_bytes = 0 if last.attribute is None else 4 + len(last.attribute)
+        assert batch.next_offset == last.offset + HEADER_BYTES + attribute_bytes + len(last.payload)
