@@ -98,6 +98,10 @@ class TransactionMisuse(MetaError):
     """Transaction calls in an order that makes no sense. Fix the calling code; nothing was sent."""
 
 
+class NotSupported(MetaError):
+    """The broker's version text does not promise the extension. Do it another way, or on a newer broker."""
+
+
 class InvalidGroup(MetaError, ValueError):
     """A text that can't be a consumer group's name. Choose another."""
 

@@ -1,4 +1,4 @@
-"""`metaq topics` and `metaq groups`: what ZooKeeper and the brokers say about the cluster."""
+"""`metaq groups`: what ZooKeeper and the brokers say about consumer groups. `metaq topics` is found here, too."""
 
 from collections.abc import Mapping
 
@@ -7,6 +7,7 @@ import click
 from meta_client.calls import wait_result
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.plan import TopicPartition, plan_routes
@@ -14,28 +15,12 @@ from meta_client.opaques import next_opaque
 from meta_client.protocol.answers import parse_offset
 from meta_client.protocol.errors import MetaError, NotFound
 from meta_client.protocol.requests import OFFSET_END, OffsetQuery
-from meta_client.topology import WILDCARD_TOPIC
-from zk.cluster import TopicBrokers, read_brokers, read_topic, read_topic_names
+from zk.cluster import read_brokers
 from zk.groups import GroupListing, PartitionProgress, list_group, list_groups
-from zk.nodes import BrokerName
-from zk.paths import TopicKind
+
+__all__ = ["groups", "topics"]
 
 OFFSET_TIMEOUT_S = 5.0
-
-
-@click.command()
-@zk_option
-@json_option
-def topics(zk: str, as_json: bool) -> None:
-    """List topics: which broker offers how many partitions, to producers and to consumers.
-
-    A broker is written B-m, the master of broker id B, or B-sS, its slave S. A topic without a broker was offered
-    once, and nobody who does is up.
-    """
-    with connected(zk) as client:
-        rows = [row for name in read_topic_names(client.session) for row in _topic_rows(client, name)]
-    columns = ("topic", "broker", "partitions", "publish", "subscribe")
-    print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
 
 
 @click.command()
@@ -55,26 +40,6 @@ def groups(group: str | None, zk: str, as_json: bool) -> None:
     rows = [_group_row(listing, progress, ends) for listing in listings for progress in listing.progress]
     columns = ("group", "topic", "partition", "offset", "end", "lag", "owner")
     print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
-
-
-def _topic_rows(client: Client, topic: str) -> list[dict[str, object]]:
-    publishers = read_topic(client.session, TopicKind.PUB, topic)
-    subscribed = read_topic(client.session, TopicKind.SUB, topic)
-    rows = [_topic_row(topic, name, publishers, subscribed) for name in sorted({*publishers, *subscribed}, key=str)]
-    if not rows and topic != WILDCARD_TOPIC:  # producers look that one up, whether brokers have it or not
-        return [{"topic": topic, "broker": None, "partitions": 0, "publish": False, "subscribe": False}]
-    return rows
-
-
-def _topic_row(topic: str, name: BrokerName, publishers: TopicBrokers, subscribed: TopicBrokers) -> dict[str, object]:
-    node = publishers.get(name) or subscribed[name]
-    return {
-        "topic": topic,
-        "broker": str(name),
-        "partitions": node.partitions,
-        "publish": name in publishers,
-        "subscribe": name in subscribed,
-    }
 
 
 def _group_row(

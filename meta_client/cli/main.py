@@ -26,7 +26,7 @@ SUMMARIES: Final = {
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
     "consume": "Show messages.",
-    "topics": "List topics and partitions.",
+    "topics": "List, create, alter, close, open and delete topics.",
     "groups": "List consumer groups, owners and lag.",
     "txn": "What is in doubt.",
     "journal": "Read a broker's log offline: dump, check.",

@@ -1,0 +1,235 @@
+"""`metaq topics`: what the cluster offers, and what an operator decides about it while brokers run."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import click
+
+from meta_client.calls import wait_result
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.client import Client
+from meta_client.connection import Connection
+from meta_client.connections import CONNECT_TIMEOUT_S
+from meta_client.errors import NotSupported
+from meta_client.opaques import next_opaque
+from meta_client.protocol.errors import MetaError
+from meta_client.protocol.requests import TopicCommand, TopicVerb
+from meta_client.topology import WILDCARD_TOPIC
+from zk.broker_url import BrokerUrl
+from zk.cluster import TopicBrokers, read_brokers, read_topic, read_topic_names
+from zk.nodes import BrokerName
+from zk.paths import TopicKind
+
+ANSWER_TIMEOUT_S: Final = 10.0  # an fsync, on a disk that has much to do
+SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
+EXTENSION: Final = "topic"
+
+Settings = list[tuple[str, str]]
+
+
+@click.group(invoke_without_command=True)
+@zk_option
+@json_option
+@click.pass_context
+def topics(context: click.Context, zk: str, as_json: bool) -> None:
+    """List topics, or decide about one while the brokers run.
+
+    Without a command: which broker offers how many partitions, to producers and to consumers. A broker is written
+    B-m, the master of broker id B, or B-sS, its slave S. A topic without a broker was offered once, and nobody who
+    does is up.
+
+    \b
+    metaq topics
+    metaq topics create orders --partitions 8
+    metaq topics close orders 0-3,7 --broker 0
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with connected(zk) as client:
+        rows = [row for name in read_topic_names(client.session) for row in _topic_rows(client, name)]
+    columns = ("topic", "broker", "partitions", "publish", "subscribe")
+    print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
+
+
+def _where(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that tells brokers something."""
+    option = click.option(
+        "--broker",
+        "brokers",
+        multiple=True,
+        metavar="ID|URL",
+        help="Only this broker; may be given more than once. Every master that is up, otherwise.",
+    )
+    return option(zk_option(json_option(command)))
+
+
+def _settings(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of create and alter."""
+    options = [
+        click.option("--partitions", type=int, metavar="N", help="On each broker."),
+        click.option("--publish/--no-publish", default=None, help="Whether producers find the topic."),
+        click.option("--subscribe/--no-subscribe", default=None, help="Whether consumers find the topic."),
+        click.option("--stat/--no-stat", default=None, help="Whether `stats realtime` counts the topic."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _words(partitions: int | None, publish: bool | None, subscribe: bool | None, stat: bool | None) -> Settings:
+    flags = {"publish": publish, "subscribe": subscribe, "stat": stat}
+    words = [] if partitions is None else [("partitions", str(partitions))]
+    return words + [(key, "true" if flag else "false") for key, flag in flags.items() if flag is not None]
+
+
+@topics.command()
+@click.argument("name")
+@_settings
+@_where
+def create(
+    name: str,
+    partitions: int | None,
+    publish: bool | None,
+    subscribe: bool | None,
+    stat: bool | None,
+    brokers: tuple[str, ...],
+    zk: str,
+    as_json: bool,
+) -> None:
+    """Create topic NAME, with one partition on each broker unless told otherwise.
+
+    A topic that was deleted goes on at the offsets where it ended: consumers with stored offsets lose nothing.
+    """
+    _tell(TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat), brokers, zk, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@_settings
+@_where
+def alter(
+    name: str,
+    partitions: int | None,
+    publish: bool | None,
+    subscribe: bool | None,
+    stat: bool | None,
+    brokers: tuple[str, ...],
+    zk: str,
+    as_json: bool,
+) -> None:
+    """Change what is given of topic NAME. Partitions only grow."""
+    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat), brokers, zk, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.argument("partitions")
+@_where
+def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+    """Close PARTITIONS (0-3,7 or all) of topic NAME: nobody puts there or reads there until they are opened.
+
+    What is prepared there can still commit. Closed partitions stay closed through restarts and reloads.
+    """
+    _tell(TopicVerb.CLOSE, name, [("partitions", partitions)], brokers, zk, as_json)
+
+
+@topics.command(name="open")
+@click.argument("name")
+@click.argument("partitions", default="all")
+@_where
+def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+    """Open PARTITIONS (all, unless given) of topic NAME again."""
+    _tell(TopicVerb.OPEN, name, [("partitions", partitions)], brokers, zk, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@_where
+def delete(name: str, yes: bool, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+    """Delete topic NAME and all its messages. There is no way back.
+
+    Nobody may put to it until it is created again. Refused while a transaction has messages for it: `metaq txn list`.
+    """
+    if not yes:
+        where = ", ".join(f"broker {broker}" for broker in brokers) or "every broker"
+        click.confirm(f"delete topic {name} and all its messages on {where}?", abort=True, err=True)
+    _tell(TopicVerb.DELETE, name, [], brokers, zk, as_json)
+
+
+def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+    """Tell every broker meant, show what the topic is there now, and name those that refused."""
+    rows: list[dict[str, object]] = []
+    refused = False
+    for name, url in _targets(brokers, zk):
+        try:
+            rows.append(_row(name, topic, _ask(url, TopicCommand(verb, topic, tuple(settings), next_opaque()))))
+        except MetaError as error:
+            refused = True
+            click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)
+    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "closed")
+    if rows or not refused:
+        print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
+    if refused or not rows:
+        sys.exit(SOME_REFUSED)
+
+
+def _targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl]]:
+    """Whom to tell, in order, by the name to show. ZooKeeper is asked for ids alone. Raises InvalidUrl."""
+    urls = {text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())}
+    if brokers and len(urls) == len(set(brokers)):
+        return list(urls.items())
+    with connected(zk) as client:
+        masters = {
+            str(broker_id): entry.master
+            for broker_id, entry in read_brokers(client.session).items()
+            if entry.master is not None
+        }
+    if not brokers:
+        return list(masters.items())
+    for broker in brokers:
+        if broker not in urls and broker not in masters:
+            known = ", ".join(masters) or "none"
+            raise click.BadParameter(f"no master of broker id {broker} is up; {known} is", param_hint="'--broker'")
+    return [(broker, urls.get(broker) or masters[broker]) for broker in dict.fromkeys(brokers)]
+
+
+def _ask(url: BrokerUrl, command: TopicCommand) -> str:
+    """What the broker says the topic is now. Raises MetaError."""
+    with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S)) as connection:
+        if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+            raise NotSupported(f"{url} does not know `{EXTENSION}`: change its configuration file and reload it")
+        reply = connection.submit(command)
+        return wait_result(reply, ANSWER_TIMEOUT_S, f"{command.verb} {command.topic} at {url}").text
+
+
+def _row(broker: str, topic: str, text: str) -> dict[str, object]:
+    said = dict(word.partition("=")[::2] for word in text.split())
+    row: dict[str, object] = {"topic": topic, "broker": broker}
+    partitions = said.get("partitions", "")
+    row["partitions"] = int(partitions) if partitions.isascii() and partitions.isdigit() else None
+    row |= {key: said.get(key) == "true" for key in ("publish", "subscribe", "stat")}
+    return row | {"closed": said.get("closed") or None}
+
+
+def _topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:
+    publishers = read_topic(client.session, TopicKind.PUB, topic)
+    subscribed = read_topic(client.session, TopicKind.SUB, topic)
+    rows = [_topic_row(topic, name, publishers, subscribed) for name in sorted({*publishers, *subscribed}, key=str)]
+    if not rows and topic != WILDCARD_TOPIC:  # producers look that one up, whether brokers have it or not
+        return [{"topic": topic, "broker": None, "partitions": 0, "publish": False, "subscribe": False}]
+    return rows
+
+
+def _topic_row(topic: str, name: BrokerName, publishers: TopicBrokers, subscribed: TopicBrokers) -> dict[str, object]:
+    node = publishers.get(name) or subscribed[name]
+    return {
+        "topic": topic,
+        "broker": str(name),
+        "partitions": node.partitions,
+        "publish": name in publishers,
+        "subscribe": name in subscribed,
+    }
