@@ -8,7 +8,7 @@ import pytest
 from zk.corner import Corner, corner
 from zk.embedded import EmbeddedZooKeeper
 
-pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres"]
+pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres", "tests.fixtures.real_orders"]
 
 _corner_numbers = itertools.count(1)
 

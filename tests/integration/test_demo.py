@@ -65,6 +65,15 @@ def test_a_whole_run_from_files(tmp_path: Path, environment: dict[str, str]) -> 
     assert list(Path(environment["TMPDIR"]).glob("metaq-demo-*")) == []
 
 
+def test_a_day_of_real_invoices(environment: dict[str, str], real_orders: list[Path]) -> None:
+    done = run(environment, "--json", "--orders", real_orders[0])
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["well"] is True
+    assert report["invoices"]["mixed"] == report["invoices"]["neither"] == 0
+    assert set(report["lines"].values()) == {len(real_orders[0].read_text().splitlines()) - 1}
+
+
 def _broken(tmp_path: Path) -> list[str | Path]:
     path = tmp_path / "broken.csv"
     write_orders(path, 120, seed=1)

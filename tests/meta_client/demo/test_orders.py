@@ -181,3 +181,13 @@ def test_rows_are_in_the_layout() -> None:
     made = list(rows(3, seed=1))
     assert tuple(made[0]) == COLUMNS
     assert all(len(row) == len(COLUMNS) for row in made)
+
+
+def test_real_invoices_are_read_whole(real_orders: list[Path]) -> None:
+    invoices = read_invoices(real_orders)
+    assert len(invoices) == 1230
+    assert sum(len(invoice.lines) for invoice in invoices) == 26_732
+    assert any(invoice.number.startswith("C") and invoice.total < 0 for invoice in invoices)
+    totals = {"United Kingdom": Decimal("410137.17"), "EIRE": Decimal("6431.33")}
+    for country, total in totals.items():
+        assert sum((i.total for i in invoices if i.country == country), Decimal()) == total
