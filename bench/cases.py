@@ -45,15 +45,12 @@ def send_32(case: str) -> Result:
 
 def consume_1k(case: str) -> Result:
     """1 KiB messages delivered as objects to one consumer in a group, one process."""
-    with stage("interval:100") as on:
-        with Client(on.zookeeper) as client:
-            total = _fill(client, CONSUME_BYTES // KIB)
-            floor = byte_floor(on.directory, total * KIB)
-            elapsed = _consume(client, total)
-        mb_s = total * KIB / elapsed / 1e6
-        return Result(
-            case, mb_s, "MB/s", floor.bytes_per_s / 1e6, {"messages_s": round(total / elapsed)} | floor.detail()
-        )
+    return _consume_all(case, KIB)
+
+
+def consume_100b(case: str) -> Result:
+    """100-byte messages delivered as objects to one consumer in a group, one process."""
+    return _consume_all(case, 100)
 
 
 def xa_1(case: str) -> Result:
@@ -73,6 +70,7 @@ CASES: Final[dict[str, Callable[[str], Result]]] = {
     "send-1": send_1,
     "send-32": send_32,
     "consume-1k": consume_1k,
+    "consume-100b": consume_100b,
     "xa-1": xa_1,
     "xa-16": xa_16,
 }
@@ -172,9 +170,18 @@ def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[],
     return sum(counts), elapsed
 
 
-def _fill(client: Client, total: int) -> int:
-    """Put *total* messages of 1 KiB; returns how many there are."""
-    producer, payload = client.producer(), b"x" * KIB
+def _consume_all(case: str, size: int) -> Result:
+    with stage("interval:100") as on, Client(on.zookeeper) as client:
+        total = _fill(client, CONSUME_BYTES // size, size)
+        floor = byte_floor(on.directory, total * size)
+        elapsed = _consume(client, total)
+    detail = {"messages_s": round(total / elapsed)} | floor.detail()
+    return Result(case, total * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
+
+
+def _fill(client: Client, total: int, size: int) -> int:
+    """Put *total* messages of *size* bytes; returns how many there are."""
+    producer, payload = client.producer(), b"x" * size
     for _ in range(total):
         producer.send_async(TOPIC, payload)
     producer.flush()
