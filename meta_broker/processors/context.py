@@ -8,10 +8,12 @@ from journal.transaction_store import Transaction
 from journal.xid import LocalKey
 from meta_broker.config import BrokerConfig
 from meta_broker.message_ids import MessageIds
+from meta_broker.processors.realtime import Realtime, Statistic
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
 from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Request
 from meta_client.protocol.status import Status
 
@@ -71,7 +73,19 @@ class Context:
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
     counters: Counters = field(default_factory=Counters)
+    realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)
+
+    def count(self, statistic: Statistic, topic: str, count: int = 1, value: int | None = None) -> None:
+        """Count for `stats realtime`, if the topic wants that."""
+        if (section := self.topics.find(topic)) is not None and section.stat:
+            self.realtime.add(statistic, topic, count, value)
+
+    def count_put(self, topic: str, messages: int, size: int) -> None:
+        """As count, for *messages* messages in frames of *size* bytes."""
+        if (section := self.topics.find(topic)) is not None and section.stat:
+            self.realtime.add(Statistic.PUT, topic, messages)
+            self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)
 
     def answer_at_fence(self, peer: Peer, opaque: int, status: Status, message: bytes = b"") -> None:
         """Answer once all that was appended so far is acknowledged.

@@ -10,7 +10,8 @@ import time
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
-from meta_broker.processors.get import bad_size, closed, outside, unknown_partition, visible_index
+from meta_broker.processors.get import bad_size, closed, missed, outside, unknown_partition, visible_index
+from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
 from meta_client.protocol.encoder import data_line, encode_result
 from meta_client.protocol.requests import OFFSET_END, Fetch
@@ -34,18 +35,18 @@ class FetchProcessor:
         context = self._context
         name = PartitionName(fetch.topic, fetch.partition)
         if context.topics.is_closed(*name):
-            self._refuse(peer, closed(context, fetch))
+            self._refuse(fetch, peer, closed(context, fetch))
             return
         index = visible_index(context, name)
         if index is None and not context.topics.offers(*name):
-            self._refuse(peer, unknown_partition(fetch))
+            self._refuse(fetch, peer, unknown_partition(fetch))
             return
         if fetch.bytes_max <= 0:
-            self._refuse(peer, bad_size(fetch))
+            self._refuse(fetch, peer, bad_size(fetch))
             return
         start, end = (index.start, index.end) if index is not None else (0, 0)
         if not start <= fetch.offset <= end:
-            self._refuse(peer, outside(context, fetch, start, end))
+            self._refuse(fetch, peer, outside(context, fetch, start, end))
             return
         bytes_max = min(fetch.bytes_max, context.config.broker.transfer_bytes_max)
         bytes_wanted = min(fetch.bytes_min, bytes_max)
@@ -54,11 +55,11 @@ class FetchProcessor:
                 self._wait(WaitingFetch(fetch, peer, name, fetch.offset + bytes_wanted, self._due_ms(fetch)))
                 return
             if fetch.offset == end:
-                self._refuse(peer, encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
+                self._refuse(fetch, peer, encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
                 return
-        context.counters.gets += 1
+        self._count(fetch)
         if index is None or fetch.offset == end:
-            context.counters.gets_missed += 1
+            missed(context, fetch)
             peer.send(data_line(0, end, READ_FROM_MASTER, fetch.opaque))
             return
         size, buffers = context.store.read(index, fetch.offset, bytes_max)
@@ -85,10 +86,14 @@ class FetchProcessor:
         for name in [name for name in self._waiting.by_partition if name.topic == topic]:
             self._go_on(self._waiting.take_reached(name, OFFSET_END))
 
-    def _refuse(self, peer: Peer, answer: bytes) -> None:
-        self._context.counters.gets += 1
-        self._context.counters.gets_missed += 1
+    def _refuse(self, fetch: Fetch, peer: Peer, answer: bytes) -> None:
+        self._count(fetch)
+        missed(self._context, fetch)
         peer.send(answer)
+
+    def _count(self, fetch: Fetch) -> None:
+        self._context.counters.gets += 1
+        self._context.count(Statistic.GET, fetch.topic)
 
     def _due_ms(self, fetch: Fetch) -> int:
         return _now_ms() + min(fetch.wait_ms, self._wait_ms_max)

@@ -2,6 +2,7 @@
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result, value_line
 from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery
@@ -17,12 +18,13 @@ class GetProcessor:
     def handle(self, get: Get, peer: Peer) -> None:
         context = self._context
         context.counters.gets += 1
+        context.count(Statistic.GET, get.topic)
         index = visible_index(context, PartitionName(get.topic, get.partition))
         if context.topics.is_closed(get.topic, get.partition):
-            context.counters.gets_missed += 1
+            missed(context, get)
             peer.send(closed(context, get))
         elif index is None:
-            context.counters.gets_missed += 1
+            missed(context, get)
             peer.send(unknown_partition(get))
         elif get.bytes_max <= 0:
             peer.send(bad_size(get))
@@ -32,11 +34,12 @@ class GetProcessor:
             line = value_line(size, get.opaque)
             peer.send_buffers([line, *buffers], len(line) + size)
         else:
-            context.counters.gets_missed += 1
+            missed(context, get)
             peer.send(outside(context, get, index.start, index.end))
 
     def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
         self._context.counters.offsets += 1
+        self._context.count(Statistic.OFFSET, query.topic)
         index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is None:
             peer.send(unknown_partition(query))
@@ -53,6 +56,12 @@ def visible_index(context: Context, name: PartitionName) -> PartitionIndex | Non
     if index is not None and index.start == index.end and not context.topics.offers(*name):
         return None
     return index
+
+
+def missed(context: Context, request: Get | Fetch) -> None:
+    """Count a request that got no messages."""
+    context.counters.gets_missed += 1
+    context.count(Statistic.GET_MISS, request.topic)
 
 
 def closed(context: Context, request: Get | Fetch) -> bytes:

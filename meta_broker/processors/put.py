@@ -10,6 +10,7 @@ from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, XaKey
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.frames import PartitionClosed, PutRefused, frames_of
+from meta_broker.processors.realtime import Statistic
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import PARTITION_ANY, MultiPut, Put
@@ -42,6 +43,7 @@ class PutProcessor:
             first_id, done = self._append(put, name)
         except (PutRefused, BatchTooOld, RecordTooLarge) as error:
             context.counters.puts_failed += 1
+            context.count(Statistic.PUT_FAILED, put.topic)
             place = f"[partition '{put.topic}-{put.partition}']"
             text = f"Put message to [broker '{context.url}'] {place} failed.Detail:{error}"
             peer.send(encode_result(_status(error), text.encode(), put.opaque))
@@ -52,10 +54,13 @@ class PutProcessor:
 
     def _append(self, put: Put | MultiPut, name: PartitionName) -> tuple[int, Done]:
         frames = frames_of(put, self._context.ids, self._context.config.broker.message_bytes_max)
+        buffers, size, count, first_id = frames
         if isinstance(put, MultiPut) and put.sequence is not None:
-            buffers, size, count, first_id = frames
-            return first_id, self._store.put_batch(name, buffers, size, count, first_id, put.sequence)
-        return frames.first_id, self._store.put(name, frames.buffers, frames.bytes, frames.messages)
+            done = self._store.put_batch(name, buffers, size, count, first_id, put.sequence)
+        else:
+            done = self._store.put(name, buffers, size, count)
+        self._context.count_put(put.topic, count, size)
+        return first_id, done
 
     def _is_stored(self, put: Put | MultiPut, peer: Peer) -> bool:
         """Whether this is a retry of a batch that is stored: then it is answered as the first time."""
@@ -83,8 +88,10 @@ class PutProcessor:
             name = self._target(put)
             frames = frames_of(put, context.ids, context.config.broker.message_bytes_max)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
+            context.count_put(put.topic, frames.messages, frames.bytes)
         except (PutRefused, RecordTooLarge, XaError) as error:
             context.counters.puts_failed += 1
+            context.count(Statistic.PUT_FAILED, put.topic)
             context.answer_at_fence(peer, put.opaque, _status(error), str(error).encode())
             return
         # At once: an active branch is presumed aborted, so that this answer promises nothing a crash could break.

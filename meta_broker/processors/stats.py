@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from journal.records import PartitionName
 from meta_broker.config import TopicConfig
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Stats
@@ -18,12 +19,11 @@ _HELP = (
     "help this list",
     "topics partitions, messages and bytes of every topic",
     "offsets first and end offset of every partition",
-    "realtime statistics of topics since the last reset (null: not kept)",
+    "realtime statistics of topics with stat = true since the last reset (null: none)",
     "reset reset the realtime statistics",
     "config the configuration file as the broker read it",
     "<topic> one topic",
 )
-_REALTIME = ("put", "get", "offset", "get_miss", "put_failed", "message_size")
 
 
 class StatsProcessor:
@@ -50,8 +50,9 @@ class StatsProcessor:
             case "offsets":
                 return self._offsets()
             case "realtime":
-                return [f"realtime_{name} null" for name in _REALTIME]
+                return [f"realtime_{kind} {self._context.realtime.total(kind)}" for kind in Statistic]
             case "reset":
+                self._context.realtime.reset()
                 return ["reset ok"]
             case topic:
                 return self._topic(topic)
@@ -123,7 +124,7 @@ class StatsProcessor:
             f"partitions {max(section.partitions if section else 0, len(indexes))}",
             f"message_count {sum(index.messages for index in indexes)}",
             f"bytes {sum(index.end - index.start for index in indexes)}",
-            *(f"topic_realtime_{name} null" for name in _REALTIME),
+            *(f"topic_realtime_{kind} {self._context.realtime.of_topic(kind, topic)}" for kind in Statistic),
         ]
 
     def _section(self, topic: str) -> TopicConfig:
