@@ -182,8 +182,8 @@ def test_a_lost_session_starts_over_and_loses_nothing(wide_broker: BrokerProcess
     finally:
         stop.set()
         thread.join()
-    wait_until(lambda: len(inbox.payloads) == len(sent))
-    assert set(inbox.payloads) == set(sent)
+    # At least once: what was delivered when the session went, and not yet committed, comes again from the next owner.
+    wait_until(lambda: set(inbox.payloads) == set(sent))
     del wide_broker
 
 
