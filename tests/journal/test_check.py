@@ -5,19 +5,19 @@ from random import Random
 import msgspec
 import pytest
 
+from journal.batches import BatchSequence
 from journal.check import CheckedFile, Report, check
 from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from journal.errors import StorageFailed
-from journal.frame import HEADER_BYTES, Kind, Lsn, Offset
+from journal.frame import Kind, Lsn, Offset
 from journal.group_commit import SYNC
-from journal.inspection import Reading, describe, read_checkpoints, scanner_from
+from journal.inspection import read_checkpoints
 from journal.journal import Journal
-from journal.records import Commit, Decision, Forget, Put, Record, RollbackReason, Take, TxPut, decode
-from journal.scan import Entry, ScanEnd, Scanner, Verdict
-from journal.segments import Segments, segment_name
+from journal.records import Commit, Decision, Forget, Put, Record, Take, TxPut
+from journal.scan import Verdict
+from journal.segments import Segments
 from journal.xid import LocalKey
 from tests.fixtures.faulty_storage import FaultyStorage
-from tests.fixtures.histories import ROUNDS, write_history
+from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, flip, write_history
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
 from tests.fixtures.raw_journal import opened
 
@@ -33,22 +33,6 @@ def checked(storage: FaultyStorage) -> Report:
     checkpoints = read_checkpoints(storage)
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     return check(segments, checkpoints)
-
-
-def entries_of(storage: FaultyStorage) -> list[tuple[Entry, Record]]:
-    scanner = Scanner(segments := opened(storage), segments.start)
-    return [(entry, decode(entry.header, entry.meta)) for entry in scanner]
-
-
-def entry_of(storage: FaultyStorage, kind: Kind, number: int = 0) -> Entry:
-    """The *number*-th record of a kind."""
-    return [entry for entry, _ in entries_of(storage) if entry.header.kind == kind][number]
-
-
-def flip(storage: FaultyStorage, lsn: int) -> None:
-    base = lsn - lsn % SEGMENT_BYTES
-    file = storage.files[segment_name(base)]
-    file.cached[lsn - base] ^= 0x40
 
 
 def test_a_whole_journal(storage: FaultyStorage) -> None:
@@ -182,12 +166,6 @@ def edit(storage: FaultyStorage, number: int, **changes: object) -> None:
     storage.blobs[f"checkpoint.{number}"] = encode_checkpoint(msgspec.structs.replace(checkpoint, **changes))
 
 
-def content(storage: FaultyStorage, number: int) -> Checkpoint:
-    checkpoint = decode_checkpoint(storage.blobs[f"checkpoint.{number}"])
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
-
-
 @pytest.mark.parametrize(
     ("what", "problem"),
     [
@@ -286,78 +264,15 @@ def test_a_coordinators_decisions() -> None:
     assert report.decided == [xa("b")]
 
 
-# -- reading --------------------------------------------------------------------------------------------------
-
-
-def test_describe(storage: FaultyStorage) -> None:
-    lines = {line.kind: line for entry, _ in reversed(entries_of(storage)) for line in [describe(entry)]}
-    put, tx_put, commit = lines["PUT"], lines["TX_PUT"], lines["COMMIT"]
-    assert (put.places, put.bytes, put.key) == (((ORDERS, 0, 120, 20),), 120, None)
-    assert (tx_put.places, tx_put.key, tx_put.branch_lsn) == (((ORDERS, None, 300, 3),), xa("commit-0"), tx_put.lsn)
-    assert tx_put.note == "begins the branch"
-    assert commit.places == ((ORDERS, 120, 300, 3), (STOCK, 0, 300, 3))
-    assert (commit.bytes, commit.branch_lsn, commit.note) == (600, tx_put.lsn, "two phases")
-    assert lines["ROLLBACK"].note == RollbackReason.ASKED.name.lower()
-    assert lines["EPOCH"].note == "opened by metaq test"
-    assert lines["PREPARE"].note == "messages=6 bytes=600"
-    assert lines["CHECKPOINT"].note == f"checkpoint.1 holds what is below LSN {content(storage, 1).lsn}"
-
-
-def test_reading_may_begin_anywhere(storage: FaultyStorage) -> None:
-    segments = opened(storage)
-    lsns = [entry.header.lsn for entry, _ in entries_of(storage)]
-    for lsn in (*range(0, 400, 4), *lsns, *(lsn + 1 for lsn in lsns[:-1])):
-        first = next(iter(Reading(scanner_from(segments, lsn))))
-        assert first.header.lsn == min(at for at in lsns if at >= lsn)
-    assert list(Reading(scanner_from(segments, lsns[-1] + 1))) == []
-    with pytest.raises(KeyError):
-        scanner_from(segments, segments.end)
-
-
-def test_reading_may_begin_behind_rot(storage: FaultyStorage) -> None:
-    lost = entry_of(storage, Kind.PUT, 2).header
-    flip(storage, lost.lsn + HEADER_BYTES)
-    segments = opened(storage)
-    assert next(iter(Reading(scanner_from(segments, lost.end)))).header.lsn == lost.end
-    reading = Reading(scanner_from(segments, lost.lsn))
-    assert list(reading) == []
-    assert reading.end.verdict is Verdict.ROTTEN
-
-
-def test_a_writer_that_runs_ahead_is_no_rot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer completes a record, and fsyncs it, and writes another, between the two looks of one judgement."""
+def test_a_checkpoint_that_forgot_a_producers_batch() -> None:
     storage = FaultyStorage(Random(0))
     store = open_store(storage)
-    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
-    scanner = Scanner(segments, segments.start)
-    finish = Scanner.finish
-    written: list[int] = []
-
-    def write_then_finish(self: Scanner) -> ScanEnd:
-        if len(written) < 3:
-            for _ in range(2):
-                store.put(ORDERS, [b"x"], 1, 1)
-                store.journal.wait_flushed(store.journal.end)
-            written.append(store.journal.end)
-        return finish(self)
-
-    monkeypatch.setattr(Scanner, "finish", write_then_finish)
-    reading = Reading(scanner)
-    assert [entry.header.kind for entry in reading] == [Kind.EPOCH] + [Kind.PUT] * 6
-    assert reading.end.verdict is Verdict.WHOLE
+    for number in (7, 8):
+        store.put_batch(ORDERS, [b"x"], 1, 1, 100 + number, BatchSequence("shop-1", number))
+    store.write_checkpoint(store.snapshot(), {})
     store.close()
-
-
-def test_a_checkpoint_that_a_live_broker_deletes_meanwhile_is_left_out(
-    storage: FaultyStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = FaultyStorage.read
-
-    def vanish(self: FaultyStorage, name: str) -> bytes:
-        if name == "checkpoint.1":
-            self.blobs.pop(name, None)
-            raise StorageFailed("memory/checkpoint.1: No such file or directory")
-        return read(self, name)
-
-    monkeypatch.setattr(FaultyStorage, "read", vanish)
-    assert list(read_checkpoints(storage)) == [2]
+    assert checked(storage).is_sound
+    (batches,) = content(storage, 1).batches
+    edit(storage, 1, batches=[msgspec.structs.replace(batches, stored=batches.stored[:1])])
+    (file,) = checked(storage).checkpoints
+    assert file.problems == ("the batches of producer shop-1 to orders-0 are not those of the records",)
