@@ -22,19 +22,26 @@ class Peer:
         self.accepted = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self._arrived = threading.Event()  # a client may be connected long before accept() hands its socket over
+        self._serving: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept)
+        self._accepting.start()
 
     @property
     def url(self) -> BrokerUrl:
         return BrokerUrl("127.0.0.1", self._listener.getsockname()[1])
 
     def send(self, data: bytes) -> None:
-        """Say something unasked on the newest connection."""
+        """Say something unasked on the newest connection; waits for the first."""
+        assert self._arrived.wait(10)
         self._open[-1].sendall(data)
 
     def hang_up(self) -> None:
-        """End every connection."""
+        """End every connection; waits for the first."""
+        assert self._arrived.wait(10)
+        self._shut_down()
+
+    def _shut_down(self) -> None:
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -42,9 +49,10 @@ class Peer:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()  # first: what it has accepted by then is hung up on too
         self._listener.close()
-        self.hang_up()
-        for thread in self._threads:
+        self._shut_down()
+        for thread in self._serving:
             thread.join()
 
     def _accept(self) -> None:
@@ -55,8 +63,9 @@ class Peer:
                 return
             self.accepted += 1
             self._open.append(connection)
+            self._arrived.set()
             thread = threading.Thread(target=self._serve, args=(connection,))
-            self._threads.append(thread)
+            self._serving.append(thread)
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:

@@ -34,6 +34,7 @@ def test_one_connection_for_all_threads(connections: Connections) -> None:
         for thread in threads:
             thread.join()
         assert len({id(connection) for connection in found}) == 1
+        peer.hang_up()  # which waits for what is on its way
         assert peer.accepted == 1
 
 
