@@ -6,12 +6,12 @@ is complete; it is never needed, as long as the journal from its start is there.
 """
 
 import re
-import zlib
 from typing import Annotated, Final, Literal
 
 import msgspec
 
 from journal.batches import StoredBatch
+from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Run, Span
 from journal.frame import Lsn, Offset
 from journal.records import PartitionName
@@ -167,13 +167,13 @@ def _branch_mark(branch: Branch) -> BranchMark:
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     body = msgspec.json.encode(checkpoint)
-    return f"{zlib.crc32(body):08x}\n".encode() + body + b"\n"
+    return f"{crc32(body):08x}\n".encode() + body + b"\n"
 
 
 def decode_checkpoint(raw: bytes) -> Checkpoint | str:
     """The checkpoint, or the reason why these bytes are none."""
     crc, _, body = raw.removesuffix(b"\n").partition(b"\n")
-    if crc != f"{zlib.crc32(body):08x}".encode():
+    if crc != f"{crc32(body):08x}".encode():
         return "checksum"
     try:
         checkpoint = msgspec.json.decode(body, type=Checkpoint)

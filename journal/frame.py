@@ -1,9 +1,10 @@
 """The header every record begins with: packing, unpacking and judging one. Pure. Drawn in FORMAT.md."""
 
 import struct
-import zlib
 from enum import IntEnum
 from typing import NamedTuple, NewType
+
+from journal.checksum import crc32
 
 Lsn = NewType("Lsn", int)  # byte position in one broker's journal since its birth
 Offset = NewType("Offset", int)  # byte position in one partition since its birth, message frames only
@@ -103,7 +104,7 @@ def pack(
         ]
         + meta
     )
-    return _CRC.pack(zlib.crc32(tail)) + tail
+    return _CRC.pack(crc32(tail)) + tail
 
 
 class Bad(NamedTuple):
@@ -141,12 +142,12 @@ def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
     body = position + HEADER_BYTES + meta_bytes
     if meta_bytes > META_BYTES_MAX or body + body_bytes > len(view):
         return Bad("lengths that leave the segment")
-    if zlib.crc32(view[position + 4 : body]) != crc:
+    if crc32(view[position + 4 : body]) != crc:
         return Bad("header checksum")
     # A kind this version does not know passes: a newer metaq's record is whole, and must not be cut as a torn one.
     if kind == 0 or zero_a or zero_b or durable > own_lsn:
         return Bad(f"a header that no metaq writes (kind {kind})")
     # A PAD's body is the untouched rest of its segment: it holds nothing and is never read.
-    if kind != Kind.PAD and zlib.crc32(view[body : body + body_bytes]) != body_crc:
+    if kind != Kind.PAD and crc32(view[body : body + body_bytes]) != body_crc:
         return Bad("body checksum")
     return Header(kind, flags, meta_bytes, body_bytes, body_crc, epoch, incarnation, Lsn(lsn), Lsn(durable), time_ms)

@@ -7,11 +7,11 @@ fsync is final: the kernel may have dropped the pages and a retry could "succeed
 
 import threading
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from journal.checksum import crc32
 from journal.errors import JournalClosed, RecordTooLarge, StorageFailed
 from journal.frame import ALIGNMENT, HEADER_BYTES, META_BYTES_MAX, Kind, Lsn, pack, record_bytes
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
@@ -234,7 +234,7 @@ class GroupCommit:
         kind, meta, body, body_bytes, lsn, time_ms = item
         crc = size = 0
         for part in body:
-            crc = zlib.crc32(part, crc)
+            crc = crc32(part, crc)
             size += len(part)
         # Checked here, where every part is in hand anyway: a wrong length would misplace every later record.
         assert kind == Kind.PAD or size == body_bytes, f"a body of {size} bytes announced as {body_bytes}"

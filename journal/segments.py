@@ -8,12 +8,12 @@ replace the whole chain at once, under a lock.
 import re
 import struct
 import threading
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from journal.checksum import crc32
 from journal.errors import ForeignJournal, RottenJournal, StorageFailed
 from journal.frame import HEADER_BYTES, Lsn
 from journal.next_segment import NextSegment
@@ -57,7 +57,7 @@ class SegmentHeader:
             raise ValueError(f"cluster name {self.identity.cluster!r} is not 1 to {CLUSTER_BYTES_MAX} bytes long")
         head = _HEADER.pack(MAGIC, VERSION, self.identity.broker_id, self.base, self.size, len(cluster), cluster)
         head = head.ljust(SEGMENT_HEADER_BYTES - _CRC.size, b"\0")
-        return head + _CRC.pack(zlib.crc32(head))
+        return head + _CRC.pack(crc32(head))
 
     @classmethod
     def unpack(cls, raw: bytes | memoryview, where: str) -> Self | str:
@@ -65,7 +65,7 @@ class SegmentHeader:
         if len(raw) < SEGMENT_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
             return "no segment header"
         head = raw[: SEGMENT_HEADER_BYTES - _CRC.size]
-        if _CRC.unpack_from(raw, SEGMENT_HEADER_BYTES - _CRC.size) != (zlib.crc32(head),):
+        if _CRC.unpack_from(raw, SEGMENT_HEADER_BYTES - _CRC.size) != (crc32(head),):
             return "segment header checksum"
         _, version, broker_id, base, size, cluster_bytes, cluster = _HEADER.unpack_from(raw)
         if version != VERSION:

@@ -10,13 +10,13 @@ import mmap
 import os
 import struct
 import urllib.parse
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from journal.checkpoint import IndexMark
+from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.fold import Publication
 from journal.records import PartitionName
@@ -81,7 +81,7 @@ class PartitionIndex:
             return False
         size = mark.entries * ENTRY_BYTES
         filed = self._map(size)
-        if filed is None or zlib.crc32(memoryview(filed)[:size]) != mark.crc:
+        if filed is None or crc32(memoryview(filed)[:size]) != mark.crc:
             return False
         offset, _, _, run_bytes, _ = ENTRY.unpack_from(filed, size - ENTRY_BYTES)
         if offset + run_bytes != end:
@@ -159,7 +159,7 @@ class PartitionIndex:
     def mark_after(self, spill: Spill | None) -> IndexMark:
         """What a checkpoint says of the file once *spill* is in it."""
         data = spill.data if spill else b""
-        return IndexMark(entries=(self._filed_bytes + len(data)) // ENTRY_BYTES, crc=zlib.crc32(data, self._filed_crc))
+        return IndexMark(entries=(self._filed_bytes + len(data)) // ENTRY_BYTES, crc=crc32(data, self._filed_crc))
 
     def filed(self, spill: Spill) -> None:
         """*spill* is durable in the file: the tail begins after it."""
@@ -167,7 +167,7 @@ class PartitionIndex:
         if filed is None:
             return  # somebody took the file away: the entries stay in memory, and a restart rebuilds it
         self._filed, self._filed_bytes = filed, len(filed)
-        self._filed_crc = zlib.crc32(spill.data, self._filed_crc)
+        self._filed_crc = crc32(spill.data, self._filed_crc)
         del self._tail[: len(spill.data)]
 
     def _find(self, offset: int) -> int:

@@ -6,8 +6,8 @@ when somebody asks.
 
 import itertools
 import threading
-from zlib import crc32
 
+from journal.checksum import crc32
 from meta_client.errors import Destination, ReplyTimeout, SendFailed
 from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.checksum import CRC31_MASK

@@ -7,8 +7,8 @@ from itertools import repeat
 from operator import and_
 from struct import Struct
 from typing import Final, NamedTuple, cast
-from zlib import crc32
 
+from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX, FLAG_ATTRIBUTE, HEADER, HEADER_BYTES, iter_frames

@@ -1,6 +1,6 @@
 """The checksum of message bodies (spec 0.5)."""
 
-from zlib import crc32
+from journal.checksum import crc32
 
 CRC31_MASK = 0x7FFF_FFFF  # the ancestor keeps a checksum in a signed int32 and clears the sign bit
 

@@ -11,8 +11,8 @@ The data part is what a put carries as its body. With flag bit 0 set it begins w
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from zlib import crc32
 
+from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK, crc31
 from meta_client.protocol.errors import InvalidMessage, LocalProtocolError
 

@@ -6,8 +6,8 @@ strided copies for all of them instead of a turn of a loop for each.
 
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
+from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.messages import HEADER_BYTES
 
