@@ -15,6 +15,7 @@ from journal.group_commit import SYNC, FlushMode
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
 from meta_broker.topic_names import why_not_a_topic
+from meta_client.protocol.compression import LABELS
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import HEADER_BYTES
 from zk.paths import InvalidName, Paths
@@ -52,6 +53,11 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     accept_publish: bool = True
     accept_subscribe: bool = True
     stat: bool = False  # keep the statistics that `stats realtime` shows
+    compression: tuple[str, ...] = ()  # how producers may compress messages; genuine consumers can't read those
+
+    def __post_init__(self) -> None:
+        # One spelling for one meaning: sections are compared, and known again by their checksum.
+        msgspec.structs.force_setattr(self, "compression", tuple(sorted(set(self.compression))))
 
 
 class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,3 +272,6 @@ def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
             raise ConfigError(
                 f"{where}: topics.{name}.partitions is {topic.partitions}: use a number from 1 to {PARTITIONS_MAX}"
             )
+        for label in topic.compression:
+            if label not in LABELS:
+                raise ConfigError(f"{where}: topics.{name}.compression: {label!r} is no codec: use {', '.join(LABELS)}")

@@ -5,6 +5,7 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.lanes import BatchingConfig
 from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
@@ -14,11 +15,15 @@ from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
 from meta_client.producer import Producer
+from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
+from meta_client.protocol.errors import LocalProtocolError
+from meta_client.puts import Compression
 from meta_client.topology import Topology
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
 CONFIG = ConsumerConfig()
 BATCHING = BatchingConfig()
+COMPRESSION_BYTES_MIN = 256  # a shorter text hardly shrinks by more than what a codec adds
 
 
 class Client:
@@ -50,6 +55,7 @@ class Client:
             )
             self.topology = Topology(self.session)
             self.connections = Connections()
+            self._allowed = AllowedCodecs(self.connections)
             self._sender = Sender(self.topology, self.connections, batching)
             opened.enter_context(self.session)
             self.topology.start()
@@ -58,11 +64,25 @@ class Client:
             opened.callback(self._sender.close)
             self._opened = opened.pop_all()
 
-    def producer(self, qualifier: str | None = None) -> Producer:
+    def producer(
+        self,
+        qualifier: str | None = None,
+        *,
+        compression: str | None = None,
+        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+    ) -> Producer:
         """A producer; cheap, one per thread for transactions. *qualifier* marks its XA branches for tpc_recover:
-        producers that finish each other's branches share one. By default, those of one machine do."""
+        producers that finish each other's branches share one. By default, those of one machine do.
+
+        *compression*, `zstd` or `lz4`: payloads of *compression_bytes_min* bytes or more are compressed where it makes
+        them smaller and every broker allows it for the topic (`metaq topics alter --compression`). Raises
+        LocalProtocolError for a codec that is unknown or not installed.
+        """
         self._check_open()
-        return Producer(self.topology, self.connections, qualifier or default_qualifier(), self._sender)
+        wanted = None if compression is None else Compression(_codec(compression), compression_bytes_min)
+        return Producer(
+            self.topology, self.connections, qualifier or default_qualifier(), self._sender, wanted, self._allowed
+        )
 
     def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
         """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.
@@ -106,3 +126,15 @@ class Client:
         self.topology.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
+
+
+def _codec(label: str) -> Codec:
+    try:
+        codec = codec_of(label)
+    except ValueError as error:
+        raise LocalProtocolError(f"compression {error}") from error
+    if not is_installed(codec):
+        raise LocalProtocolError(
+            f"compression {label} needs the package {PACKAGES[codec]}: pip install 'metaq[compression]'"
+        )
+    return codec

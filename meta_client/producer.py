@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Collection
 
 from journal.xid import LocalKey, Xid
+from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.batch import SendHandle
 from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
@@ -12,7 +13,7 @@ from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBro
 from meta_client.identity import new_session_id
 from meta_client.local_transaction import LocalTransaction
 from meta_client.protocol.xa import XaCode
-from meta_client.puts import Outgoing, RoundRobin, encode_message, parse_partition
+from meta_client.puts import Compression, Outgoing, RoundRobin, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.topology import TopicView, Topology
 from meta_client.xa import Branch, XaBranches
@@ -30,12 +31,22 @@ class Producer:
     producer then. *qualifier* names the producers whose prepared branches belong together (tpc_recover).
     """
 
-    def __init__(self, topology: Topology, connections: Connections, qualifier: str, sender: Sender) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        connections: Connections,
+        qualifier: str,
+        sender: Sender,
+        compression: Compression | None,
+        allowed: AllowedCodecs,
+    ) -> None:
         self.qualifier = qualifier
         self.session_id = new_session_id()
         self._topology = topology
         self._connections = connections
         self._sender = sender
+        self._compression = compression
+        self._allowed = allowed
         self._choice = RoundRobin()
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
@@ -56,9 +67,9 @@ class Producer:
         stored; LocalProtocolError and zk's InvalidName for what can't be sent at all.
         """
         deadline = Deadline(timeout_s)
-        message = Outgoing(topic, payload, attribute)
         wanted = None if partition is None else parse_partition(partition)
         view = self._view(topic, deadline.remaining_s())
+        message = Outgoing(topic, payload, attribute, self._compression_for(view))
         if self._xa.current is not None:
             return self._xa.put(message, view, wanted, self._choice, deadline)
         if (transaction := self._current()) is not None:
@@ -88,9 +99,10 @@ class Producer:
         """
         if self._xa.current is not None or self._current() is not None:
             raise TransactionMisuse("send_async is for messages outside transactions: use send, or finish it first")
-        flag, body = encode_message(topic, payload, attribute)
         wanted = None if partition is None else parse_partition(partition)
-        return self._sender.add(self._view(topic, SEND_TIMEOUT_S), wanted, flag, body)
+        view = self._view(topic, SEND_TIMEOUT_S)
+        flag, body = encode_message(topic, payload, attribute, self._compression_for(view))
+        return self._sender.add(view, wanted, flag, body)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what send_async has gathered, for all producers of the client, and return once it is settled.
@@ -166,6 +178,10 @@ class Producer:
     def _current(self) -> LocalTransaction | None:
         transaction = self._transaction
         return transaction if transaction is not None and transaction.is_current else None
+
+    def _compression_for(self, view: TopicView) -> Compression | None:
+        compression = self._compression
+        return compression if compression is not None and self._allowed.allows(view, compression.codec) else None
 
     def _view(self, topic: str, timeout_s: float) -> TopicView:
         try:

@@ -1,5 +1,7 @@
 """Putting one message: which partition, what goes out, and what the answer means (spec 7.3, 7.4)."""
 
+from dataclasses import dataclass
+
 from journal.xid import BranchKey
 from meta_client.calls import wait_result
 from meta_client.connection import Connection, PendingReply
@@ -17,6 +19,7 @@ from meta_client.errors import (
 from meta_client.opaques import next_opaque
 from meta_client.protocol.answers import parse_put_place
 from meta_client.protocol.checksum import crc31
+from meta_client.protocol.compression import Codec
 from meta_client.protocol.errors import LocalProtocolError, RemoteError, RemoteProtocolError
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body
 from meta_client.protocol.requests import Put
@@ -28,18 +31,38 @@ from zk.nodes import Partition
 COUNTER_MASK = 0x7FFF_FFFF  # the ancestor's round robin counts in a signed int32 and drops the sign
 
 
-def encode_message(topic: str, payload: bytes, attribute: str | None) -> tuple[int, bytes]:
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How a producer compresses: payloads of *bytes_min* bytes or more, where the topic allows it, if it helps."""
+
+    codec: Codec
+    bytes_min: int
+
+
+def encode_message(
+    topic: str, payload: bytes, attribute: str | None, compression: Compression | None = None
+) -> tuple[int, bytes]:
     """The flag and the body of a message; what the caller's buffer holds later does not matter.
 
     Raises LocalProtocolError for what no consumer could take, TypeError for a payload that is not bytes.
     """
-    flag, body = encode_body(payload if type(payload) is bytes else bytes(memoryview(payload)), attribute)
+    whole = payload if type(payload) is bytes else bytes(memoryview(payload))
+    if len(whole) > DATA_BYTES_MAX:  # compressed or not: consumers decompress no more
+        raise _too_long(topic, len(whole))
+    if compression is None:
+        flag, body = encode_body(whole, attribute)
+    else:
+        flag, body = encode_body(whole, attribute, compression.codec, compression.bytes_min)
     if len(body) > DATA_BYTES_MAX:
-        raise LocalProtocolError(
-            f"send {topic}: a message of {len(body)} bytes is longer than {DATA_BYTES_MAX}, "
-            "which consumers refuse: send it in parts, or a reference to it"
-        )
+        raise _too_long(topic, len(body))
     return flag, body
+
+
+def _too_long(topic: str, size: int) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"send {topic}: a message of {size} bytes is longer than {DATA_BYTES_MAX}, "
+        "which consumers refuse: send it in parts, or a reference to it"
+    )
 
 
 class Outgoing:
@@ -47,10 +70,12 @@ class Outgoing:
 
     __slots__ = ("body", "flag", "topic")
 
-    def __init__(self, topic: str, payload: bytes, attribute: str | None) -> None:
+    def __init__(
+        self, topic: str, payload: bytes, attribute: str | None, compression: Compression | None = None
+    ) -> None:
         """Raises LocalProtocolError for what no consumer could take, TypeError for a payload that is not bytes."""
         self.topic = topic
-        self.flag, self.body = encode_message(topic, payload, attribute)
+        self.flag, self.body = encode_message(topic, payload, attribute, compression)
 
     def submit(self, connection: Connection, partition: Partition, key: BranchKey | None) -> "PendingSend":
         """Send it to *partition*, at once or as part of branch *key*. Raises NoBroker: nothing was sent."""

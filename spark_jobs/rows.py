@@ -22,8 +22,9 @@ from journal.records import (
 )
 from journal.scan import Entry
 from journal.topic_changes import TopicChange
+from meta_client.protocol.compression import codec_number
 from meta_client.protocol.errors import InvalidMessage
-from meta_client.protocol.messages import iter_frames
+from meta_client.protocol.messages import walk_frames
 from spark_jobs.directory import LSN_MAX, Stretch
 from spark_jobs.schemas import BAD, RecordRow, TakeRow
 
@@ -57,8 +58,8 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
     if with_frames and isinstance(record, Put | PutBatch | TxPut):
-        frames, frames_error = count_frames(entry.body)
-        return row._replace(frames=frames, frames_error=frames_error)
+        frames, compressed, frames_error = count_frames(entry.body)
+        return row._replace(frames=frames, compressed=compressed, frames_error=frames_error)
     return row
 
 
@@ -126,23 +127,21 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
     assert_never(record)
 
 
-def count_frames(body: memoryview) -> tuple[int, str | None]:
-    """How many message frames stand whole in *body* (spec 3.1), and what is wrong with the first that does not.
+def count_frames(body: memoryview) -> tuple[int, int, str | None]:
+    """How many message frames stand whole in *body* (spec 3.1), how many of them compressed, and what is wrong with
+    the first that does not.
 
-    A message's attribute block is the producer's affair: no broker looks into it, so neither does this.
+    A message's attribute block and its compressed payload are the producer's affair: they are not looked into.
     """
-    frames = start = 0
-    while True:
-        try:
-            for _, next_offset, _ in iter_frames(body[start:], start, data_bytes_max=len(body)):
-                frames += 1
-                start = next_offset
-        except InvalidMessage as error:
-            if error.next_offset is None:
-                return frames, f"frame {frames + 1}, at byte {start} of the body: {error}"
+    frames = compressed = start = 0
+    try:
+        for frame in walk_frames(body, data_bytes_max=len(body)):
             frames += 1
-            start = error.next_offset
-            continue
-        if start < len(body):
-            return frames, f"{len(body) - start} bytes after the last whole frame, at byte {start} of the body"
-        return frames, None
+            compressed += codec_number(frame.flag) != 0
+            start = frame.next_offset
+    except InvalidMessage as error:
+        return frames, compressed, f"frame {frames + 1}, at byte {start} of the body: {error}"
+    if start < len(body):
+        left = len(body) - start
+        return frames, compressed, f"{left} bytes after the last whole frame, at byte {start} of the body"
+    return frames, compressed, None

@@ -82,6 +82,7 @@ class RecordRow(NamedTuple):
     version: MaybeText = None  # EPOCH: the metaq that wrote from here on
     frames: MaybeLong = None  # message frames found whole in the body; only with option frames=true
     frames_error: MaybeText = None  # what is wrong with the first that is not
+    compressed: MaybeLong = None  # how many of the frames hold a compressed payload; only with option frames=true
 
 
 class StretchRow(NamedTuple):

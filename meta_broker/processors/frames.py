@@ -6,7 +6,8 @@ from typing import NamedTuple
 from journal.storage import Buffer
 from meta_broker.message_ids import MessageIds
 from meta_client.protocol.checksum import crc31
-from meta_client.protocol.messages import HEADER_BYTES, frame_header
+from meta_client.protocol.compression import Codec, codec_number
+from meta_client.protocol.messages import HEADER_BYTES, check_compressed, frame_header
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.protocol.stamping import stamp_ids
 
@@ -19,6 +20,10 @@ class PartitionClosed(PutRefused):
     """An operator closed the partition."""
 
 
+class NotCompressible(PutRefused):
+    """A message is compressed by a codec that its topic does not allow, or by none that is known."""
+
+
 class Frames(NamedTuple):
     """*messages* whole frames, *bytes* long in all, with ids from *first_id* on."""
 
@@ -28,20 +33,40 @@ class Frames(NamedTuple):
     first_id: int
 
 
-def frames_of(put: Put | MultiPut, ids: MessageIds, message_bytes_max: int) -> Frames:
-    """The frames of *put*, their checksums verified. Raises PutRefused."""
+def frames_of(put: Put | MultiPut, ids: MessageIds, message_bytes_max: int, compression: Sequence[str]) -> Frames:
+    """The frames of *put*, their checksums verified, compressed by none but *compression*. Raises PutRefused."""
     checksum = crc31(put.body)
     if put.checksum is not None and put.checksum != checksum:
         raise PutRefused("Checksum failure,message may be corrupted when transfering on networking.")
     if isinstance(put, Put):
         if len(put.body) > message_bytes_max:
             raise PutRefused(f"a message of {len(put.body)} bytes is larger than message_bytes_max {message_bytes_max}")
+        if codec_number(put.flag):
+            _check_put(put, message_bytes_max, compression)
         first_id = ids.next()
         header = frame_header(first_id, put.flag, len(put.body), checksum)
         return Frames((header, put.body), HEADER_BYTES + len(put.body), 1, first_id)
     first_id, stamped = ids.take(put.count), bytearray(put.body)
     try:
-        stamp_ids(stamped, put.count, first_id, message_bytes_max)
+        codecs = stamp_ids(stamped, put.count, first_id, message_bytes_max)
     except ValueError as error:
         raise PutRefused(f"not a batch of {put.count} messages: {error}") from error
+    _check_allowed(put.topic, codecs, compression)
     return Frames((stamped,), len(stamped), put.count, first_id)
+
+
+def _check_put(put: Put, message_bytes_max: int, compression: Sequence[str]) -> None:
+    try:
+        number = check_compressed(put.flag, put.body, message_bytes_max)
+    except ValueError as error:
+        raise NotCompressible(f"not a compressed message: {error}") from error
+    _check_allowed(put.topic, {number}, compression)
+
+
+def _check_allowed(topic: str, codecs: set[int], compression: Sequence[str]) -> None:
+    for codec in map(Codec, sorted(codecs)):
+        if codec.label not in compression:
+            raise NotCompressible(
+                f"topic {topic} does not allow {codec.label}: send uncompressed messages, or allow it with "
+                f"`metaq topics alter {topic} --compression {codec.label}`"
+            )

@@ -9,7 +9,7 @@ from journal.states import BranchNotStarted, XaError
 from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, XaKey
 from meta_broker.processors.context import Context, Peer
-from meta_broker.processors.frames import PartitionClosed, PutRefused, frames_of
+from meta_broker.processors.frames import Frames, NotCompressible, PartitionClosed, PutRefused, frames_of
 from meta_broker.processors.realtime import Statistic
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.encoder import encode_result
@@ -53,14 +53,20 @@ class PutProcessor:
         context.store.fence.after(done.lsn, self._acknowledge, done, peer, answer)
 
     def _append(self, put: Put | MultiPut, name: PartitionName) -> tuple[int, Done]:
-        frames = frames_of(put, self._context.ids, self._context.config.broker.message_bytes_max)
-        buffers, size, count, first_id = frames
+        buffers, size, count, first_id = self._frames(put)
         if isinstance(put, MultiPut) and put.sequence is not None:
             done = self._store.put_batch(name, buffers, size, count, first_id, put.sequence)
         else:
             done = self._store.put(name, buffers, size, count)
         self._context.count_put(put.topic, count, size)
         return first_id, done
+
+    def _frames(self, put: Put | MultiPut) -> Frames:
+        """What the journal stores of *put*, whose target is legal. Raises PutRefused."""
+        context = self._context
+        section = context.topics.find(put.topic)
+        compression = section.compression if section is not None else ()
+        return frames_of(put, context.ids, context.config.broker.message_bytes_max, compression)
 
     def _is_stored(self, put: Put | MultiPut, peer: Peer) -> bool:
         """Whether this is a retry of a batch that is stored: then it is answered as the first time."""
@@ -86,7 +92,7 @@ class PutProcessor:
             if put.partition == PARTITION_ANY:
                 raise PutRefused(f"Invalid partition for transaction command:{put.partition}")
             name = self._target(put)
-            frames = frames_of(put, context.ids, context.config.broker.message_bytes_max)
+            frames = self._frames(put)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
             context.count_put(put.topic, frames.messages, frames.bytes)
         except (PutRefused, RecordTooLarge, XaError) as error:
@@ -121,4 +127,9 @@ class PutProcessor:
 
 
 def _status(error: Exception) -> Status:
-    return Status.FORBIDDEN if isinstance(error, PartitionClosed) else Status.INTERNAL_ERROR
+    match error:
+        case PartitionClosed():
+            return Status.FORBIDDEN
+        case NotCompressible():
+            return Status.BAD_REQUEST
+    return Status.INTERNAL_ERROR

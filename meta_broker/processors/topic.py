@@ -10,6 +10,7 @@ from journal.topic_changes import TopicChange, TopicState, format_partitions
 from meta_broker.processors.context import Context, Peer
 from meta_broker.store.topic_decisions import TopicRefused, TopicView, decide
 from meta_broker.store.topics import stored_partitions
+from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.protocol.status import Status
@@ -73,11 +74,12 @@ class TopicProcessor:
         return {name: span for name, span in spans.items() if name.topic == topic}
 
     def _text(self, topic: str, verb: TopicVerb) -> str:
-        """What the topic is now: `partitions=8 publish=true subscribe=true stat=false closed=2-3`."""
+        """What the topic is now: `partitions=8 publish=true subscribe=true stat=false compression=zstd closed=2-3`."""
         view = self._view(topic)
         if verb is TopicVerb.DELETE or view.settings is None:
-            return "partitions=0 publish=false subscribe=false stat=false closed="
+            return "partitions=0 publish=false subscribe=false stat=false compression=none closed="
         settings = view.settings
         flags = {"publish": settings.accept_publish, "subscribe": settings.accept_subscribe, "stat": settings.stat}
         words = [f"{key}={'true' if flag else 'false'}" for key, flag in flags.items()]
+        words.append(f"compression={','.join(settings.compression) or NO_COMPRESSION}")
         return " ".join([f"partitions={settings.partitions}", *words, f"closed={format_partitions(view.closed)}"])

@@ -9,17 +9,19 @@ from journal.topic_changes import TopicChange, TopicState
 from meta_broker.config import PARTITIONS_MAX, TopicConfig
 from meta_broker.store.topics import section_crc
 from meta_broker.topic_names import why_not_a_topic
+from meta_client.protocol.compression import LABELS, NO_COMPRESSION
 from meta_client.protocol.requests import TopicVerb
 from meta_client.protocol.status import Status
 
 DECISIONS_MAX: Final = 10_000  # every checkpoint holds them all
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
-    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat"}),
-    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat"}),
+    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression"}),
+    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat", "compression"}),
     TopicVerb.CLOSE: frozenset({"partitions"}),
     TopicVerb.OPEN: frozenset({"partitions"}),
     TopicVerb.DELETE: frozenset(),
+    TopicVerb.SHOW: frozenset(),
 }
 
 
@@ -76,6 +78,10 @@ def decide(verb: TopicVerb, view: TopicView, settings: Mapping[str, str]) -> Top
             change = _open(view, settings)
         case TopicVerb.DELETE:
             change = _delete(view)
+        case TopicVerb.SHOW:
+            if view.settings is None:
+                raise _unknown(view)
+            change = None
     if change is not None and view.change is None and view.decisions >= DECISIONS_MAX:
         raise _bad(f"{view.decisions} topics were changed at run time: write some into the configuration file")
     return change
@@ -97,7 +103,7 @@ def _alter(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
     if (before := view.settings) is None:
         raise _unknown(view)
     if not settings:
-        raise _bad("nothing to alter: name partitions=N, publish=B, subscribe=B or stat=B")
+        raise _bad("nothing to alter: name partitions=N, publish=B, subscribe=B, stat=B or compression=C")
     wanted = _settings(before, settings)
     if wanted.partitions < before.partitions:
         raise _bad(
@@ -135,6 +141,7 @@ def _settings(before: TopicConfig, settings: Mapping[str, str]) -> TopicConfig:
         accept_publish=_flag(settings, "publish", before.accept_publish),
         accept_subscribe=_flag(settings, "subscribe", before.accept_subscribe),
         stat=_flag(settings, "stat", before.stat),
+        compression=_codecs(settings["compression"]) if "compression" in settings else before.compression,
     )
 
 
@@ -147,6 +154,7 @@ def _set(view: TopicView, wanted: TopicConfig) -> TopicChange:
         accept_publish=wanted.accept_publish,
         accept_subscribe=wanted.accept_subscribe,
         stat=wanted.stat,
+        compression=wanted.compression,
         closed=view.closed,
     )
 
@@ -174,6 +182,16 @@ def _flag(settings: Mapping[str, str], key: str, before: bool) -> bool:
             return False
         case other:
             raise _bad(f"{key}={other[:20]}: use true or false")
+
+
+def _codecs(text: str) -> tuple[str, ...]:
+    """`none`, or names of codecs: `lz4,zstd`."""
+    if text == NO_COMPRESSION:
+        return ()
+    labels = tuple(text.split(","))
+    if not set(labels) <= set(LABELS):
+        raise _bad(f"compression={text[:40]}: use {NO_COMPRESSION}, or {' or '.join((*LABELS, ','.join(LABELS)))}")
+    return labels
 
 
 def _numbers(view: TopicView, text: str) -> set[int]:

@@ -90,6 +90,7 @@ class Topics:
                 accept_publish=change.accept_publish,
                 accept_subscribe=change.accept_subscribe,
                 stat=change.stat,
+                compression=change.compression,
             )
         if change is not None and change.state is TopicState.DELETED:
             return None

@@ -20,6 +20,7 @@ from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from meta_client.cli.journal_text import (
+    compressed_in,
     line_object,
     line_text,
     report_lines,
@@ -60,7 +61,7 @@ def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int 
 
     \b
     Columns: LSN, time, kind, epoch.incarnation, durable LSN, key, then per partition
-    topic-partition@offset+bytes (messages). Without @offset the messages have none yet.
+    topic-partition@offset+bytes (messages). Without @offset the messages have none yet. zstd=3: so many are compressed.
 
     Ends with a line on stderr where the log is torn, exit status 0, or rotten, exit status 1. What stands behind
     rot can be read with --from and the LSN that the line names.
@@ -92,7 +93,8 @@ def show(reading: Reading, kinds: tuple[str, ...], limit: int | None, *, as_json
         line = describe(entry)
         if kinds and line.kind not in kinds:
             continue
-        click.echo(json.dumps(line_object(line)) if as_json else line_text(line))
+        compressed = compressed_in(entry)
+        click.echo(json.dumps(line_object(line, compressed)) if as_json else line_text(line, compressed))
         shown += 1
         if shown == limit:
             return True

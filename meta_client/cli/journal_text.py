@@ -1,6 +1,6 @@
 """What `metaq journal` says: records and verdicts as text and as JSON. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,10 @@ from journal.check import CheckedFile, Report
 from journal.damage import Damage
 from journal.errors import RottenJournal
 from journal.inspection import Line, Place
-from journal.scan import Verdict
+from journal.scan import Entry, Verdict
+from meta_client.protocol.compression import CODEC_NUMBERS, Codec, codec_number
+from meta_client.protocol.errors import InvalidMessage
+from meta_client.protocol.messages import walk_frames
 
 
 def printable(text: str) -> str:
@@ -30,13 +33,28 @@ def place_text(place: Place) -> str:
     return f"{place.name}{offset}+{place.bytes} ({place.messages})"
 
 
-def line_text(line: Line) -> str:
+def compressed_in(entry: Entry) -> dict[str, int]:
+    """How many of a record's messages each codec compressed; one that is not known here by its number."""
+    found: dict[str, int] = {}
+    body = entry.body
+    try:
+        for frame in walk_frames(body, verify_checksums=False, data_bytes_max=len(body)):
+            if number := codec_number(frame.flag):
+                label = Codec(number).label if number in CODEC_NUMBERS else str(number)
+                found[label] = found.get(label, 0) + 1
+    except InvalidMessage:
+        return found  # the record says how many messages it has; `metaq audit` judges them
+    return found
+
+
+def line_text(line: Line, compressed: Mapping[str, int]) -> str:
     head = f"{line.lsn:>12} {time_text(line.time_ms)} {line.kind:<10} {line.epoch}.{line.incarnation}"
     words = [f"{head} durable={line.durable}", str(line.key or ""), *map(place_text, line.places), line.note]
+    words += [f"{label}={messages}" for label, messages in compressed.items()]
     return printable("  ".join(word for word in words if word))
 
 
-def line_object(line: Line) -> dict[str, Any]:
+def line_object(line: Line, compressed: Mapping[str, int]) -> dict[str, Any]:
     return {
         "lsn": line.lsn,
         "kind": line.kind,
@@ -53,6 +71,7 @@ def line_object(line: Line) -> dict[str, Any]:
             for place in line.places
         ],
         "bytes": line.bytes,
+        "compressed": dict(compressed),
         "time_ms": line.time_ms,
         "epoch": line.epoch,
         "incarnation": line.incarnation,

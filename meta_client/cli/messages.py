@@ -15,6 +15,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
 from meta_client.cli.reading import GroupReading, read_topic_messages
 from meta_client.consumer.batch import ReceivedMessage
+from meta_client.protocol.compression import LABELS
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import DATA_BYTES_MAX
 from meta_client.protocol.requests import OFFSET_END
@@ -42,7 +43,10 @@ class BadLine(MetaError):
     metavar="N",
     help="Lines are comma-separated values; the Nth is the message's attribute.",
 )
-def produce(topic: str, zk: str, source: IO[bytes], attribute: str | None, key_column: int | None) -> None:
+@click.option("--compression", type=click.Choice(LABELS), help="Compress what gets smaller, if TOPIC allows it.")
+def produce(
+    topic: str, zk: str, source: IO[bytes], attribute: str | None, key_column: int | None, compression: str | None
+) -> None:
     """Send each line of the input to TOPIC as a message; the line's end is not part of it.
 
     Every message is acknowledged before the next one is sent. When one fails, the error says how many were sent;
@@ -57,7 +61,7 @@ def produce(topic: str, zk: str, source: IO[bytes], attribute: str | None, key_c
     sent = 0
     started = reported = time.monotonic()
     with connected(zk) as client:
-        producer = client.producer()
+        producer = client.producer(compression=compression)
         try:
             for line in _lines(source):
                 producer.send(topic, line, attribute if key_column is None else _column(line, key_column, sent + 1))

@@ -15,6 +15,7 @@ from meta_client.connection import Connection
 from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.errors import NotSupported
 from meta_client.opaques import next_opaque
+from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.topology import WILDCARD_TOPIC
@@ -73,16 +74,22 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--publish/--no-publish", default=None, help="Whether producers find the topic."),
         click.option("--subscribe/--no-subscribe", default=None, help="Whether consumers find the topic."),
         click.option("--stat/--no-stat", default=None, help="Whether `stats realtime` counts the topic."),
+        click.option(
+            "--compression", metavar="CODECS", help="How producers may compress: zstd, lz4, lz4,zstd or none."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def _words(partitions: int | None, publish: bool | None, subscribe: bool | None, stat: bool | None) -> Settings:
-    flags = {"publish": publish, "subscribe": subscribe, "stat": stat}
+def _words(
+    partitions: int | None, publish: bool | None, subscribe: bool | None, stat: bool | None, compression: str | None
+) -> Settings:
     words = [] if partitions is None else [("partitions", str(partitions))]
-    return words + [(key, "true" if flag else "false") for key, flag in flags.items() if flag is not None]
+    flags = {"publish": publish, "subscribe": subscribe, "stat": stat}
+    words += [(key, "true" if flag else "false") for key, flag in flags.items() if flag is not None]
+    return words if compression is None else [*words, ("compression", compression)]
 
 
 @topics.command()
@@ -95,6 +102,7 @@ def create(
     publish: bool | None,
     subscribe: bool | None,
     stat: bool | None,
+    compression: str | None,
     brokers: tuple[str, ...],
     zk: str,
     as_json: bool,
@@ -103,7 +111,7 @@ def create(
 
     A topic that was deleted goes on at the offsets where it ended: consumers with stored offsets lose nothing.
     """
-    _tell(TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat), brokers, zk, as_json)
+    _tell(TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat, compression), brokers, zk, as_json)
 
 
 @topics.command()
@@ -116,12 +124,16 @@ def alter(
     publish: bool | None,
     subscribe: bool | None,
     stat: bool | None,
+    compression: str | None,
     brokers: tuple[str, ...],
     zk: str,
     as_json: bool,
 ) -> None:
-    """Change what is given of topic NAME. Partitions only grow."""
-    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat), brokers, zk, as_json)
+    """Change what is given of topic NAME. Partitions only grow.
+
+    Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq[compression]'`.
+    """
+    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat, compression), brokers, zk, as_json)
 
 
 @topics.command()
@@ -143,6 +155,14 @@ def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Open PARTITIONS (all, unless given) of topic NAME again."""
     _tell(TopicVerb.OPEN, name, [("partitions", partitions)], brokers, zk, as_json)
+
+
+@topics.command()
+@click.argument("name")
+@_where
+def show(name: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
+    """Show what topic NAME is on each broker: settings, compression, closed partitions."""
+    _tell(TopicVerb.SHOW, name, [], brokers, zk, as_json)
 
 
 @topics.command()
@@ -170,7 +190,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
         except MetaError as error:
             refused = True
             click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)
-    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "closed")
+    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "compression", "closed")
     if rows or not refused:
         print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
     if refused or not rows:
@@ -212,7 +232,7 @@ def _row(broker: str, topic: str, text: str) -> dict[str, object]:
     partitions = said.get("partitions", "")
     row["partitions"] = int(partitions) if partitions.isascii() and partitions.isdigit() else None
     row |= {key: said.get(key) == "true" for key in ("publish", "subscribe", "stat")}
-    return row | {"closed": said.get("closed") or None}
+    return row | {"compression": said.get("compression", NO_COMPRESSION), "closed": said.get("closed") or None}
 
 
 def _topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast
 from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.errors import InvalidMessage
-from meta_client.protocol.messages import DATA_BYTES_MAX, FLAG_ATTRIBUTE, HEADER, HEADER_BYTES, iter_frames
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES, iter_frames
 from zk.nodes import Partition
 
 # Neighbours of one length are decoded together, by loops that run in C: a third of the time that one after the other
@@ -30,7 +30,7 @@ class ReceivedMessage(NamedTuple):  # the cheapest immutable thing to make, and 
     partition: Partition
     offset: int  # of its first byte; names the message for ever, unlike its id
     message_id: int
-    flag: int
+    flag: int  # as it is stored; the payload is decompressed, whatever it says
     attribute: str | None
     payload: bytes
 
@@ -84,7 +84,7 @@ def _decode_one(
         return None
     length, checksum, message_id, flag = HEADER.unpack_from(body, position)
     payload = body[data : data + length]
-    is_plain = len(payload) == length <= DATA_BYTES_MAX and not flag & FLAG_ATTRIBUTE
+    is_plain = len(payload) == length <= DATA_BYTES_MAX and not flag
     if is_plain and crc32(payload) & CRC31_MASK == checksum:
         fields = topic, partition, offset + position, message_id, flag, None, payload
         return _new_tuple(ReceivedMessage, fields), data + length
@@ -113,8 +113,7 @@ def _decode_alike(
         return []  # a cheap look first: most that differ are found here
     with memoryview(body)[position:end] as view:
         lengths, checksums, ids, flags, payloads = zip(*_frame(length).iter_unpack(view), strict=True)
-    is_plain = not any(flag & FLAG_ATTRIBUTE for flag in set(flags))
-    if not is_plain or lengths.count(length) != count:
+    if any(flags) or lengths.count(length) != count:
         return []
     if tuple(map(and_, map(crc32, payloads), repeat(CRC31_MASK))) != checksums:
         return []

@@ -42,6 +42,17 @@ class InvalidMessage(MetaError):
         self.next_offset = next_offset
 
 
+class CodecMissing(InvalidMessage):
+    """A sound message that is compressed, by a codec whose package is not installed here: install it and read on."""
+
+    def __init__(self, offset: int, codec: str, package: str, next_offset: int) -> None:
+        super().__init__(offset, "", next_offset)
+        self.args = (
+            f"the message at offset {offset} is compressed with {codec}, and the package {package} is not installed: "
+            "pip install 'metaq[compression]'",
+        )
+
+
 class RemoteError(MetaError):
     """The broker answered with a status other than 200. Statuses without a class of their own come as this one."""
 

@@ -152,6 +152,7 @@ class TopicVerb(StrEnum):
     CLOSE = "close"
     OPEN = "open"
     DELETE = "delete"
+    SHOW = "show"  # decides nothing; part of extension `compression`
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,27 +9,31 @@ from typing import Final
 
 from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
-from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.compression import FLAG_MAGIC, codec_number
+from meta_client.protocol.messages import HEADER_BYTES, check_compressed
 
 _LENGTH_AND_CRC: Final = Struct(">ii")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
+_FLAG: Final = Struct(">i")
+_FLAG_AT: Final = 16
+_MAGIC_BYTE: Final = FLAG_MAGIC >> 8  # the first of a flag that may name a codec
 _SEQUENCE_MASK: Final = 0xFFF  # the bits of an id that differ within a batch (message_ids)
 _LOW: Final = bytes(range(256)) * 17  # lowest byte of ids that follow one another
 _HIGH: Final = [bytes(high << 4 | number >> 8 for number in range(4096)) for high in range(16)]  # and the one above
 
 
-def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> None:
+def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> set[int]:
     """Write ids *first_id*, *first_id* + 1, ... into *count* frames that fill *frames* exactly.
 
-    The ids must agree in all but their lowest twelve bits. Raises ValueError for bytes that are not *count* whole
-    frames with sound checksums; some ids may be written then.
+    Returns the numbers of the codecs that compressed some of them. The ids must agree in all but their lowest twelve
+    bits. Raises ValueError for bytes that are not *count* whole frames with sound checksums, none of them longer than
+    *data_bytes_max*, compressed or not; some ids may be written then.
     """
     assert (first_id & _SEQUENCE_MASK) + count <= _SEQUENCE_MASK + 1
     size, odd = divmod(len(frames), count)
     if odd or not _are_alike(frames, size):
-        _stamp_each(frames, count, first_id, data_bytes_max)
-        return
+        return _stamp_each(frames, count, first_id, data_bytes_max)
     if not HEADER_BYTES <= size <= HEADER_BYTES + data_bytes_max:
         raise ValueError(f"messages of {size - HEADER_BYTES} bytes, message_bytes_max is {data_bytes_max}")
     view = memoryview(frames)
@@ -40,11 +44,12 @@ def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int)
     sequence = first_id & _SEQUENCE_MASK
     frames[_ID_AT + 6 :: size] = _HIGH[first_id >> 12 & 0xF][sequence : sequence + count]
     frames[_ID_AT + 7 :: size] = _LOW[sequence & 0xFF : (sequence & 0xFF) + count]
+    return set()
 
 
 def _are_alike(frames: bytearray, size: int) -> bool:
-    """Whether every frame, *size* bytes each, says that it is that long."""
-    if size < HEADER_BYTES:
+    """Whether every frame, *size* bytes each, says that it is that long, and none that it is compressed."""
+    if size < HEADER_BYTES or _MAGIC_BYTE in frames[_FLAG_AT::size]:
         return False
     length = (size - HEADER_BYTES).to_bytes(4)
     count = len(frames) // size
@@ -57,8 +62,9 @@ def _check(view: memoryview, start: int, end: int) -> None:
         raise ValueError(f"the message at byte {start} of the batch has another checksum than its data")
 
 
-def _stamp_each(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> None:
+def _stamp_each(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> set[int]:
     view, end, start = memoryview(frames), len(frames), 0
+    codecs: set[int] = set()
     for message_id in range(first_id, first_id + count):
         if start + HEADER_BYTES > end:
             raise ValueError(f"fewer messages than {count}")
@@ -68,7 +74,11 @@ def _stamp_each(frames: bytearray, count: int, first_id: int, data_bytes_max: in
         if (after := start + HEADER_BYTES + length) > end:
             raise ValueError("the last message is cut off")
         _check(view, start, after)
+        flag: int = _FLAG.unpack_from(view, start + _FLAG_AT)[0]
+        if codec_number(flag):
+            codecs.add(check_compressed(flag, view[start + HEADER_BYTES : after], data_bytes_max))
         _ID.pack_into(view, start + _ID_AT, message_id)
         start = after
     if start != end:
         raise ValueError(f"more bytes than {count} messages")
+    return codecs

@@ -1,5 +1,7 @@
 """Run-time decisions about topics: what a record says, what it does to the state, what a restart finds."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +33,7 @@ CHANGES = st.one_of(
         accept_publish=st.booleans(),
         accept_subscribe=st.booleans(),
         stat=st.booleans(),
+        compression=st.sampled_from([(), ("lz4",), ("zstd",), ("lz4", "zstd")]),
         closed=CLOSED,
     ),
 )
@@ -72,7 +75,7 @@ def test_a_change_reads_back_from_a_record_and_from_a_checkpoint(change: TopicCh
         (0, 9, "9 is not a valid TopicState"),
         (0, 1, "8 partitions in state FILE"),
         (0, 3, "8 partitions in state DELETED"),
-        (1, 8, "unknown switches 0x8"),
+        (1, 32, "unknown switches 0x20"),
         (2, 0, "0 partitions in state SET"),
         (10, 200, "200 closed partitions"),
         (14, 2, "do not rise"),
@@ -126,3 +129,10 @@ def test_partitions_are_written_as_ranges() -> None:
     assert format_partitions((4,)) == "4"
     assert format_partitions((0, 1, 2, 4, 6, 7)) == "0-2,4,6-7"
     assert describe_change(DELETED) == "deleted"
+    compressed = replace(SET, compression=("lz4", "zstd"))
+    assert describe_change(compressed) == (
+        "set partitions=8 publish=true subscribe=false stat=false compression=lz4,zstd closed=1-3,7"
+    )
+    for wrong in (("zstd", "lz4"), ("gzip",), ("lz4", "lz4")):
+        with pytest.raises(ValueError, match="not some of"):
+            replace(SET, compression=wrong)

@@ -22,6 +22,7 @@ from journal.records import (
     encode,
 )
 from journal.scan import Entry
+from meta_client.protocol.compression import Codec
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, encode_body, encode_frame
 from spark_jobs.directory import LSN_MAX
 from spark_jobs.rows import TIME_MS_MAX, check_numbers, count_frames, record_row
@@ -59,6 +60,7 @@ def test_a_put() -> None:
         bytes=300,
         body_lsn=128 + HEADER_BYTES + meta_bytes,
         frames=3,
+        compressed=0,
     )
 
 
@@ -111,27 +113,29 @@ def test_a_time_that_no_calendar_holds_makes_the_record_bad() -> None:
     assert row(Put(ORDERS, Offset(0), 1), body(1), time_ms=TIME_MS_MAX + 1).kind == "BAD"
 
 
-def test_frames_are_counted_attributes_not_judged() -> None:
+def test_frames_are_counted_what_they_hold_is_not_judged() -> None:
     flag, data = encode_body(b"hello", "attr")
     bad_attribute = struct.pack(">i", 99) + b"x"
     frames = [
         encode_frame(1, flag, data),
         encode_frame(-5, FLAG_ATTRIBUTE, bad_attribute),
         encode_frame(2, 0, b""),
+        encode_frame(3, Codec.LZ4.flag, b"not what lz4 writes"),
     ]
-    assert count_frames(memoryview(b"".join(frames))) == (3, None)
+    assert count_frames(memoryview(b"".join(frames))) == (4, 1, None)
 
 
 def test_what_is_no_frame_is_named_with_its_place() -> None:
     good = body(2)
-    assert count_frames(memoryview(good[:-1])) == (1, "99 bytes after the last whole frame, at byte 100 of the body")
+    assert count_frames(memoryview(good[:-1])) == (1, 0, "99 bytes after the last whole frame, at byte 100 of the body")
     negative = good[:100] + b"\xff" + good[101:]
-    frames, error = count_frames(memoryview(negative))
+    frames, _, error = count_frames(memoryview(negative))
     assert (frames, error is not None and error.startswith("frame 2, at byte 100 of the body: ")) == (1, True)
 
 
 @given(raw=st.binary(max_size=200))
 def test_any_body_is_counted(raw: bytes) -> None:
-    frames, error = count_frames(memoryview(raw))
+    frames, compressed, error = count_frames(memoryview(raw))
+    assert compressed <= frames
     assert error is not None or frames * 20 <= len(raw)
     assert error is None or error.isprintable()

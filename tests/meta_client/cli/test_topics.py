@@ -13,7 +13,8 @@ from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
 
-ORDERS_OF_8 = {"topic": "orders", "partitions": 8, "publish": True, "subscribe": True, "stat": False, "closed": None}
+SWITCHES = {"publish": True, "subscribe": True, "stat": False}
+ORDERS_OF_8 = {"topic": "orders", "partitions": 8, **SWITCHES, "compression": "none", "closed": None}
 
 
 def metaq(
@@ -35,6 +36,9 @@ def test_the_life_of_a_topic(zookeeper: Corner, broker: BrokerProcess) -> None:
     assert rows(zookeeper, "alter", "new", "--partitions", "9", "--no-publish", "--stat") == [
         {**made, "partitions": 9, "publish": False, "stat": True}
     ]
+    assert rows(zookeeper, "alter", "new", "--compression", "zstd,lz4")[0]["compression"] == "lz4,zstd"
+    assert rows(zookeeper, "show", "new")[0]["compression"] == "lz4,zstd"
+    assert rows(zookeeper, "alter", "new", "--compression", "none")[0]["compression"] == "none"
     assert rows(zookeeper, "close", "new", "0-3,7")[0]["closed"] == "0-3,7"
     assert rows(zookeeper, "open", "new", "1")[0]["closed"] == "0,2-3,7"
     assert rows(zookeeper, "open", "new")[0]["closed"] is None

@@ -58,6 +58,7 @@ def test_attributes() -> None:
     assert decode_body(1, b"\0\0\0\0x") == ("", b"x")
     assert decode_body(1, b"\0\0\0\1\xffx") == ("\ufffd", b"x")
     assert decode_body(-2, b"x") == (None, b"x")  # other bits mean nothing
+    assert decode_body(0x100, b"x") == (None, b"x")
     with pytest.raises(LocalProtocolError, match="no UTF-8 form"):
         encode_body(b"x", "\ud800")
 
