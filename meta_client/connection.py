@@ -50,8 +50,7 @@ class PendingReply:
         """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
         url = self._connection.url
         if not self._arrived.acquire(timeout=max(0.0, timeout_s)):
-            if self._connection.abandon(self.opaque):
-                self._fail(ReplyTimeout(f"{timeout_s:g} s"))
+            self._connection.expire(self.opaque, timeout_s)
             self._arrived.acquire()  # it has arrived, or does so at this moment
         self._arrived.release()
         if self._response is not None:
@@ -166,6 +165,13 @@ class Connection:
         """Drop a request that nobody waits for; False if it has been answered or failed already."""
         with self._lock:
             return self._pending.pop(opaque, None) is not None
+
+    def expire(self, opaque: int, after_s: float) -> None:
+        """Wait no more for an answer: unless the outcome is here, it becomes ReplyTimeout after *after_s* seconds."""
+        with self._lock:
+            reply = self._pending.pop(opaque, None)
+        if reply is not None:
+            reply._fail(ReplyTimeout(f"{after_s:g} s"))
 
     def _send(self, pieces: tuple[bytes, bytes]) -> None:
         """Send, together with what other threads queued meanwhile: one system call for many small requests."""

@@ -100,9 +100,10 @@ class Producer:
         if self._xa.current is not None or self._current() is not None:
             raise TransactionMisuse("send_async is for messages outside transactions: use send, or finish it first")
         wanted = None if partition is None else parse_partition(partition)
-        view = self._view(topic, SEND_TIMEOUT_S)
-        flag, body = encode_message(topic, payload, attribute, self._compression_for(view))
-        return self._sender.add(view, wanted, flag, body)
+        # The view is asked for once a batch; for every message only where it may be compressed.
+        compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
+        flag, body = encode_message(topic, payload, attribute, compression)
+        return self._sender.add(topic, wanted, flag, body)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what send_async has gathered, for all producers of the client, and return once it is settled.

@@ -7,40 +7,46 @@ when somebody asks.
 import itertools
 import threading
 
+import msgspec
+
 from journal.checksum import crc32
+from meta_client.connection import Connection
 from meta_client.errors import Destination, ReplyTimeout, SendFailed
 from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.checksum import CRC31_MASK
+from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.results import SendResult
 from zk.nodes import Partition
 
-_pack_header = HEADER.pack
-
 
 class Batch:
-    """Messages in the order they were added. Filled under the sender's lock; settled once, by the sender's thread."""
+    """Messages in the order they were added. Filled under the sender's lock; settled once, by who hears its answer."""
 
     __slots__ = (
         "_base",
+        "_bodies",
+        "_bytes_max",
         "_failure",
         "_first_id",
+        "_flags",
         "_lengths",
-        "_pieces",
         "_places",
         "_settled",
         "_starts",
         "attempts",
         "bytes",
+        "connection",
         "deadline",
         "due",
         "failures",
         "number",
         "partition",
+        "sent_at",
         "topic",
     )
 
-    def __init__(self, topic: str, partition: Partition, due: float, deadline: float) -> None:
+    def __init__(self, topic: str, partition: Partition, bytes_max: int, due: float, deadline: float) -> None:
         self.topic = topic
         self.partition = partition
         self.number = -1  # given when it is sealed
@@ -48,9 +54,13 @@ class Batch:
         self.deadline = deadline  # after which it is not tried again
         self.attempts = 0  # times that it may have reached the broker
         self.failures = 0  # times that it was not heard of again
+        self.connection: Connection | None = None  # it was submitted to, and has not been heard of since
+        self.sent_at = 0.0  # the last time; monotonic
         self.bytes = 0  # of the frames
-        self._pieces: list[bytes] = []
-        self._lengths: list[int] = []
+        self._bytes_max = bytes_max
+        self._bodies: list[bytes] = []
+        self._flags: list[int] = []
+        self._lengths: list[int] = []  # once settled
         self._starts: list[int] | None = None
         self._places: list[PutPlace] | None = None  # from a broker that took them one by one
         self._first_id = self._base = 0
@@ -59,45 +69,59 @@ class Batch:
         self._settled.acquire()
 
     def __len__(self) -> int:
-        return len(self._lengths)
+        return len(self._bodies) or len(self._lengths)
 
-    def add(self, flag: int, body: bytes) -> "SendHandle":
-        """Add one message. The sender's lock must be held: this is the path of every message."""
-        length = len(body)
-        pieces = self._pieces
-        pieces.append(_pack_header(length, crc32(body) & CRC31_MASK, 0, flag))
-        pieces.append(body)
-        lengths = self._lengths
-        lengths.append(length)
-        self.bytes += HEADER_BYTES + length
-        return SendHandle(self, len(lengths) - 1)
+    def maybe_add(self, flag: int, body: bytes, size: int) -> "SendHandle | None":
+        """Add one message whose frame has *size* bytes; None if there is no room, but the first has always room.
+
+        The sender's lock must be held. This is the path of every message: header and checksum come later, for all
+        of a batch at once.
+        """
+        bodies = self._bodies
+        count = len(bodies)
+        total = self.bytes + size
+        if (total > self._bytes_max and count) or count >= BATCH_MESSAGES_MAX:
+            return None
+        self.bytes = total
+        bodies.append(body)
+        self._flags.append(flag)
+        return SendHandle(self, count)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it need not wait for company any more."""
+        return self.bytes >= self._bytes_max or len(self._bodies) >= BATCH_MESSAGES_MAX
 
     def frames(self) -> bytes:
         """What an mput carries."""
-        return b"".join(self._pieces)
+        bodies = self._bodies
+        checksums = [crc & CRC31_MASK for crc in map(crc32, bodies)]
+        headers = map(HEADER.pack, map(len, bodies), checksums, itertools.repeat(0), self._flags)
+        return b"".join(itertools.chain.from_iterable(zip(headers, bodies, strict=True)))
 
     def messages(self) -> list[tuple[int, bytes]]:
         """(flag, body) of each message, for a broker that takes one at a time."""
-        headers = map(HEADER.unpack, self._pieces[::2])
-        return [(flag, body) for (_, _, _, flag), body in zip(headers, self._pieces[1::2], strict=True)]
+        return list(zip(self._flags, self._bodies, strict=True))
 
     def settle(self, place: PutPlace) -> None:
         """It is stored there, all of it."""
         self._first_id = place.message_id
         self._base = place.offset or 0
-        self._pieces = []  # handles live on: the bytes need not
-        self._settled.release()
+        self._release()
 
     def settle_each(self, places: list[PutPlace]) -> None:
         """They are stored there, one by one."""
         self._places = places
-        self._pieces = []
-        self._settled.release()
+        self._release()
 
     def fail(self, failure: SendFailed) -> None:
         """It is given up."""
         self._failure = failure
-        self._pieces = []
+        self._release()
+
+    def _release(self) -> None:
+        self._lengths = list(map(len, self._bodies))
+        self._bodies, self._flags = [], []  # handles live on: the bytes need not
         self._settled.release()
 
     @property
@@ -128,14 +152,11 @@ class Batch:
         return SendResult(self._first_id + index, self.partition, self._starts[index])
 
 
-class SendHandle:
+class SendHandle(msgspec.Struct, eq=False, gc=False):
     """A message on its way. Any thread; may be dropped at will, the message goes all the same."""
 
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    _batch: Batch
+    _index: int
 
     @property
     def is_done(self) -> bool:

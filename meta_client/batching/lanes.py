@@ -5,12 +5,14 @@ is to be tried again takes its old place, so that a retry never overtakes.
 """
 
 import bisect
-from collections.abc import Iterator
+import heapq
+import itertools
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from meta_client.batching.batch import Batch
-from meta_client.protocol.limits import BATCH_MESSAGES_MAX
+from meta_client.connection import Connection
 from meta_client.puts import RoundRobin
 from meta_client.topology import TopicView
 from zk.nodes import Partition
@@ -18,6 +20,8 @@ from zk.nodes import Partition
 IN_FLIGHT_MAX: Final = 4  # batches of a lane; a broker remembers the last eight (PROTOCOL.md)
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+
+Destined = tuple[str, Partition | None]  # a topic, and the partition if the caller has named one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,106 +48,175 @@ class BatchingConfig:
             raise ValueError(f"buffer_bytes_max {self.buffer_bytes_max} < batch_bytes {self.batch_bytes}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lane:
     """The batches of one partition that are sealed and not settled, by number."""
 
+    broker_id: int
     waiting: list[Batch] = field(default_factory=list)
-    in_flight: int = 0
+    in_flight: int = 0  # taken, and neither settled nor to be sent again
+    on_wire: int = 0  # of those, submitted
+    connection: Connection | None = None  # which they were submitted to; only while there are some
+    is_draining: bool = False  # what waits must not go before they are answered
     next_number: int = 0
     rest_until: float = 0.0  # after a failure; monotonic
 
+    @property
+    def is_sendable(self) -> bool:
+        return bool(self.waiting) and self.in_flight < IN_FLIGHT_MAX and not self.is_draining and not self.rest_until
+
 
 class Lanes:
-    """Open batches by topic, sealed ones by partition. One thread at a time: the sender holds its lock."""
+    """Open batches by topic, sealed ones by partition. One thread at a time: the sender holds its lock.
+
+    Nothing here costs more when there are more lanes, but `clear`.
+    """
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
-        self._open: dict[tuple[str, Partition | None], Batch] = {}
+        self._open: dict[Destined, Batch] = {}  # in the order in which they were opened, and are due
         self._lanes: dict[tuple[str, Partition], Lane] = {}
+        self._sendable: dict[Lane, None] = {}
+        self._resting: list[tuple[float, int, Lane]] = []  # a heap
+        self._rests = 0
         self._choices: dict[str, RoundRobin] = {}
+        self._sealed = 0  # batches that are sealed and not settled
 
-    def open_batch(self, view: TopicView, wanted: Partition | None, size: int, now: float) -> Batch:
-        """The batch that takes a message of *size* bytes for *view*'s topic: the open one, if it has room.
+    def find_open(self, destined: Destined) -> Batch | None:
+        """The batch that gathers messages for *destined*, if there is one; it may be without room."""
+        return self._open.get(destined)
 
-        One that it does not fit into is sealed. Raises NoPartition, NoBroker.
+    def open_batch(self, view: TopicView, wanted: Partition | None, now: float) -> Batch:
+        """A new batch for *view*'s topic, and a partition of its own choice unless one is *wanted*.
+
+        The one that was open is sealed. Raises NoPartition, NoBroker; nothing is changed then.
         """
-        key = (view.topic, wanted)
-        batch = self._open.get(key)
-        if batch is not None:
-            if batch.bytes + size <= self._config.batch_bytes and len(batch) < BATCH_MESSAGES_MAX:
-                return batch
-            self._seal(key)
-        choice = self._choices.setdefault(view.topic, RoundRobin())
-        partition = choice.choose(view, wanted)
-        batch = Batch(view.topic, partition, now + self._config.linger_s, now + self._config.delivery_timeout_s)
-        self._open[key] = batch
+        destined = (view.topic, wanted)
+        partition = self._choices.setdefault(view.topic, RoundRobin()).choose(view, wanted)
+        if destined in self._open:
+            self.seal(destined)
+        config = self._config
+        batch = Batch(view.topic, partition, config.batch_bytes, now + config.linger_s, now + config.delivery_timeout_s)
+        self._open[destined] = batch
         return batch
 
-    def is_full(self, batch: Batch) -> bool:
-        """Whether *batch* need not wait for company any more."""
-        return batch.bytes >= self._config.batch_bytes or len(batch) >= BATCH_MESSAGES_MAX
-
     def seal_due(self, now: float) -> None:
-        """Seal what has waited long enough, or is full."""
-        for key in [key for key, batch in self._open.items() if batch.due <= now or self.is_full(batch)]:
-            self._seal(key)
+        """Seal what has waited long enough."""
+        for destined in list(itertools.takewhile(lambda destined: self._open[destined].due <= now, self._open)):
+            self.seal(destined)
 
     def seal_all(self) -> None:
-        for key in list(self._open):
-            self._seal(key)
+        for destined in list(self._open):
+            self.seal(destined)
 
-    def _seal(self, key: tuple[str, Partition | None]) -> None:
-        batch = self._open.pop(key)
-        lane = self._lanes.setdefault((batch.topic, batch.partition), Lane())
+    def seal(self, destined: Destined) -> None:
+        """Add nothing more to the open batch of *destined*: it takes its number, and goes when its turn comes."""
+        batch = self._open.pop(destined)
+        if (lane := self._lanes.get((batch.topic, batch.partition))) is None:
+            lane = self._lanes[batch.topic, batch.partition] = Lane(batch.partition.broker_id)
         batch.number = lane.next_number
         lane.next_number += 1
         lane.waiting.append(batch)
+        self._sealed += 1
+        self._offer(lane)
 
-    def take_ready(self, now: float) -> list[Batch]:
-        """What is to be sent now, in order; it counts as under way until `settled` or `again`."""
-        ready = []
-        for lane in self._lanes.values():
+    def take_ready(self, now: float, brokers: Collection[int] | None = None) -> list[Batch]:
+        """What is to be sent now (to *brokers* alone, if given), in order; it is under way until `settled`, `again`
+        or a `submitted` that says no."""
+        while self._resting and self._resting[0][0] <= now:
+            _, _, lane = heapq.heappop(self._resting)
             if lane.rest_until <= now:
+                lane.rest_until = 0.0
+                self._offer(lane)
+        ready: list[Batch] = []
+        for lane in list(self._sendable):
+            if brokers is None or lane.broker_id in brokers:
                 count = min(IN_FLIGHT_MAX - lane.in_flight, len(lane.waiting))
                 ready += lane.waiting[:count]
                 del lane.waiting[:count]
                 lane.in_flight += count
+                del self._sendable[lane]
         return ready
+
+    @property
+    def has_sendable(self) -> bool:
+        """Whether `take_ready` would give something at once. Any thread may ask without the lock."""
+        return bool(self._sendable)
+
+    def submitted(self, batch: Batch, connection: Connection) -> bool:
+        """Whether *batch*, which was taken, may go over *connection* now; if not it waits again.
+
+        It may not overtake: neither one that waits to be sent again, nor those under way over another connection.
+        """
+        lane = self._lane(batch)
+        is_draining = lane.on_wire > 0 and lane.connection is not connection
+        if is_draining or (lane.waiting and lane.waiting[0].number < batch.number):
+            lane.is_draining = is_draining
+            lane.in_flight -= 1
+            bisect.insort(lane.waiting, batch, key=_number)
+            self._offer(lane)
+            return False
+        lane.on_wire += 1
+        lane.connection = batch.connection = connection
+        return True
 
     def settled(self, batch: Batch) -> None:
         """*batch*, which was under way, is over."""
-        lane = self._lanes[batch.topic, batch.partition]
-        lane.in_flight -= 1
+        lane = self._lane(batch)
         lane.rest_until = 0.0
+        self._sealed -= 1
+        self._leave(lane, batch)
 
     def again(self, batch: Batch, now: float) -> None:
         """*batch*, which was under way, is to be sent again, after a rest that grows with its failures."""
-        lane = self._lanes[batch.topic, batch.partition]
-        lane.in_flight -= 1
+        lane = self._lane(batch)
         lane.rest_until = now + min(RETRY_FIRST_S * 2.0 ** min(batch.failures - 1, 10), RETRY_MAX_S)
-        bisect.insort(lane.waiting, batch, key=lambda waiting: waiting.number)
+        self._rests += 1
+        heapq.heappush(self._resting, (lane.rest_until, self._rests, lane))
+        bisect.insort(lane.waiting, batch, key=_number)
+        self._leave(lane, batch)
+
+    def _leave(self, lane: Lane, batch: Batch) -> None:
+        lane.in_flight -= 1
+        if batch.connection is not None:
+            batch.connection = None
+            lane.on_wire -= 1
+        if not lane.on_wire:
+            lane.is_draining, lane.connection = False, None
+        self._offer(lane)
+
+    def _offer(self, lane: Lane) -> None:
+        if lane.is_sendable:
+            self._sendable[lane] = None
+        else:
+            self._sendable.pop(lane, None)
+
+    def _lane(self, batch: Batch) -> Lane:
+        return self._lanes[batch.topic, batch.partition]
 
     def next_due(self) -> float | None:
         """When there will be something to do that nobody announces: a linger or a rest that ends."""
-        rests = (lane.rest_until for lane in self._lanes.values() if lane.waiting and lane.in_flight < IN_FLIGHT_MAX)
-        return min((*(batch.due for batch in self._open.values()), *rests), default=None)
-
-    def unsettled(self) -> Iterator[Batch]:
-        """What is open or waits; not what is under way."""
-        yield from self._open.values()
-        for lane in self._lanes.values():
-            yield from lane.waiting
+        oldest = next(iter(self._open.values()), None)
+        rest = self._resting[0][0] if self._resting else None
+        if oldest is None or rest is None:
+            return rest if oldest is None else oldest.due
+        return min(oldest.due, rest)
 
     def clear(self) -> list[Batch]:
-        """Forget what is open or waits, and return it."""
-        dropped = list(self.unsettled())
-        self._open.clear()
+        """Forget what is open or waits, and return it; what is under way stays."""
+        self.seal_all()
+        dropped = [batch for lane in self._lanes.values() for batch in lane.waiting]
         for lane in self._lanes.values():
             lane.waiting.clear()
+        self._sendable.clear()
+        self._sealed -= len(dropped)
         return dropped
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is open, waits, or is under way."""
-        return not self._open and all(not lane.waiting and not lane.in_flight for lane in self._lanes.values())
+        return not self._open and not self._sealed
+
+
+def _number(batch: Batch) -> int:
+    return batch.number

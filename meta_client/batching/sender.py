@@ -1,14 +1,19 @@
-"""The thread that sends batches, and the door through which messages come in.
+"""The door through which messages come in, and the sending of their batches.
 
-Callers add under the lock and go on; the thread seals, sends, hears answers, retries. A batch that a broker of
-ours may have got is sent again with the same number until it is answered: it is stored once. To a broker without
-`mput` messages go one by one, and one whose answer is lost is not sent again: that could double it.
+Callers add under the lock and go on. A full batch is sent by the caller that filled it, over a connection that is
+known to work: handing it to a thread would cost two changes of thread, each of which waits while others compute.
+What has waited long enough, is to be tried again, or needs a connection, a thread of ours sends. Answers are
+settled by the connection's reader.
+
+A batch that a broker of ours may have got is sent again with the same number until it is answered: it is stored
+once. To a broker without `mput` messages go one by one, and one whose answer is lost is not sent again: that could
+double it.
 """
 
+import itertools
 import logging
 import threading
 import time
-from collections import deque
 
 from journal.batches import BatchSequence
 from meta_client.batching.batch import Batch, SendHandle
@@ -36,11 +41,12 @@ from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.topology import TopicView, Topology
-from zk.errors import ZooKeeperError
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
 
 ANSWER_TIMEOUT_S = 10.0  # after that a batch is asked about again, by sending it again
 VERSION_TIMEOUT_S = 5.0
+VIEW_TIMEOUT_S = 3.0  # as a producer's send (spec 7.4)
 IDLE_S = 1.0  # how often answers that are overdue are looked for
 CLOSE_TIMEOUT_S = 10.0
 
@@ -55,39 +61,61 @@ class Sender:
         self._connections = connections
         self._config = config
         self._name = new_session_id()[-64:]
-        self._lock = threading.Lock()  # guards everything below but `_answered`
+        self._lock = threading.Lock()  # guards everything below but `_live`
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._lanes = Lanes(config)
         self._seen: dict[str, TopicView] = {}  # by topic, the last view that had partitions to send to
         self._buffered = 0  # bytes of messages that are not settled
+        self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
         self._failure: SendFailed | None = None  # the first since the last flush
         self._is_closing = False
         self._thread: threading.Thread | None = None
-        self._under_way: dict[PendingReply, tuple[Batch, float]] = {}  # the thread alone
-        self._answered: deque[PendingReply] = deque()  # readers append, the thread takes
+        self._sending = threading.Lock()  # held from taking batches until they are submitted: keeps their order
+        self._live: dict[int, Connection] = {}  # by broker id, what a caller may send over; under `_sending`
 
-    def add(self, view: TopicView, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
+    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
         """Take one message. Blocks, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker,
         ClientClosed."""
         size = HEADER_BYTES + len(body)
-        with self._lock:
-            if self._buffered + size > self._config.buffer_bytes_max:
-                self._make_room(view.topic, size)
-            if self._is_closing:
-                raise ClientClosed("the client is closed: make a new one")
-            if view.available:
-                self._seen[view.topic] = view
-            else:
-                view = self._seen.get(view.topic, view)  # its brokers are away for the moment: the batch waits
-            batch = self._lanes.open_batch(view, wanted, size, time.monotonic())
-            is_new = not batch.bytes
-            handle = batch.add(flag, body)
-            self._buffered += size
-            if is_new or self._lanes.is_full(batch):
-                self._start()
-                self._work.notify()
+        destined, view = (topic, wanted), None
+        while True:
+            with self._lock:
+                if self._buffered + size > self._config.buffer_bytes_max:
+                    self._make_room(topic, size)
+                batch = self._lanes.find_open(destined)
+                handle = None if batch is None else batch.maybe_add(flag, body, size)
+                if handle is None and view is not None:
+                    batch = self._open(view, wanted)
+                    handle = batch.maybe_add(flag, body, size)  # at once: an empty batch must never become due
+                if batch is not None and handle is not None:
+                    self._buffered += size
+                    if not batch.is_full:
+                        return handle
+                    self._lanes.seal(destined)
+                    break
+            view = self._view(topic)  # without the lock: it may have to be read from ZooKeeper
+        self._push()
         return handle
+
+    def _view(self, topic: str) -> TopicView:
+        try:
+            return self._topology.view(topic, VIEW_TIMEOUT_S)
+        except ZooKeeperUnavailable as error:
+            raise NoBroker(str(error), Destination(topic)) from error
+
+    def _open(self, view: TopicView, wanted: Partition | None) -> Batch:
+        """A new batch, which the thread is told of. The lock is held."""
+        if self._is_closing:
+            raise ClientClosed("the client is closed: make a new one")
+        if view.available:
+            self._seen[view.topic] = view
+        else:
+            view = self._seen.get(view.topic, view)  # its brokers are away for the moment: the batch waits
+        batch = self._lanes.open_batch(view, wanted, time.monotonic())
+        self._start()
+        self._work.notify()
+        return batch
 
     def _make_room(self, topic: str, size: int) -> None:
         """Wait until a message of *size* bytes fits, or nothing else is there. The lock is held."""
@@ -133,64 +161,89 @@ class Sender:
             self._thread = threading.Thread(target=self._run, name="metaq sender", daemon=True)
             self._thread.start()
 
+    def _push(self) -> None:
+        """Send what is ready on the caller's thread, as far as that never waits for a connection or an answer."""
+        while self._lanes.has_sendable and self._sending.acquire(blocking=False):
+            try:
+                live = {broker_id for broker_id, connection in self._live.items() if not connection.is_broken}
+                with self._lock:
+                    if not (ready := self._lanes.take_ready(time.monotonic(), live)):
+                        self._work.notify()
+                        return
+                for batch in ready:
+                    self._submit(batch, self._live[batch.partition.broker_id])
+            finally:
+                self._sending.release()
+
     # -- the thread -------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (batches := self._wait_for_work()) is not None:
-            for batch in batches:
-                self._send(batch)
-            self._hear()
-        for batch, _ in self._under_way.values():
+        while self._wait_for_work():
+            with self._sending:
+                with self._lock:
+                    ready = self._lanes.take_ready(time.monotonic())
+                for batch in ready:
+                    self._send(batch)
+            self._give_up_waiting()
+        with self._lock:
+            waiting = self._lanes.clear()
+            under_way, self._under_way = list(self._under_way.values()), {}
+        for batch in waiting:
+            batch.fail(_closed(batch))
+        for batch in under_way:
             self._settle(batch, _closed(batch))
 
-    def _wait_for_work(self) -> list[Batch] | None:
-        """The batches to send now, perhaps none; None once the sender is closed."""
+    def _wait_for_work(self) -> bool:
+        """Return once there is something to send or to give up; False once the sender is closed."""
         with self._lock:
-            while True:
+            while self._thread is not None:
                 now = time.monotonic()
                 self._lanes.seal_due(now)
-                ready = self._lanes.take_ready(now)
-                if self._thread is None:
-                    for batch in [*ready, *self._lanes.clear()]:
-                        batch.fail(_closed(batch))
-                    return None
-                if ready or self._answered:
-                    return ready
+                if self._lanes.has_sendable:
+                    return True
                 due = self._lanes.next_due()
-                wait_s = IDLE_S if due is None else min(max(due - now, 0.0), IDLE_S)
-                if not self._work.wait(wait_s) and self._under_way and wait_s == IDLE_S:
-                    return []
+                if due is not None and due <= now:
+                    return True
+                if not self._work.wait(IDLE_S if due is None else min(due - now, IDLE_S)) and self._under_way:
+                    return True
+            return False
 
     def _send(self, batch: Batch) -> None:
-        now = time.monotonic()
         try:
             connection = self._connection(batch)
             if "mput" not in connection.capabilities(VERSION_TIMEOUT_S).extensions:
                 self._send_singly(connection, batch)
                 return
-            frames = batch.frames()
-            request = MultiPut(
-                batch.topic,
-                batch.partition.number,
-                len(batch),
-                crc31(frames),
-                BatchSequence(self._name, batch.number),
-                None,
-                next_opaque(),
-                frames,
-            )
-            batch.attempts += 1
-            reply = connection.submit(request, self._on_answer)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
             self._again(batch, error)
-            return
         except ClientClosed:
             self._settle(batch, _closed(batch))
-            return
-        except MetaError as error:  # it has no form on the wire
-            self._settle(batch, SendRefused(str(error), _where(batch), 0))
-            return
-        self._under_way[reply] = batch, now
+        else:
+            self._live[batch.partition.broker_id] = connection
+            self._submit(batch, connection)
+
+    def _submit(self, batch: Batch, connection: Connection) -> None:
+        """Send *batch* over *connection*, whose broker takes batches. `_sending` is held."""
+        frames, opaque = batch.frames(), next_opaque()
+        sequence = BatchSequence(self._name, batch.number)
+        topic, partition = batch.topic, batch.partition.number
+        request = MultiPut(topic, partition, len(batch), crc31(frames), sequence, None, opaque, frames)
+        with self._lock:
+            if not self._lanes.submitted(batch, connection):
+                return
+            batch.sent_at = time.monotonic()
+            self._under_way[opaque] = batch  # before it goes: the answer may be here before submit() returns
+            batch.attempts += 1
+        try:
+            connection.submit(request, self._on_answer)
+        except MetaError as error:  # nothing was sent
+            with self._lock:
+                del self._under_way[opaque]
+                batch.attempts -= 1
+            if isinstance(error, (ConnectionLost, TooManyRequests)):
+                self._again(batch, error)
+            else:  # it has no form on the wire
+                self._settle(batch, SendRefused(str(error), _where(batch), 0))
 
     def _connection(self, batch: Batch) -> Connection:
         url = self._topology.view(batch.topic, VERSION_TIMEOUT_S).urls.get(batch.partition.broker_id)
@@ -198,22 +251,22 @@ class Sender:
             raise NoBroker("its broker is not up: start it, or wait", _where(batch))
         return self._connections.get(url, VERSION_TIMEOUT_S, patient=False)
 
-    def _on_answer(self, reply: PendingReply) -> None:
-        """On a connection's reader thread: hand it over, nothing else."""
-        self._answered.append(reply)
-        with self._lock:
-            self._work.notify()
-
-    def _hear(self) -> None:
-        while self._answered:
-            reply = self._answered.popleft()
-            if (found := self._under_way.pop(reply, None)) is not None:
-                self._conclude(found[0], reply)
+    def _give_up_waiting(self) -> None:
+        """What has had no answer for too long is asked about again."""
         overdue = time.monotonic() - ANSWER_TIMEOUT_S
-        for reply in [reply for reply, (_, sent) in self._under_way.items() if sent < overdue]:
-            self._conclude(self._under_way.pop(reply)[0], reply)
+        with self._lock:
+            late = list(itertools.takewhile(lambda way: way[1].sent_at < overdue, self._under_way.items()))
+        for opaque, batch in late:
+            if (connection := batch.connection) is not None:
+                connection.expire(opaque, ANSWER_TIMEOUT_S)
 
-    def _conclude(self, batch: Batch, reply: PendingReply) -> None:
+    # -- answers, on a connection's reader thread, or on whichever breaks it ------------------------------------
+
+    def _on_answer(self, reply: PendingReply) -> None:
+        with self._lock:
+            batch = self._under_way.pop(reply.opaque, None)
+        if batch is None:
+            return  # the sender was closed meanwhile
         try:
             result = checked_result(reply.wait(0), f"mput {batch.topic}/{batch.partition}")
             place = parse_put_place(result.message)
@@ -255,8 +308,10 @@ class Sender:
             _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, _where(batch), error)
         with self._lock:
             self._lanes.again(batch, now)
+            self._work.notify()
 
     def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
+        size = batch.bytes
         match outcome:
             case SendFailed():
                 _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
@@ -268,9 +323,11 @@ class Sender:
         with self._lock:
             if self._failure is None:
                 self._failure = batch.failure
-            self._buffered -= batch.bytes
+            self._buffered -= size
             self._lanes.settled(batch)
             self._room.notify_all()
+            if self._lanes.has_sendable:
+                self._work.notify()
 
 
 def _where(batch: Batch) -> Destination:

@@ -1,11 +1,14 @@
 """Which batch goes out when: by size, by time, in order, and again in its old place. Time is told."""
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.batching.batch import Batch
 from meta_client.batching.lanes import IN_FLIGHT_MAX, BatchingConfig, Lanes
+from meta_client.connection import Connection
 from meta_client.errors import NoPartition
 from meta_client.topology import TopicView
 from zk.broker_url import BrokerUrl
@@ -18,9 +21,17 @@ ONLY = Partition(0, 1)
 
 
 def add(lanes: Lanes, body: bytes, now: float, wanted: Partition | None = ONLY) -> Batch:
-    batch = lanes.open_batch(VIEW, wanted, 20 + len(body), now)
-    batch.add(0, body)
+    batch = lanes.find_open((VIEW.topic, wanted))
+    if batch is None or batch.maybe_add(0, body, 20 + len(body)) is None:
+        batch = lanes.open_batch(VIEW, wanted, now)
+        assert batch.maybe_add(0, body, 20 + len(body)) is not None
+    if batch.is_full:
+        lanes.seal((VIEW.topic, wanted))
     return batch
+
+
+def connection() -> Connection:
+    return cast(Connection, object())  # lanes only ask whether it is the same
 
 
 def test_a_batch_goes_when_it_is_full_or_has_waited() -> None:
@@ -50,7 +61,7 @@ def test_batches_of_a_topic_take_its_partitions_in_turn() -> None:
     batches = [add(lanes, b"x" * 90, 0.0, None) for _ in range(4)]
     assert [batch.partition.number for batch in batches] == [1, 0, 1, 0]
     with pytest.raises(NoPartition):
-        lanes.open_batch(VIEW, Partition(0, 7), 20, 0.0)
+        lanes.open_batch(VIEW, Partition(0, 7), 0.0)
 
 
 def test_a_lane_has_a_few_under_way_and_no_more() -> None:
@@ -62,6 +73,46 @@ def test_a_lane_has_a_few_under_way_and_no_more() -> None:
     lanes.settled(batches[0])
     assert lanes.take_ready(0.0) == [batches[IN_FLIGHT_MAX]]
     assert not lanes.is_empty
+
+
+def test_none_overtakes_those_under_way_over_another_connection() -> None:
+    lanes, old, new = Lanes(CONFIG), connection(), connection()
+    first, second = [add(lanes, b"x" * 90, 0.0) for _ in range(2)]
+    assert lanes.take_ready(0.0) == [first, second]
+    assert lanes.submitted(first, old)
+    assert not lanes.submitted(second, new)
+    assert not lanes.has_sendable
+    first.failures += 1
+    lanes.again(first, 0.0)
+    rested = lanes.next_due()
+    assert rested is not None
+    assert lanes.take_ready(rested) == [first, second]
+    assert lanes.submitted(first, new)
+    assert lanes.submitted(second, new)
+    lanes.settled(first)
+    lanes.settled(second)
+    assert lanes.is_empty
+
+
+def test_none_overtakes_one_that_waits_to_be_sent_again() -> None:
+    lanes, only = Lanes(CONFIG), connection()
+    first, second = [add(lanes, b"x" * 90, 0.0) for _ in range(2)]
+    assert lanes.take_ready(0.0) == [first, second]
+    assert lanes.submitted(first, only)
+    first.failures += 1
+    lanes.again(first, 0.0)  # heard before the second one's turn
+    assert not lanes.submitted(second, only)
+    rested = lanes.next_due()
+    assert rested is not None
+    assert lanes.take_ready(rested) == [first, second]
+
+
+def test_who_can_reach_some_brokers_takes_what_is_theirs() -> None:
+    lanes = Lanes(CONFIG)
+    batch = add(lanes, b"x" * 90, 0.0)
+    assert lanes.take_ready(0.0, {1}) == []
+    assert lanes.has_sendable
+    assert lanes.take_ready(0.0, {0, 1}) == [batch]
 
 
 @given(order=st.permutations(range(IN_FLIGHT_MAX)))
