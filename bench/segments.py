@@ -33,7 +33,7 @@ T = TypeVar("T")
 class ColdSegments(Segments):
     """Makes every segment when it is needed, as if there were no thread for it."""
 
-    def prepare_next(self) -> None:
+    def prepare_next(self, *, warm: bool) -> None:
         return
 
 

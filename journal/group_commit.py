@@ -1,8 +1,9 @@
 """The writer: the only thread that writes the journal. One pwritev and one fdatasync for all that is queued.
 
 Owner rules. Appenders (any thread, under the lock) choose LSNs and queue; the writer takes the whole queue,
-completes the headers, writes, syncs, moves `written` and `flushed`, and tells `on_progress`. A failed write or
-fsync is final: the kernel may have dropped the pages and a retry could "succeed" over lost bytes.
+completes the headers, writes, syncs, moves `written` and `flushed`, and tells `on_progress`. With `interval` it is
+BackgroundSync that syncs, but for the end of a segment and of the journal. A failed write or fsync is final: the
+kernel may have dropped the pages and a retry could "succeed" over lost bytes.
 """
 
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from journal.background_sync import BackgroundSync
 from journal.checksum import crc32
 from journal.errors import JournalClosed, RecordTooLarge, StorageFailed
 from journal.frame import ALIGNMENT, HEADER_BYTES, META_BYTES_MAX, Kind, Lsn, pack, record_bytes
@@ -75,10 +77,10 @@ class GroupCommit:
         self.mode = mode
         self.end = end  # where the next record goes; under the lock
         self.written = end  # first byte the OS has not; writer thread writes
-        self.flushed = end  # first byte not fsynced here; writer thread writes
+        self.flushed = end  # first byte not fsynced here; under the lock
         self.failure: StorageFailed | None = None  # set once, before on_progress
         self.queued_bytes = 0  # under the lock
-        self.syncs = 0  # writer thread writes
+        self.syncs = 0  # under the lock
         self._segments = segments
         self._epoch = epoch
         self._incarnation = incarnation
@@ -90,11 +92,14 @@ class GroupCommit:
         self._closing = False
         self._flush_wanted = False
         self._segment_end = segments.end  # of the segment `end` lies in; under the lock
-        self._dirty: StorageFile | None = None  # written to since its last fsync; writer thread
+        self._dirty: StorageFile | None = None  # written to since its last fsync was asked for; writer thread
         self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
+        self._background = BackgroundSync(self._synced, self._stop) if mode.interval_ms else None
 
     def start(self) -> None:
+        if self._background is not None:
+            self._background.start()
         self._thread.start()
 
     def append(self, kind: int, meta: bytes, body: Sequence[Buffer], body_bytes: int, time_ms: int) -> Lsn:
@@ -165,6 +170,8 @@ class GroupCommit:
             self._wakeup.notify()
         if self._thread.is_alive():
             self._thread.join()
+        if self._background is not None:
+            self._background.close()
         if self.failure is not None:
             raise self.failure
 
@@ -187,8 +194,12 @@ class GroupCommit:
             self._write(batch)
             if self.mode.interval_ms:
                 self._on_progress()  # acknowledged already: an answer must not wait for the fsync that is due
-        if (must_sync or last or not self.mode.interval_ms) and self.flushed < self.written:
-            self._sync()
+        if self.flushed < self.written:
+            if self._background is None or last:
+                self._sync()
+            elif must_sync and self._dirty is not None:
+                self._background.request(self._dirty, self.written)
+                self._dirty = None
         self._on_progress()
         return not last
 
@@ -196,7 +207,11 @@ class GroupCommit:
         """The next batch; whether it must be fsynced; whether it is the last."""
         with self._lock:
             timeout = self.mode.interval_ms / 1000 if self.flushed < self.written else None
-            woken = self._wakeup.wait_for(lambda: self._queue or self._closing or self._flush_wanted, timeout)
+            woken = self._wakeup.wait_for(
+                lambda: self._queue or self._closing or self._flush_wanted or self.failure is not None, timeout
+            )
+            if self.failure is not None:  # the fsync's, beside us
+                raise self.failure
             batch, size = self._queue, self.queued_bytes
             if size > BATCH_BYTES_MAX:
                 batch, size = _split(batch)
@@ -228,7 +243,7 @@ class GroupCommit:
         tail = batch[-1]
         self.written = Lsn(tail.lsn + record_bytes(len(tail.meta), tail.body_bytes))
         if 2 * (self.written - base) > file.size:
-            segments.prepare_next()
+            segments.prepare_next(warm=not self.mode.interval_ms)
 
     def _add(self, item: _Item, buffers: list[Buffer], joined: list[Buffer]) -> None:
         kind, meta, body, body_bytes, lsn, time_ms = item
@@ -259,23 +274,34 @@ class GroupCommit:
             self._sync_due = time.monotonic() + self.mode.interval_ms / 1000
 
     def _roll(self) -> tuple[Lsn, StorageFile]:
-        if self._dirty is not None:
-            self._dirty.sync()  # before the next segment exists: a later segment proves the earlier one whole
-            self._dirty = None
+        self._sync_dirty()  # before the next segment exists: a later segment proves the earlier one whole
         return self._segments.roll()
 
     def _sync(self) -> None:
+        self._sync_dirty()
+        self._synced(self.written)
+
+    def _sync_dirty(self) -> None:
+        if self._background is not None:
+            self._background.drain()  # first: after a failed fsync none may succeed
         if self._dirty is not None:
             self._dirty.sync()
             self._dirty = None
-            self.syncs += 1
+
+    # -- the writer thread, or the one that fsyncs beside it ----------------------------------------------------
+
+    def _synced(self, lsn: Lsn) -> None:
         with self._lock:
-            self.flushed = self.written
+            self.syncs += 1
+            self.flushed = lsn
             self._progress.notify_all()
+        self._on_progress()
 
     def _stop(self, error: StorageFailed) -> None:
         with self._lock:
-            self.failure = error
+            if self.failure is None:
+                self.failure = error
+            self._wakeup.notify()
             self._progress.notify_all()
         self._on_progress()
 

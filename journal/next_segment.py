@@ -27,11 +27,14 @@ class NextSegment:
     def is_begun(self) -> bool:
         return self._thread is not None
 
-    def begin(self, name: str, size: int, head: bytes) -> None:
-        """Start to make *name*. Returns at once."""
+    def begin(self, name: str, size: int, head: bytes, *, warm: bool) -> None:
+        """Start to make *name*, with its zeros written out if *warm*. Returns at once."""
         assert self._thread is None
         self._name = name
-        self._hurried.clear()
+        if warm:
+            self._hurried.clear()
+        else:
+            self._hurried.set()
         self._thread = threading.Thread(target=self._make, args=(name, size, head), name="segment-maker", daemon=True)
         self._thread.start()
 

@@ -178,10 +178,13 @@ class Segments:
             if name.endswith(PREPARED_SUFFIX) and _NAME.fullmatch(name.removesuffix(PREPARED_SUFFIX)):
                 self.storage.remove(name)
 
-    def prepare_next(self) -> None:
-        """Begin to make the next segment, unless that is begun. Returns at once. Writer thread only."""
+    def prepare_next(self, *, warm: bool) -> None:
+        """Begin to make the next segment, unless that is begun. Returns at once. Writer thread only.
+
+        *warm*: write its zeros, too; it pays where appends wait for their fsync.
+        """
         if not self._next.is_begun:
-            self._next.begin(*self._describe_next())
+            self._next.begin(*self._describe_next(), warm=warm)
 
     def roll(self) -> tuple[Lsn, StorageFile]:
         """Add the next segment; it is durable on return. Writer thread only, once the journal runs.

@@ -184,14 +184,14 @@ def test_what_is_taken_is_what_was_begun(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
     made = NextSegment(storage)
     assert made.take("a") is None
-    made.begin("a", SEGMENT_BYTES, b"head")
+    made.begin("a", SEGMENT_BYTES, b"head", warm=True)
     assert made.is_begun
     file = made.take("a")
     assert isinstance(file, MappedFile)
     assert bytes(file.view()[:5]) == b"head\0"
     assert not made.is_begun
     file.close()
-    made.begin("b", SEGMENT_BYTES, b"")
+    made.begin("b", SEGMENT_BYTES, b"", warm=False)
     made.close()
     made.close()
     assert storage.names() == ["a.tmp", "lock"]

@@ -1,0 +1,87 @@
+"""fsync beside the writes, for a journal that acknowledges before it syncs.
+
+The writer must not stand still while the disk takes what is there: with `interval:<ms>` nobody waits for the fsync
+but those who write behind it. What was written before the request is durable once it is done; what is written
+meanwhile may be, and is not counted.
+"""
+
+import threading
+from collections.abc import Callable
+
+from journal.errors import StorageFailed
+from journal.frame import Lsn
+from journal.storage import StorageFile
+
+
+class BackgroundSync:
+    """One thread that fsyncs one file at a time; `start` it once. `request` and `drain` are the writer's."""
+
+    def __init__(self, on_synced: Callable[[Lsn], None], on_failed: Callable[[StorageFailed], None]) -> None:
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # the thread waits here for work, `drain` for its end
+        self._wanted: tuple[StorageFile, Lsn] | None = None
+        self._is_syncing = False
+        self._failure: StorageFailed | None = None
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def request(self, file: StorageFile, end: Lsn) -> None:
+        """fsync *file*, into which everything below *end* is written, soon; *on_synced(end)* tells when it is done.
+
+        A request that has not begun yet is replaced: it is of the same file. Returns at once. Raises StorageFailed.
+        """
+        with self._lock:
+            self._raise_failure()
+            assert self._wanted is None or self._wanted[0] is file, "drain() before another file"
+            self._wanted = file, end
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Return once everything that was requested is done, and told. Raises StorageFailed."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._failure or not (self._wanted or self._is_syncing))
+            self._raise_failure()
+
+    def close(self) -> None:
+        """End the thread, after the fsync that it is at; a request that has not begun is dropped. Idempotent."""
+        with self._lock:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while (wanted := self._take()) is not None:
+            file, end = wanted
+            try:
+                file.sync()
+            except StorageFailed as error:
+                self._end(error)
+                self._on_failed(error)
+                return
+            self._on_synced(end)
+            self._end(None)
+
+    def _take(self) -> tuple[StorageFile, Lsn] | None:
+        with self._lock:
+            self._changed.wait_for(lambda: self._wanted or self._is_closing)
+            if self._is_closing:
+                return None
+            wanted, self._wanted = self._wanted, None
+            self._is_syncing = True
+            return wanted
+
+    def _end(self, failure: StorageFailed | None) -> None:
+        with self._lock:
+            self._is_syncing = False
+            self._failure = failure
+            self._changed.notify_all()
