@@ -19,9 +19,9 @@ from journal.frame import ALIGNMENT, HEADER_BYTES, META_BYTES_MAX, Kind, Lsn, pa
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Buffer, StorageFile
 
-# Taken from the queue for one write. Below, fsync dominates; above, an answer waits behind megabytes of
-# strangers' bytes, and memory for the joined batch grows.
-BATCH_BYTES_MAX = 8 * 1024 * 1024
+# Taken from the queue for one write. Below, fsync dominates; above, everybody waits while everybody's bytes are
+# written, and then all answers leave at once: producer, loop and disk take turns instead of working side by side.
+BATCH_BYTES_MAX = 2 * 1024 * 1024
 JOIN_BYTES_MAX = 64 * 1024  # bodies up to this size are joined into one buffer: cheaper than an iovec each
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
