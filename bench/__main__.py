@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from bench import history
 from bench.cases import CASES
 from bench.result import Result
 
@@ -15,39 +16,53 @@ from bench.result import Result
 @click.argument("cases", nargs=-1, metavar="[CASE]...")
 @click.option("--all", "run_all", is_flag=True, help="Every case.")
 @click.option("--json", "as_json", is_flag=True, help="One object a line: case, value, unit, floor, ratio, detail.")
-def main(cases: tuple[str, ...], run_all: bool, as_json: bool) -> None:
+@click.option("--record", "is_recorded", is_flag=True, help="Append the results to bench/history.jsonl.")
+def main(cases: tuple[str, ...], run_all: bool, as_json: bool, is_recorded: bool) -> None:
     """Measure through the public client API: broker and client are two processes on this machine.
 
     Every value stands beside a floor measured in the same run: for bytes, the same bytes over loopback into a
-    preallocated file in another process and back by sendfile; for transactions, fdatasync calls per second.
+    preallocated file in another process and back by sendfile; for transactions, fdatasync calls per second. The last
+    column compares it with the median of the last runs that bench/history.jsonl has of a machine like this one.
     """
     for case in cases:
         if case not in CASES:
             raise click.UsageError(f"no case {case!r}: there are {', '.join(CASES)}")
     if not cases and not run_all:
-        for case, run in CASES.items():
-            print(f"{case:24}{(run.__doc__ or '').strip().splitlines()[0]}")
+        for name, case_ in CASES.items():
+            print(f"{name:24}{case_.bar!s:24}{(case_.run.__doc__ or '').strip().splitlines()[0]}")
         return
     results = [_run(case, as_json=as_json) for case in (CASES if run_all else cases)]
     if not as_json:
-        Console().print(_table(results))
+        console = Console()
+        console.print(_table(results), width=None if console.is_terminal else 200)
+    if is_recorded:
+        history.record(results)
 
 
 def _run(case: str, *, as_json: bool) -> Result:
     if sys.stderr.isatty():
         print(f"{case} ...", file=sys.stderr, flush=True)
-    result = CASES[case](case)
+    result = CASES[case].run(case)
     if as_json:
         print(json.dumps(result.as_json()), flush=True)
     return result
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("case", "value", "unit", "floor", "ratio", "detail")
+    table = Table("case", "value", "unit", "floor", "ratio", "bar", "met", "before", "detail")
     for result in results:
         detail = ", ".join(f"{key} {value}" for key, value in result.detail.items())
+        bar, change = CASES[result.case].bar, history.change(result, history.earlier(result.case))
         table.add_row(
-            result.case, f"{result.value:,.1f}", result.unit, f"{result.floor:,.1f}", f"{result.ratio:.3f}", detail
+            result.case,
+            f"{result.value:,.1f}",
+            result.unit,
+            f"{result.floor:,.1f}",
+            f"{result.ratio:.3f}",
+            str(bar),
+            "yes" if result.meets(bar) else "NO",
+            "" if change is None else f"{change:+.0%}",
+            detail,
         )
     return table
 

@@ -3,10 +3,12 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+from bench import latency, memory, partitions
 from bench.floors import byte_floor, sync_floor
-from bench.result import Result
+from bench.result import Bar, Result
 from bench.stage import stage
 from meta_client import Batch, Client, Xid
 from meta_client.producer import Producer
@@ -63,16 +65,54 @@ def xa_16(case: str) -> Result:
     return _xa(case, 16)
 
 
-CASES: Final[dict[str, Callable[[str], Result]]] = {
-    "produce-1k-interval": produce_1k_interval,
-    "produce-1k-sync": produce_1k_sync,
-    "produce-100b-interval": produce_100b_interval,
-    "send-1": send_1,
-    "send-32": send_32,
-    "consume-1k": consume_1k,
-    "consume-100b": consume_100b,
-    "xa-1": xa_1,
-    "xa-16": xa_16,
+def latency_p50(case: str) -> Result:
+    """From send to the consumer's hand, 1,000 messages of 1 KiB a second, flush sync: the median."""
+    return latency.latency(case, 50)
+
+
+def latency_p99(case: str) -> Result:
+    """The same, the slowest hundredth left out."""
+    return latency.latency(case, 99)
+
+
+def partitions_5000(case: str) -> Result:
+    """Cost of a put on a broker with 5,000 partitions, over its cost with one."""
+    return partitions.partitions(case)
+
+
+def memory_idle(case: str) -> Result:
+    """The broker's memory with 2,000 idle connections, above that of an empty one."""
+    return memory.idle(case)
+
+
+def memory_slow(case: str) -> Result:
+    """The broker's memory with 10 slow readers of 1 GB each, above that of an empty one."""
+    return memory.slow(case)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to measure, and what is acceptable."""
+
+    run: Callable[[str], Result]
+    bar: Bar
+
+
+CASES: Final[dict[str, Case]] = {
+    "produce-1k-interval": Case(produce_1k_interval, Bar("ratio", 0.30)),
+    "produce-1k-sync": Case(produce_1k_sync, Bar("ratio", 0.12)),
+    "produce-100b-interval": Case(produce_100b_interval, Bar("messages_s", 450_000)),
+    "send-1": Case(send_1, Bar("ratio", 0.30)),
+    "send-32": Case(send_32, Bar("ratio", 1.0)),
+    "consume-1k": Case(consume_1k, Bar("ratio", 0.25)),
+    "consume-100b": Case(consume_100b, Bar("messages_s", 500_000)),
+    "latency-p50": Case(latency_p50, Bar("value", 1.5, is_ceiling=True)),
+    "latency-p99": Case(latency_p99, Bar("value", 6, is_ceiling=True)),
+    "partitions-5000": Case(partitions_5000, Bar("ratio", 1.15, is_ceiling=True)),
+    "memory-idle": Case(memory_idle, Bar("value", 300, is_ceiling=True)),
+    "memory-slow": Case(memory_slow, Bar("value", 300, is_ceiling=True)),
+    "xa-1": Case(xa_1, Bar("ratio", 0.15)),
+    "xa-16": Case(xa_16, Bar("ratio", 0.60)),
 }
 
 

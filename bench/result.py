@@ -1,7 +1,19 @@
 """What a case answers: one object a line with --json."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is acceptable at worst: *quantity* of a result at least, or with *is_ceiling* at most, *limit*."""
+
+    quantity: Literal["ratio", "value", "messages_s"]
+    limit: float
+    is_ceiling: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {'<=' if self.is_ceiling else '>='} {self.limit:,g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +29,12 @@ class Result:
     @property
     def ratio(self) -> float:
         return self.value / self.floor
+
+    def meets(self, bar: Bar) -> bool:
+        """Whether the bar is met."""
+        quantities = {"ratio": self.ratio, "value": self.value, **self.detail}
+        quantity: float = quantities[bar.quantity]
+        return quantity <= bar.limit if bar.is_ceiling else quantity >= bar.limit
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"ratio": round(self.ratio, 4)}

@@ -13,12 +13,8 @@ from pathlib import Path
 
 from zk.embedded import EmbeddedZooKeeper
 
-READY = re.compile(r"serves at meta://")
+READY = re.compile(r"serves at meta://([^:]+):(\d+)")
 START_TIMEOUT_S = 30
-CONFIG = """
-[topics.bench]
-partitions = 8
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +23,24 @@ class Stage:
 
     zookeeper: str
     directory: Path
+    broker_pid: int
+    address: tuple[str, int]
+    start_s: float  # what the broker took, until it was registered
+
+    def memory(self) -> dict[str, float]:
+        """Resident memory of the broker in MB: all of it, and what of that is not pages of mapped files."""
+        lines = Path(f"/proc/{self.broker_pid}/status").read_text().splitlines()
+        kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
+        return {"rss": kib["VmRSS"] * 1024 / 1e6, "anonymous": kib["RssAnon"] * 1024 / 1e6}
 
 
 @contextlib.contextmanager
-def stage(flush: str) -> Iterator[Stage]:
-    """Run ZooKeeper and a broker with topic `bench`, 8 partitions; both end with the block."""
+def stage(flush: str, partitions: int = 8) -> Iterator[Stage]:
+    """Run ZooKeeper and a broker with topic `bench`; both end with the block."""
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         directory = Path(name)
         config = directory / "broker.toml"
-        config.write_text(CONFIG)
+        config.write_text(f"[topics.bench]\npartitions = {partitions}\n")
         with EmbeddedZooKeeper(directory / "zookeeper") as zookeeper:
             words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(directory / "broker")]
             words += ["--id", "0", "--port", "0", "--zk", zookeeper.connect, "--config", str(config), "--flush", flush]
@@ -43,12 +48,14 @@ def stage(flush: str) -> Iterator[Stage]:
             with log.open("wb") as out:
                 broker = subprocess.Popen(words, stdout=out, stderr=out)
             try:
-                deadline = time.monotonic() + START_TIMEOUT_S
-                while not READY.search(log.read_text()):
+                started = time.monotonic()
+                deadline = started + START_TIMEOUT_S
+                while not (ready := READY.search(log.read_text())):
                     if broker.poll() is not None or time.monotonic() > deadline:
                         raise RuntimeError(f"the broker did not start:\n{log.read_text()}")
                     time.sleep(0.02)
-                yield Stage(zookeeper.connect, directory)
+                address = (ready[1], int(ready[2]))
+                yield Stage(zookeeper.connect, directory, broker.pid, address, time.monotonic() - started)
             finally:
                 broker.send_signal(signal.SIGTERM)
                 broker.wait()

@@ -1,0 +1,60 @@
+"""Every recorded run, one JSON object a line: commit, machine, figures. What came before on the same machine is what
+a new figure is compared with.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.result import Result
+
+PATH = Path(__file__).with_name("history.jsonl")
+COMPARED_RUNS = 5
+
+
+def record(results: list[Result], path: Path = PATH) -> None:
+    """Append one line for each result."""
+    about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": _commit(), "machine": machine()}
+    with path.open("a") as file:
+        for result in results:
+            file.write(json.dumps(about | result.as_json()) + "\n")
+
+
+def earlier(case: str, path: Path = PATH) -> list[dict[str, Any]]:
+    """The last runs of *case* on a machine like this one, the oldest first."""
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return [line for line in lines if line["case"] == case and line["machine"] == machine()][-COMPARED_RUNS:]
+
+
+def change(result: Result, runs: list[dict[str, Any]]) -> float | None:
+    """By what part *result*'s value is above the median of *runs*; None without any."""
+    if not runs:
+        return None
+    before: float = statistics.median(run["value"] for run in runs)
+    return result.value / before - 1
+
+
+def machine() -> str:
+    """Processor, cores and system: figures of different ones are not compared."""
+    models = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    model = models[0] if models else platform.machine()
+    return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _commit() -> str:
+    """The short hash, with a + if the tree has changes; `unknown` outside a checkout."""
+    words = ["git", "-C", str(PATH.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

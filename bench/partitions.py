@@ -1,0 +1,43 @@
+"""What a put costs on a broker with many partitions, beside one with a single one."""
+
+import statistics
+import time
+
+from bench.result import Result
+from bench.stage import stage
+from meta_client import Client
+from meta_client.producer import Producer
+
+PARTITIONS = 5_000
+PAYLOAD = b"x" * 1_024
+ROUND_S = 1.0
+ROUNDS = 7
+
+
+def partitions(case: str) -> Result:
+    """Microseconds a blocking send takes, in turn to every partition; both brokers run, and take turns of a second.
+
+    Flush interval: an fsync would hide what is measured. The median of the rounds.
+    """
+    with (
+        stage("interval:100") as few,
+        stage("interval:100", PARTITIONS) as many,
+        Client(few.zookeeper) as to_few,
+        Client(many.zookeeper) as to_many,
+    ):
+        producers = to_few.producer(), to_many.producer()
+        for producer in producers:
+            _cost_us(producer)  # connects, and touches partitions for the first time
+        costs = [(_cost_us(producers[0]), _cost_us(producers[1])) for _ in range(ROUNDS)]
+        start_s = many.start_s
+    floor, value = (statistics.median(column) for column in zip(*costs, strict=True))
+    return Result(case, value, "us", floor, {"partitions": PARTITIONS, "start_s": round(start_s, 2)})
+
+
+def _cost_us(producer: Producer) -> float:
+    start, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - start) < ROUND_S:
+        for _ in range(100):
+            producer.send("bench", PAYLOAD)
+        count += 100
+    return elapsed / count * 1e6
