@@ -168,7 +168,7 @@ def _branch(client: Client, number: int) -> Callable[[], None]:
 
     def one() -> None:
         producer.tpc_begin(Xid.of(f"{number}-{next(count)}", "bench"), topics=(TOPIC,))
-        producer.send(TOPIC, payload)
+        producer.send_async(TOPIC, payload)
         assert producer.tpc_prepare()
         producer.tpc_commit()
 

@@ -1,8 +1,9 @@
 """The client of a MetaQ cluster: threads, synchronous; it owns the wire protocol, which brokers import.
 
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> connection,
-connections -> topology (who takes messages), allowed_codecs -> puts, batching/, local_transaction, xa_verbs, xa,
-producer -> consumer/ (pure parts first) -> client (what users make) -> cli/. coordinator/ is built on a producer.
+connections -> topology (who takes messages), allowed_codecs -> puts, batching/, local_transaction, xa_verbs,
+branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first) -> client (what users make) -> cli/.
+coordinator/ is built on a producer.
 """
 
 from typing import TYPE_CHECKING, Any

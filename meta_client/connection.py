@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
@@ -45,6 +45,16 @@ class PendingReply:
         self._failure: BaseException | None = None
         self._arrived = threading.Lock()  # held until the outcome is here: the cheapest event there is
         self._arrived.acquire()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is here."""
+        return not self._arrived.locked()
+
+    def join(self, timeout_s: float) -> None:
+        """Return once the outcome is here, or *timeout_s* seconds have passed."""
+        if self._arrived.acquire(timeout=timeout_s):
+            self._arrived.release()
 
     def wait(self, timeout_s: float) -> Response:
         """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
@@ -133,20 +143,31 @@ class Connection:
         Returns once the bytes are with the operating system. Raises NotConnected or TooManyRequests when nothing
         was sent, LocalProtocolError for what can't be. A connection that breaks later is told by wait().
         """
-        assert not isinstance(request, Quit), "quit has no answer"
-        pieces = encode_request(request)
-        reply = PendingReply(self, request.opaque, on_done)
+        (reply,) = self._submit([request], on_done)
+        return reply
+
+    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
+        """As submit, for several that leave together, in their order. Either all are sent, or none."""
+        return self._submit(requests, None)
+
+    def _submit(self, requests: Sequence[Request], on_done: "OnDone | None") -> list[PendingReply]:
+        pieces = [encode_request(request) for request in requests]
+        replies: list[PendingReply] = []
+        for request in requests:
+            assert not isinstance(request, Quit), "quit has no answer"
+            replies.append(PendingReply(self, request.opaque, on_done))
         with self._lock:
             if self._failure is not None:
                 raise NotConnected(
                     f"connection to {self.url} is lost ({self._failure}): try again for a new one"
                 ) from self._failure
-            if len(self._pending) >= OUTSTANDING_MAX:
+            if len(self._pending) + len(replies) > OUTSTANDING_MAX:
                 raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
-            assert request.opaque not in self._pending, "an opaque is used once"
-            self._pending[request.opaque] = reply
+            for reply in replies:
+                assert reply.opaque not in self._pending, "an opaque is used once"
+                self._pending[reply.opaque] = reply
         self._send(pieces)
-        return reply
+        return replies
 
     def capabilities(self, timeout_s: float) -> Capabilities:
         """What the peer's version text promises; asked once. Raises ReplyTimeout, ConnectionLost, RemoteError."""
@@ -173,9 +194,9 @@ class Connection:
         if reply is not None:
             reply._fail(ReplyTimeout(f"{after_s:g} s"))
 
-    def _send(self, pieces: tuple[bytes, bytes]) -> None:
+    def _send(self, pieces: Sequence[tuple[bytes, bytes]]) -> None:
         """Send, together with what other threads queued meanwhile: one system call for many small requests."""
-        self._outgoing.append(pieces)
+        self._outgoing.extend(pieces)
         with self._writing:
             try:
                 self._drain()
@@ -239,7 +260,7 @@ class Connection:
         match beat:
             case Beat.SEND:
                 self._beat_opaque = next_opaque()
-                self._send(encode_request(Version(self._beat_opaque)))
+                self._send([encode_request(Version(self._beat_opaque))])
             case Beat.GIVE_UP:
                 raise ConnectionLost("no good answer to three heart-beats")
             case Beat.WAIT:

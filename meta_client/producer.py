@@ -7,6 +7,7 @@ from journal.xid import LocalKey, Xid
 from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.batch import SendHandle
 from meta_client.batching.sender import Sender
+from meta_client.branch_puts import BranchHandle
 from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
@@ -88,18 +89,25 @@ class Producer:
         payload: bytes,
         attribute: str | None = None,
         partition: Partition | str | None = None,
-    ) -> SendHandle:
+    ) -> SendHandle | BranchHandle:
         """Send one message with others, without waiting; the handle's `result()` tells where it went.
+
+        In an XA branch it travels with the next `send` or verb, and tpc_prepare raises XaError (XAER_RMERR) if it is
+        not in the branch then. Outside of transactions:
 
         Messages are gathered by time and size per partition (Client's *batching*), and a batch is sent again until
         it is answered: against a metaq broker it is stored once. Order is kept within a partition, named or not.
         Blocks, or raises BufferFull, while too much is unacknowledged. Raises NoPartition, NoBroker,
-        LocalProtocolError for what can't be sent at all, TransactionMisuse within a transaction: its messages are
-        sent with `send`.
+        LocalProtocolError for what can't be sent at all, TransactionMisuse within a local transaction: its messages
+        are sent with `send`.
         """
-        if self._xa.current is not None or self._current() is not None:
-            raise TransactionMisuse("send_async is for messages outside transactions: use send, or finish it first")
+        if self._current() is not None:
+            raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
         wanted = None if partition is None else parse_partition(partition)
+        if self._xa.current is not None:
+            view = self._view(topic, SEND_TIMEOUT_S)
+            message = Outgoing(topic, payload, attribute, self._compression_for(view))
+            return self._xa.add(message, view, wanted, self._choice)
         # The view is asked for once a batch; for every message only where it may be compressed.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
         flag, body = encode_message(topic, payload, attribute, compression)
@@ -122,9 +130,7 @@ class Producer:
         if (open_one := self._current()) is not None:
             raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
         if (branch := self._xa.current) is not None:
-            raise TransactionMisuse(
-                f"branch {branch.xid} is {branch.state.value}: finish it before a local transaction"
-            )
+            raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
         key = LocalKey(self.session_id, next(self._numbers))
         self._transaction = LocalTransaction(key, -int(-timeout_s // 1) or None, self._connections)
         return self._transaction
@@ -133,6 +139,8 @@ class Producer:
         """Begin XA branch *xid* on a broker that has all of *topics*: what this producer sends from now on belongs
         to it. The broker rolls it back after *timeout_s* (0: never) unless it is prepared by then.
 
+        BEGIN travels with the first message that is sent, or with the first verb, and *timeout_s* counts from there:
+        should the broker refuse it, that call raises its XaError. (Brokers without `mput` are asked at once.)
         Raises XaError: XAER_RMFAIL if no such broker answers, XAER_PROTO or XAER_DUPID while a branch is active.
         """
         if (transaction := self._current()) is not None:

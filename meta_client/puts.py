@@ -97,6 +97,11 @@ class PendingSend:
         self._partition = partition
         self._broker = connection.url
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._reply.is_done
+
     def wait(self, timeout_s: float) -> SendResult:
         """Where the message went. Raises SendRefused (PartitionClosed): not stored, or SendUnknown."""
         where = Destination(self._topic, self._partition, self._broker)

@@ -35,10 +35,18 @@ class TopicView:
     partitions: tuple[Partition, ...] = ()  # by number; all that are registered
     urls: Mapping[int, BrokerUrl] = field(default_factory=dict)  # masters that are up, by broker id
     available: tuple[Partition, ...] = ()  # those of `partitions` whose broker is up
+    by_broker: Mapping[int, tuple[Partition, ...]] = field(init=False, repr=False, compare=False)  # those, by broker id
+
+    def __post_init__(self) -> None:
+        by_broker: dict[int, list[Partition]] = {}
+        for partition in self.available:
+            by_broker.setdefault(partition.broker_id, []).append(partition)
+        # Once a view and not once a message: a branch asks for its broker's partitions with each.
+        object.__setattr__(self, "by_broker", {broker_id: tuple(found) for broker_id, found in by_broker.items()})
 
     def on_broker(self, broker_id: int) -> tuple[Partition, ...]:
         """The partitions that one broker has; none if it is not up."""
-        return tuple(partition for partition in self.available if partition.broker_id == broker_id)
+        return self.by_broker.get(broker_id, ())
 
 
 @dataclass(frozen=True, slots=True)

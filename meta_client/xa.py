@@ -5,21 +5,22 @@ broker which came back at another address, or whose slave was promoted, still fi
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from journal.xid import XaKey, Xid
+from meta_client.branch_flight import BranchFlight
+from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
-from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, SendUnknown
+from meta_client.errors import ClientXaError, SendFailed, SendUnknown
 from meta_client.protocol.answers import parse_vote
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
-from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
-from meta_client.xa_verbs import Listing, XaVerbs
+from meta_client.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs
 from zk.errors import ZooKeeperError
 from zk.nodes import Partition
 
@@ -28,12 +29,15 @@ _OVER = frozenset(
     {XaCode.XAER_NOTA, XaCode.XA_HEURCOM, XaCode.XA_HEURRB, XaCode.XA_HEURHAZ, XaCode.XA_RBOTHER, XaCode.XA_RBTIMEOUT}
 )
 
+LOST = "no answer came for one of its messages"  # why a branch can only be rolled back
+REFUSED = "the broker refused one of its messages"
+
 
 class State(Enum):
     """What a producer's branch is doing."""
 
     ACTIVE = "active"
-    DOOMED = "to be rolled back: no answer came for one of its messages"
+    DOOMED = "to be rolled back"
     PREPARED = "prepared"
 
 
@@ -44,6 +48,11 @@ class Branch:
     xid: Xid
     broker_id: int
     state: State = State.ACTIVE
+    flight: BranchFlight | None = field(default=None, repr=False)  # None: found, not begun here
+    doom: str = ""  # why it is DOOMED
+
+    def __str__(self) -> str:
+        return f"{self.state.value}, because {self.doom}" if self.doom else self.state.value
 
 
 class XaBranches:
@@ -57,40 +66,65 @@ class XaBranches:
     def begin(self, xid: Xid, topics: Collection[str], timeout_s: float) -> None:
         """Begin *xid* on a broker that has all *topics*. A prepared branch before it stays as it is, in doubt.
 
-        Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when no such broker answers.
+        A broker of ours hears of it with the first message, or the first verb: what it has against it is raised
+        then. Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when there is no such broker.
         """
         if (current := self.current) is not None and current.state is not State.PREPARED:
             code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
-            raise ClientXaError(code, f"{current.xid} is still {current.state.value}: finish it first", f"BEGIN {xid}")
+            raise ClientXaError(code, f"{current.xid} is still {current}: finish it first", f"BEGIN {xid}")
         self.current = None
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        broker_id, connection = self._verbs.find(xid, topics, deadline)
         timeout_seconds = -int(-timeout_s // 1) or None  # up, so that a short limit does not become none
-        self.current = Branch(xid, self._verbs.begin(xid, topics, timeout_seconds))
+        is_ordered = self._verbs.keeps_order(connection, deadline)
+        key = XaKey(xid, self._verbs.qualifier)
+        flight = BranchFlight(self._verbs, key, broker_id, timeout_seconds, is_ordered=is_ordered)
+        if not is_ordered:
+            flight.settle(deadline)
+        self.current = Branch(xid, broker_id, flight=flight)
 
     def put(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
     ) -> SendResult:
         """Add a message to the current branch. Raises SendFailed; if that leaves the message's fate unknown, the
         branch can only be rolled back. Raises XaError (XAER_PROTO) once it is prepared."""
-        branch = self._active("put")
-        partition = choice.choose(view, wanted, branch.broker_id)
+        branch, flight = self._active("put")
         try:
-            connection = self._verbs.connect(branch.broker_id, deadline)
-        except (ConnectionLost, ZooKeeperError) as error:
-            raise NoBroker(str(error), Destination(message.topic, partition, branch.broker_id)) from error
-        pending = message.submit(connection, partition, XaKey(branch.xid, self._verbs.qualifier))
-        try:
-            return pending.wait(deadline.remaining_s())
+            return flight.send(message, view, wanted, choice, deadline)
         except SendUnknown:
-            branch.state = State.DOOMED
+            self._doom(branch, LOST)
+            raise
+        except XaError as error:
+            self._note(branch, error)
+            raise
+
+    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
+        """Add a message to the current branch without waiting: PREPARE looks at what became of it. Raises NoPartition,
+        NoBroker; XaError (XAER_PROTO) once it is prepared, or if it did not begin."""
+        branch, flight = self._active("put")
+        try:
+            return flight.add(message, view, wanted, choice)
+        except XaError as error:
+            self._doom(branch, "the broker could not be told of its messages")
+            self._note(branch, error)
             raise
 
     def prepare(self) -> bool:
         """Make the current branch ready for both outcomes, durably. False: nothing was sent, the branch is over.
 
-        Raises XaError. XA_RBTIMEOUT and XAER_RMFAIL leave open whether it is prepared: roll it back.
+        Raises XaError. XA_RBTIMEOUT, XAER_RMFAIL and XAER_RMERR (a message of it is not in it) leave open whether it
+        is prepared: roll it back.
         """
-        branch = self._active("PREPARE")
-        result = self._ask(TransactionVerb.PREPARE, branch)
+        branch, flight = self._active("PREPARE")
+        try:
+            result = flight.ask(TransactionVerb.PREPARE, Deadline(REQUEST_TIMEOUT_S))
+        except XaError as error:
+            self._note(branch, error)
+            raise
+        if isinstance(result, SendFailed):
+            # The broker may have prepared what it has, which is not what its owner thinks: never vote for that.
+            self._doom(branch, LOST if isinstance(result, SendUnknown) else REFUSED)
+            raise ClientXaError(XaCode.XAER_RMERR, f"{result}: roll it back", f"PREPARE {branch.xid}") from result
         if parse_vote(result.message) is XaCode.XA_RDONLY:
             self.current = None
             return False
@@ -104,16 +138,20 @@ class XaBranches:
         Durable at the broker on return. Raises XaError; after XAER_RMFAIL do it again: it may have happened.
         """
         branch = self._branch(xid, "COMMIT")
+        if branch.state is State.ACTIVE:
+            self._settle(branch)
         if branch.state is State.DOOMED:
-            self._end(TransactionVerb.ROLLBACK, branch)
-            text = "rolled back, because no answer came for one of its messages: do its work again"
+            self._roll_back(branch)
+            text = f"rolled back, because {branch.doom}: do its work again"
             raise ClientXaError(XaCode.XA_RBOTHER, text, f"COMMIT {branch.xid}")
-        is_prepared = branch.state is State.PREPARED
-        self._end(TransactionVerb.COMMIT_TWO_PHASE if is_prepared else TransactionVerb.COMMIT_ONE_PHASE, branch)
+        if branch.state is State.PREPARED:
+            self._end(TransactionVerb.COMMIT_TWO_PHASE, branch)
+        else:
+            self._end(TransactionVerb.COMMIT_ONE_PHASE, branch)
 
     def rollback(self, xid: Xid | None) -> None:
         """Undo the current branch, or the prepared branch *xid*. Raises XaError; after XAER_RMFAIL do it again."""
-        self._end(TransactionVerb.ROLLBACK, self._branch(xid, "ROLLBACK"))
+        self._roll_back(self._branch(xid, "ROLLBACK"))
 
     def forget(self, xid: Xid) -> None:
         """Let the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
@@ -161,24 +199,62 @@ class XaBranches:
             raise ClientXaError(XaCode.XAER_PROTO, "no branch was begun: call tpc_begin first", what)
         return Branch(xid, self._find(xid, what), State.PREPARED)
 
-    def _active(self, what: str) -> Branch:
+    def _active(self, what: str) -> tuple[Branch, BranchFlight]:
         branch = self._branch(None, what)
         if branch.state is not State.ACTIVE:
-            text = f"it is {branch.state.value}, not active: finish it first"
+            text = f"it is {branch}, not active: finish it first"
             raise ClientXaError(XaCode.XAER_PROTO, text, f"{what} {branch.xid}")
-        return branch
+        assert branch.flight is not None
+        return branch, branch.flight
+
+    def _settle(self, branch: Branch) -> None:
+        """Hear of every message before a commit in one phase, which would leave out what was refused."""
+        flight = branch.flight
+        if flight is None or not flight.has_messages:
+            return
+        try:
+            failure = flight.settle(Deadline(REQUEST_TIMEOUT_S))
+        except XaError as error:
+            self._note(branch, error)
+            raise
+        if failure is not None:
+            self._doom(branch, LOST if isinstance(failure, SendUnknown) else REFUSED)
+
+    def _roll_back(self, branch: Branch) -> None:
+        flight = branch.flight
+        if flight is not None:
+            flight.drop()
+            if not flight.is_known:
+                self._drop(branch)
+                return
+        try:
+            self._end(TransactionVerb.ROLLBACK, branch)
+        except XaError as error:
+            is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
+            if branch.state is not State.DOOMED or not is_gone:
+                raise  # else it never began there, or had no messages when it was prepared: as it should be
 
     def _end(self, verb: TransactionVerb, branch: Branch) -> None:
-        self._ask(verb, branch)
+        flight = branch.flight
+        try:
+            if flight is not None and flight.has_unsent:  # BEGIN alone, of a branch without messages
+                flight.ask(verb, Deadline(REQUEST_TIMEOUT_S))
+            else:
+                self._verbs.ask(verb, branch.xid, branch.broker_id)
+        except XaError as error:
+            self._note(branch, error)
+            raise
         self._drop(branch)
 
-    def _ask(self, verb: TransactionVerb, branch: Branch) -> Result:
-        try:
-            return self._verbs.ask(verb, branch.xid, branch.broker_id)
-        except XaError as error:
-            if error.code in _OVER and not isinstance(error, ClientXaError):
-                self._drop(branch)
-            raise
+    def _note(self, branch: Branch, error: XaError) -> None:
+        """What *error* means for the branch from here on."""
+        if branch.flight is not None and branch.flight.begin_failure is not None:
+            self._doom(branch, "it did not begin")
+        elif error.code in _OVER and not isinstance(error, ClientXaError):
+            self._drop(branch)
+
+    def _doom(self, branch: Branch, why: str) -> None:
+        branch.state, branch.doom = State.DOOMED, why
 
     def _drop(self, branch: Branch) -> None:
         self._known.pop(branch.xid, None)

@@ -46,21 +46,64 @@ class XaVerbs:
         self._connections = connections
         self._session_id = session_id
 
-    def begin(self, xid: Xid, topics: Collection[str], timeout_seconds: int | None) -> int:
-        """Begin *xid* on some broker that has all *topics*, and return that broker's id. Raises XaError."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
-        broker_id, connection = self._connect_any(xid, topics, deadline)
-        self._ask(TransactionVerb.BEGIN, xid, broker_id, connection, deadline, timeout_seconds)
-        return broker_id
+    def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Connection]:
+        """Some broker that has all *topics*, by its id, and a connection to it. Raises XaError."""
+        what = f"BEGIN {xid}"
+        why = f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
+        try:
+            candidates = self._candidates(topics, deadline)
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
+        for broker_id in candidates:
+            try:
+                return broker_id, self.connect(broker_id, deadline)
+            except (ZooKeeperError, MetaError) as error:
+                why = str(error)  # nothing was sent: another broker will do
+        raise ClientXaError(XaCode.XAER_RMFAIL, why, what)
+
+    def keeps_order(self, connection: Connection, deadline: Deadline) -> bool:
+        """Whether the broker handles the requests of a connection in their order, as every one with `mput` does."""
+        try:
+            return "mput" in connection.capabilities(deadline.remaining_s()).extensions
+        except (ReplyTimeout, ConnectionLost) as error:
+            _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
+            return False
 
     def ask(self, verb: TransactionVerb, xid: Xid, broker_id: int) -> Result:
         """Send one verb, wait, and return its 200. Raises XaError, a ClientXaError if the broker did not say it."""
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+        deadline, key = Deadline(REQUEST_TIMEOUT_S), XaKey(xid, self.qualifier)
         try:
-            connection = self.connect(broker_id, deadline)
+            reply = self.connect(broker_id, deadline).submit(self.request(verb, key))
         except (ZooKeeperError, MetaError) as error:
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, xid, broker_id)) from error
-        return self._ask(verb, xid, broker_id, connection, deadline)
+            raise self.unreachable(verb, key, broker_id, error) from error
+        return self.answer(verb, key, broker_id, reply, deadline)
+
+    def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> Transaction:
+        """*verb* as it goes on the wire."""
+        return Transaction(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
+
+    def answer(
+        self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
+    ) -> Result:
+        """The 200 that *reply* to *verb* is. Raises XaError, a ClientXaError if the broker did not say it."""
+        what = _what(verb, key.xid, broker_id)
+        try:
+            return checked_result(reply.wait(deadline.remaining_s()), what)
+        except XaError:
+            raise
+        except RemoteError as error:
+            code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
+            raise ClientXaError(code, error.text or "the broker gave no reason: see its log", what) from error
+        except ReplyTimeout as error:
+            code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
+            raise ClientXaError(code, str(error), what) from error
+        except MetaError as error:  # the connection broke, or broke the protocol
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+
+    def unreachable(self, verb: TransactionVerb, key: XaKey, broker_id: int, error: Exception) -> ClientXaError:
+        """What it means that *verb* could not be sent."""
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, key.xid, broker_id))
 
     def connect(self, broker_id: int, deadline: Deadline) -> Connection:
         """A connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
@@ -86,7 +129,7 @@ class XaVerbs:
             what = f"RECOVER on broker {broker_id}"
             try:
                 connection = self._connections.get(url, deadline.remaining_s())
-                reply = connection.submit(self._request(TransactionVerb.RECOVER, None, None, qualifier))
+                reply = connection.submit(self._recover(qualifier))
             except (ConnectionLost, TooManyRequests) as error:
                 failures[broker_id] = f"{what}: {error}"
             else:
@@ -102,55 +145,15 @@ class XaVerbs:
             )
         return Listing(keys, dict(sorted(failures.items())))
 
-    def _connect_any(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Connection]:
-        what = f"BEGIN {xid}"
-        why = f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
-        try:
-            candidates = self._candidates(topics, deadline)
-        except (ZooKeeperError, MetaError) as error:
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
-        random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
-        for broker_id in candidates:
-            try:
-                return broker_id, self.connect(broker_id, deadline)
-            except (ZooKeeperError, MetaError) as error:
-                why = str(error)  # nothing was sent: another broker will do
-        raise ClientXaError(XaCode.XAER_RMFAIL, why, what)
+    def _recover(self, qualifier: str | None) -> Transaction:
+        """RECOVER, of every qualifier if there is none."""
+        return Transaction(None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
 
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:
             return sorted(self._topology.read_masters())
         views = [self._topology.view(topic, deadline.remaining_s()) for topic in sorted(set(topics))]
-        return sorted(set.intersection(*({partition.broker_id for partition in view.available} for view in views)))
-
-    def _ask(
-        self,
-        verb: TransactionVerb,
-        xid: Xid,
-        broker_id: int,
-        connection: Connection,
-        deadline: Deadline,
-        timeout_seconds: int | None = None,
-    ) -> Result:
-        what = _what(verb, xid, broker_id)
-        request = self._request(verb, XaKey(xid, self.qualifier), timeout_seconds, self.qualifier)
-        try:
-            return checked_result(connection.submit(request).wait(deadline.remaining_s()), what)
-        except XaError:
-            raise
-        except RemoteError as error:
-            code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
-            raise ClientXaError(code, error.text or "the broker gave no reason: see its log", what) from error
-        except ReplyTimeout as error:
-            code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
-            raise ClientXaError(code, str(error), what) from error
-        except MetaError as error:  # the connection broke, or broke the protocol
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
-
-    def _request(
-        self, verb: TransactionVerb, key: XaKey | None, timeout_seconds: int | None, qualifier: str | None
-    ) -> Transaction:
-        return Transaction(key, self._session_id, verb, timeout_seconds, qualifier, next_opaque())
+        return sorted(set.intersection(*(set(view.by_broker) for view in views)))
 
 
 def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from journal.xid import Xid
-from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, Step
+from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, PrepareFailed, Step
 from meta_client.coordinator.verdicts import Action
 from meta_client.demo.postgres import EmbeddedPostgres
 from meta_client.errors import SendFailed
@@ -51,13 +51,24 @@ def test_a_broker_that_is_back_before_anybody_asks(world: World, at: Step) -> No
             world.broker.start()
 
     with world.coordinator(kill) as coordinator:
-        if at is Step.BEGUN:  # nothing was prepared: the branch died with the broker
-            with pytest.raises(SendFailed):
-                world.work(coordinator, world.producer(), 1)
-        else:
-            world.work(coordinator, world.producer(), 1)
-    expected = [] if at is Step.BEGUN else [1]
-    assert world.numbers() == (expected, expected)
+        world.work(coordinator, world.producer(), 1)  # at BEGUN the broker had not heard of the branch yet
+    assert world.numbers() == ([1], [1])
+    assert world.in_doubt() == []
+
+
+def test_a_branch_that_is_not_prepared_dies_with_its_broker(world: World) -> None:
+    producer = world.producer()
+    with world.coordinator() as coordinator:
+        transaction = coordinator.transaction(world.connection, producer, topics=("orders",))
+        transaction.__enter__()
+        world.connection.execute("INSERT INTO numbers VALUES (1)")
+        producer.send("orders", b"1")
+        world.broker.kill()
+        world.broker.start()
+        with pytest.raises(PrepareFailed):
+            transaction.__exit__(None, None, None)
+        _until_it_works(world, coordinator, producer, 2)
+    assert world.numbers() == ([2], [2])
     assert world.in_doubt() == []
 
 
