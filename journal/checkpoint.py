@@ -139,6 +139,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         for run in live.runs:
             branch.add(PartitionName(run.topic, run.partition), Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms))
         state.branches[branch.first_lsn] = branch
+        state.branches_weight += branch.weight
     for batch in checkpoint.batches:
         for one in batch.stored:
             stored = StoredBatch(one.number, Offset(one.base), one.messages, one.first_id)

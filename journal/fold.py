@@ -53,6 +53,14 @@ class Publication(NamedTuple):
     run: Run
 
 
+RUN_BYTES_MIN = 4096  # what a run counts for at least: its bookkeeping takes memory however few bytes it holds
+
+
+def weight(run_bytes: int) -> int:
+    """What a run of a live branch counts for against the bound of open transactions."""
+    return max(run_bytes, RUN_BYTES_MIN)
+
+
 @dataclass(slots=True)
 class Span:
     """A partition's offsets: [start, end). Invariant: start <= end; end only grows."""
@@ -79,11 +87,13 @@ class Branch:
     runs: dict[PartitionName, list[Run]] = field(default_factory=dict)
     messages: int = 0
     bytes: int = 0
+    weight: int = 0
 
     def add(self, name: PartitionName, run: Run) -> None:
         self.runs.setdefault(name, []).append(run)
         self.messages += run.messages
         self.bytes += run.bytes
+        self.weight += weight(run.bytes)
 
     def takes(self, spans: dict[PartitionName, Span]) -> tuple[Take, ...]:
         """What a commit takes now: each partition's runs as one contiguous block from that partition's end."""
@@ -110,6 +120,7 @@ class JournalState:
     spans: dict[PartitionName, Span] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)  # what producers numbered: a retry is stored once
     branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
+    branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
 
     def end_of(self, name: PartitionName) -> Offset:
@@ -159,14 +170,14 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 branch = _live(state, key, branch_lsn)
                 event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
                 branch.state = next_state(key, branch.state, event)
-                del state.branches[branch_lsn]
+                _end(state, branch)
                 return list(_publish(state, branch, takes))
             case Rollback(key, branch_lsn, reason):
                 branch = _live(state, key, branch_lsn)
                 if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
                     raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
                 branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
-                del state.branches[branch_lsn]
+                _end(state, branch)
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
             case CheckpointMark(number, _):
@@ -194,6 +205,12 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
         branch = _live(state, record.key, record.branch_lsn)
         next_state(branch.key, branch.state, BranchEvent.PUT)
     branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
+    state.branches_weight += weight(header.body_bytes)
+
+
+def _end(state: JournalState, branch: Branch) -> None:
+    del state.branches[branch.first_lsn]
+    state.branches_weight -= branch.weight
 
 
 def _change_topic(state: JournalState, change: TopicChange) -> None:

@@ -83,6 +83,7 @@ class JournalTransactionStore:
         self.state: JournalState = recovered.state
         self.recovered = recovered
         self.transactions: dict[XaKey, Transaction] = {}
+        self.alive = 0  # branches of both kinds that are begun and not over
         # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
         self._clock_ms = clock_ms
@@ -133,6 +134,7 @@ class JournalTransactionStore:
         for branch in list(self.state.branches.values()):
             if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey):
                 self.transactions[branch.key] = Transaction(branch.key, branch.began_ms, branch=branch)
+                self.alive += 1
             else:
                 self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.PRESUMED))
         self.journal.wait_flushed(self.journal.end)
@@ -172,6 +174,7 @@ class JournalTransactionStore:
         if isinstance(key, XaKey) and (live := self.transactions.get(key)) is not None:
             return live
         transaction = Transaction(key, self._clock_ms(), timeout_ms)
+        self.alive += 1
         if isinstance(key, XaKey):
             self.transactions[key] = transaction
         return transaction
@@ -265,7 +268,9 @@ class JournalTransactionStore:
         return self._append(change).lsn
 
     def _forget(self, transaction: Transaction) -> None:
+        assert not transaction.is_over
         transaction.is_over = True
+        self.alive -= 1
         if isinstance(transaction.key, XaKey) and self.transactions.get(transaction.key) is transaction:
             del self.transactions[transaction.key]
 

@@ -16,7 +16,7 @@ from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES
 from meta_broker.errors import ConfigError
 from meta_broker.topic_names import why_not_a_topic
 from meta_client.protocol.compression import LABELS
-from meta_client.protocol.limits import BODY_BYTES_MAX
+from meta_client.protocol.limits import BODY_BYTES_MAX, LINE_BYTES_MAX
 from meta_client.protocol.messages import HEADER_BYTES
 from zk.paths import InvalidName, Paths
 
@@ -31,12 +31,20 @@ _SECONDS_MAX = 1e9
 _RANGES: Mapping[str, tuple[float, float]] = {
     "transfer_bytes_max": (1, BODY_BYTES_MAX),  # what a client takes in one answer
     "message_bytes_max": (1, BODY_BYTES_MAX),  # what the decoder takes in one put
+    "line_bytes_max": (2 * KIB, 1 * MIB),  # room for the longest transaction key and names
+    "body_bytes_max": (1, BODY_BYTES_MAX),
     "queued_bytes_max": (1, _BYTES_MAX),
     "unsent_bytes_max": (1, _BYTES_MAX),
+    "requests_in_flight_max": (1, 10_000_000),
+    "received_bytes_total_max": (1, _BYTES_MAX),
+    "unsent_bytes_total_max": (1, _BYTES_MAX),
+    "connections_max": (1, 1_000_000),
     "checkpoint_bytes": (1, _BYTES_MAX),
     "checkpoint_seconds": (0.001, _SECONDS_MAX),
     "transaction_timeout_seconds_max": (1, _SECONDS_MAX),
     "transactions_max": (1, 10_000_000),
+    "local_transactions_per_connection_max": (1, 10_000_000),
+    "transaction_bytes_max": (1, _BYTES_MAX),
     "idle_seconds_max": (0.001, _SECONDS_MAX),
     "fetch_wait_ms_max": (0, 3_600_000),
     "fetches_waiting_max": (0, 10_000_000),
@@ -70,12 +78,20 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     segment_bytes: int = 256 * MIB
     transfer_bytes_max: int = 4 * MIB  # of one get; the largest message must fit, or nobody could ever read it
     message_bytes_max: int = 2 * MIB  # data part of one message: what a genuine consumer can take
+    line_bytes_max: int = LINE_BYTES_MAX  # of a request; beyond, the connection is closed: it is no peer of ours
+    body_bytes_max: int = BODY_BYTES_MAX  # of a put; beyond, it is passed over and answered 400
+    requests_in_flight_max: int = 10_000  # of one connection, handled and not answered; beyond, it is not read
     queued_bytes_max: int = 64 * MIB  # appended and not yet written; beyond, sockets are not read
     unsent_bytes_max: int = 4 * MIB  # of answers to one connection; beyond, that connection is not read
+    received_bytes_total_max: int = 256 * MIB  # of bodies not all here; beyond, the most stalled one is dropped, 503
+    unsent_bytes_total_max: int = 512 * MIB  # of answers; beyond, the connection that reads least is closed
+    connections_max: int = 10_000  # beyond, a new one is told 503 and closed
     checkpoint_bytes: int = 64 * MIB  # journal between two checkpoints: what recovery has to replay at most
     checkpoint_seconds: float = 60.0
     transaction_timeout_seconds_max: int = 60
-    transactions_max: int = 100_000  # XA branches alive at once, and local transactions of one connection
+    transactions_max: int = 100_000  # alive at once, XA and local; beyond, BEGIN is refused
+    local_transactions_per_connection_max: int = 10_000
+    transaction_bytes_max: int = 4096 * MIB  # messages of those alive, 4 KiB a put at least; beyond, puts are refused
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
     fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
@@ -226,6 +242,22 @@ def _check_section(section: BrokerSection, where: str) -> None:
         raise ConfigError(
             f"{where}: broker.message_bytes_max {section.message_bytes_max} does not fit into broker.segment_bytes "
             f"{section.segment_bytes}: a message never spans segments, make one smaller or the other larger"
+        )
+    if section.message_bytes_max > section.body_bytes_max:
+        raise ConfigError(
+            f"{where}: broker.message_bytes_max {section.message_bytes_max} does not fit into broker.body_bytes_max "
+            f"{section.body_bytes_max}: nobody could put such a message, make one smaller or the other larger"
+        )
+    if section.body_bytes_max > section.received_bytes_total_max:
+        raise ConfigError(
+            f"{where}: broker.body_bytes_max {section.body_bytes_max} does not fit into "
+            f"broker.received_bytes_total_max {section.received_bytes_total_max}: make one smaller or the other larger"
+        )
+    if section.unsent_bytes_max + section.transfer_bytes_max > section.unsent_bytes_total_max:
+        raise ConfigError(
+            f"{where}: broker.unsent_bytes_total_max {section.unsent_bytes_total_max} is less than one connection may "
+            f"hold: make it at least {section.unsent_bytes_max + section.transfer_bytes_max}, broker.unsent_bytes_max "
+            f"and broker.transfer_bytes_max together"
         )
     if section.message_bytes_max + HEADER_BYTES > section.transfer_bytes_max:
         raise ConfigError(

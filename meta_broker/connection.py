@@ -4,15 +4,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from journal.errors import StorageFailed
 from journal.transaction_store import Transaction
 from journal.xid import LocalKey
+from meta_broker.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.processors.dispatch import Dispatcher
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
-from meta_client.protocol.requests import Request
+from meta_client.protocol.requests import Dropped, Request
 
 log = logging.getLogger(__name__)
 
@@ -20,44 +21,34 @@ log = logging.getLogger(__name__)
 REQUESTS_PER_TURN = 128
 
 
-class ConnectionOwner(Protocol):
-    """The server, as a connection sees it."""
-
-    def opened(self, connection: "Connection") -> None: ...
-
-    def closed(self, connection: "Connection") -> None: ...
-
-    def is_journal_full(self) -> bool:
-        """Whether so much waits to be written that sockets must not be read; `resume` follows when it is over."""
-
-    def failed(self, error: StorageFailed) -> None:
-        """The journal has stopped: so must the broker."""
-
-
 class Connection(asyncio.Protocol):
     """Handles the requests of one peer in their order. Loop thread only.
 
-    Answers of one turn of the loop leave in one write. What is unsent is bounded: beyond the bound requests
-    wait, undone, and the socket is not read, so that a peer that does not read costs a bounded amount.
+    Answers of one turn of the loop leave in one write. What is unsent, and how many requests are in flight (handled,
+    not answered), is bounded: beyond a bound requests wait, undone, and the socket is not read, so that a peer that
+    does not read costs a bounded amount.
     """
 
     def __init__(
         self,
-        owner: ConnectionOwner,
+        owner: "ConnectionOwner[Connection]",
         dispatcher: Dispatcher,
         loop: asyncio.AbstractEventLoop,
-        unsent_bytes_max: int,
+        bounds: ConnectionBounds,
     ) -> None:
         self.local_transactions: dict[LocalKey, Transaction] = {}
+        self.held_bytes = 0
         self.last_active = loop.time()
         self._owner = owner
-        self._dispatch: Callable[[Request, Connection], None] = dispatcher.handle
+        self._dispatch: Callable[[Request | Dropped, Connection], None] = dispatcher.handle
         self._dispatcher = dispatcher
         self._loop = loop
-        self._unsent_bytes_max = unsent_bytes_max
-        self._decoder = RequestDecoder()
+        self._bounds = bounds
+        self._decoder = RequestDecoder(bounds.decoder)
         self._transport: asyncio.Transport | None = None
-        self._requests: deque[Request] = deque()
+        self._requests: deque[Request | Dropped] = deque()
+        self._in_flight = 0  # handled and not answered, but for fetches that wait
+        self._received_bytes = 0  # of a body that is not all here, as the owner knows it
         self._answers: list[bytes | memoryview] = []
         self._answer_bytes = 0
         self._is_flush_due = False
@@ -72,13 +63,15 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
-        self._name = str(self._transport.get_extra_info("peername"))
-        self._owner.opened(self)
+        taken = cast(asyncio.Transport, transport)
+        if self._owner.opened(self, taken):
+            self._transport = taken
+            self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
+            self._name = str(self._transport.get_extra_info("peername"))
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
+        waiting = len(self._requests)
         try:
             self._requests.extend(self._decoder.receive_data(data))
         except RemoteProtocolError as error:
@@ -86,13 +79,16 @@ class Connection(asyncio.Protocol):
                 log.warning("connection closed peer=%s reason=%s", self._name, error)
                 self._requests.extend(self._decoder.completed_before_failure)
             self._is_deaf = True
+        self._note_received(gets_on=len(self._requests) > waiting)
         self._work()
 
     def pause_writing(self) -> None:
         self._can_write = False
+        self.note_unsent(gets_on=False)
 
     def resume_writing(self) -> None:
         self._can_write = True
+        self.note_unsent(gets_on=True)
         self.last_active = self._loop.time()
         self._flush()
         self._work()
@@ -102,6 +98,8 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._requests.clear()
         self._answers.clear()
+        self._owner.received(self, 0, gets_on=False)
+        self._owner.unsent(self, 0, gets_on=False)
         try:
             self._dispatcher.peer_gone(self)
         except StorageFailed as error:
@@ -112,6 +110,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes) -> None:
         """Queue an answer; dropped when the peer has gone."""
+        self._in_flight -= 1
         if self._transport is not None:
             self._answers.append(data)
             self._answer_bytes += len(data)
@@ -121,12 +120,17 @@ class Connection(asyncio.Protocol):
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue an answer in pieces that are not copied."""
+        self._in_flight -= 1
         if self._transport is not None:
             self._answers.extend(buffers)
             self._answer_bytes += size
             if not self._is_flush_due:
                 self._is_flush_due = True
                 self._loop.call_soon(self._flush)
+
+    def unanswered(self) -> None:
+        """What is being handled has no answer, or waits for one elsewhere: it is in flight no more."""
+        self._in_flight -= 1
 
     def again(self, request: Request) -> None:
         """Handle a request that has waited, after the ones that are here."""
@@ -147,6 +151,23 @@ class Connection(asyncio.Protocol):
     def resume(self) -> None:
         """The journal has room again."""
         self._work()
+
+    def drop_body(self, reason: str) -> None:
+        """Let go of the body that is not all here, and answer its request with *reason*."""
+        log.warning("body dropped peer=%s bytes=%d reason=%s", self._name, self._received_bytes, reason)
+        self._requests.append(self._decoder.drop_body(reason))
+        self._note_received(gets_on=False)
+        self._work_later()
+
+    def note_unsent(self, *, gets_on: bool) -> None:
+        """Tell the owner how much waits for the peer to take it."""
+        if self._transport is not None:
+            self._owner.unsent(self, self._transport.get_write_buffer_size() + self._answer_bytes, gets_on=gets_on)
+
+    def drop(self, reason: str) -> None:
+        """As abort; says why."""
+        log.warning("connection dropped peer=%s reason=%s", self._name, reason)
+        self.abort()
 
     def abort(self) -> None:
         """Drop the connection now."""
@@ -170,6 +191,7 @@ class Connection(asyncio.Protocol):
                     self._work_later()
                     break
                 left -= 1
+                self._in_flight += 1
                 dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
@@ -194,9 +216,22 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def _may_work(self) -> bool:
-        if self._answer_bytes > self._unsent_bytes_max:
+        bounds = self._bounds
+        if self._answer_bytes > bounds.unsent_bytes_max:
             self._flush()
-        return self._can_write and not self._is_quitting and not self._owner.is_journal_full()
+        return (
+            self._can_write
+            and self._in_flight < bounds.requests_in_flight_max
+            and self.held_bytes <= bounds.unsent_bytes_max
+            and not self._is_quitting
+            and not self._owner.is_journal_full()
+        )
+
+    def _note_received(self, *, gets_on: bool) -> None:
+        held = self._decoder.body_bytes_held
+        if held or self._received_bytes:
+            self._received_bytes = held
+            self._owner.received(self, held, gets_on=gets_on)
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -212,3 +247,5 @@ class Connection(asyncio.Protocol):
                 transport.writelines(answers)
         if self._is_leaving:
             transport.close()
+        elif self._requests:  # which a bound may have stopped
+            self._work_later()

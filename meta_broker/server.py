@@ -9,9 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from journal.errors import StorageFailed
+from meta_broker.budget import Budget
 from meta_broker.connection import Connection
+from meta_broker.connection_owner import ConnectionBounds
+from meta_broker.descriptors import room_for
 from meta_broker.errors import CannotListen
 from meta_broker.processors.dispatch import Dispatcher
+from meta_broker.refusal import REFUSED_MAX, refusal_line, refuse
+from meta_client.protocol.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +33,11 @@ class Server:
         self._on_failure = on_failure
         self._dispatcher: Dispatcher | None = None
         self._connections: set[Connection] = set()
+        self._receiving: Budget[Connection] = Budget(0)  # bounds: see `listen`
+        self._sending: Budget[Connection] = Budget(0)
+        self._connections_max = 0
+        self._is_crowded = False  # it was said once that there are too many
+        self._refused = 0  # connections too many that are being told so
         self._stalled = False
         self._is_woken = False
         self._has_failed = False
@@ -63,10 +73,18 @@ class Server:
     async def listen(self, dispatcher: Dispatcher) -> None:
         """Let peers in. Raises CannotListen."""
         self._dispatcher = dispatcher
-        unsent_bytes_max = dispatcher.context.config.broker.unsent_bytes_max
+        section = dispatcher.context.config.broker
+        self._connections_max = room_for(section.connections_max)
+        self._receiving = Budget(section.received_bytes_total_max)
+        self._sending = Budget(section.unsent_bytes_total_max)
+        bounds = ConnectionBounds(
+            decoder=Limits(line_bytes_max=section.line_bytes_max, body_bytes_max=section.body_bytes_max),
+            unsent_bytes_max=section.unsent_bytes_max,
+            requests_in_flight_max=section.requests_in_flight_max,
+        )
 
         def connect() -> Connection:
-            return Connection(self, dispatcher, self._loop, unsent_bytes_max)
+            return Connection(self, dispatcher, self._loop, bounds)
 
         while self._sockets:
             host, port = self._sockets[0].getsockname()[:2]
@@ -97,28 +115,69 @@ class Server:
                 connection.resume()
 
     def tick(self) -> None:
-        """What is due twice a second: expired branches, connections gone silent."""
+        """What is due twice a second: expired branches, connections gone silent, and how much the others hold."""
         assert self._dispatcher is not None
         context = self._dispatcher.context
         self._dispatcher.transactions.expire()
         silent_since = self._loop.time() - context.config.broker.idle_seconds_max
-        for connection in [c for c in self._connections if c.last_active < silent_since]:
-            connection.abort()
+        for connection in list(self._connections):
+            if connection.last_active < silent_since:
+                connection.abort()
+            else:
+                connection.note_unsent(gets_on=False)
 
     # -- connection.ConnectionOwner ---------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> bool:
+        assert self._dispatcher is not None
+        context = self._dispatcher.context
+        if len(self._connections) >= self._connections_max:
+            self._refuse(transport)
+            return False
+        self._is_crowded = False
         self._connections.add(connection)
         self._deserted.clear()
-        if self._dispatcher is not None:
-            self._dispatcher.context.counters.connections += 1
+        context.counters.connections += 1
+        return True
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        if not self._is_crowded:
+            self._is_crowded = True
+            log.warning("connections refused open=%d", self._connections_max)
+        if self._refused >= REFUSED_MAX:
+            transport.abort()
+            return
+        self._refused += 1
+        refuse(self._loop, transport, refusal_line(self._connections_max), self._refused_gone)
+
+    def _refused_gone(self) -> None:
+        self._refused -= 1
+
+    def received(self, connection: Connection, held: int, *, gets_on: bool) -> None:
+        budget = self._receiving
+        budget.note(connection, held, gets_on=gets_on)
+        while (stalled := budget.excess()) is not None:
+            stalled.drop_body(
+                f"requests that are not all here hold {budget.total} bytes: send it again later, "
+                f"received_bytes_total_max is {budget.bytes_max}"
+            )
+
+    def unsent(self, connection: Connection, held: int, *, gets_on: bool) -> None:
+        budget = self._sending
+        budget.note(connection, held, gets_on=gets_on)
+        while (deaf := budget.excess()) is not None:
+            reason = f"{budget.total} bytes of answers wait, unsent_bytes_total_max is {budget.bytes_max}"
+            budget.note(deaf, 0, gets_on=False)
+            deaf.drop(reason)
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        if connection not in self._connections:
+            return  # one too many, dropped without a word
+        assert self._dispatcher is not None
+        self._dispatcher.context.counters.connections -= 1
+        self._connections.remove(connection)
         if not self._connections:
             self._deserted.set()
-        if self._dispatcher is not None:
-            self._dispatcher.context.counters.connections -= 1
 
     def is_journal_full(self) -> bool:
         assert self._dispatcher is not None

@@ -18,8 +18,8 @@ from meta_client.heartbeat import Beat, HeartBeat
 from meta_client.opaques import next_opaque
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.errors import MetaError, RemoteProtocolError
-from meta_client.protocol.requests import Quit, Request, Version
+from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
+from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
 from zk.broker_url import BrokerUrl
@@ -103,6 +103,7 @@ class Connection:
         self._writing = threading.Lock()
         self._outgoing: deque[tuple[bytes, bytes]] = deque()  # whoever has `_writing` sends all of it
         self._active_at = time.monotonic()  # last byte in or out; any thread writes, only the reader reads
+        self.is_refused = False  # by a broker that has too many; reader thread writes
         self._capabilities: Capabilities | None = None  # threads may ask twice, and hear the same
         self._beat = HeartBeat()  # this and the opaque: reader thread alone
         self._beat_opaque: int | None = None
@@ -251,6 +252,9 @@ class Connection:
             elif response.opaque == self._beat_opaque:
                 self._beat_opaque = None
                 self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
+            elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
+                self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
+                raise ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}")
             # else: nobody waits (any more), as after a time-out or a transaction's END
 
     def _check_heart(self) -> None:

@@ -76,6 +76,10 @@ class Connections:
             return self._slots.setdefault(url, _Slot())
 
     def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline | None) -> Connection:
+        if (former := slot.connection) is not None:
+            slot.connection = None
+            slot.failures = slot.failures + 1 if former.is_refused else 0  # connecting is not all that can fail
+            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
         rest_s = max(0.0, slot.retry_at - time.monotonic())
         if rest_s > (0.0 if deadline is None else deadline.remaining_s()):
             raise NotConnected(f"no connection to {url} after {slot.failures} attempts: is the broker up?")
@@ -86,7 +90,6 @@ class Connections:
             slot.failures += 1
             slot.retry_at = time.monotonic() + back_off_s(slot.failures)
             raise
-        slot.failures = 0
         if (
             self._closing.is_set()
         ):  # close() has taken the slots, and waits for this one's lock or missed the connection

@@ -22,12 +22,16 @@ class Peer(Protocol):
     """A connection, as processors see it."""
 
     local_transactions: dict[LocalKey, Transaction]
+    held_bytes: int  # of answers that wait at the fence
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the peer; dropped when it has gone."""
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue *size* bytes in *buffers*, which are not copied."""
+
+    def unanswered(self) -> None:
+        """The request that is being handled has no answer, or is kept and bounded elsewhere until it has."""
 
     def again(self, request: Request) -> None:
         """Handle *request* once more, in its turn; dropped when the peer has gone."""
@@ -92,4 +96,11 @@ class Context:
 
         For every answer that depends on a branch's state, refusals too: it must not tell what a crash could undo.
         """
-        self.store.fence.after(self.store.journal.end, peer.send, encode_result(status, message, opaque))
+        answer = encode_result(status, message, opaque)
+        peer.held_bytes += len(answer)
+        self.store.fence.after(self.store.journal.end, _send_held, peer, answer)
+
+
+def _send_held(peer: Peer, answer: bytes) -> None:
+    peer.held_bytes -= len(answer)
+    peer.send(answer)

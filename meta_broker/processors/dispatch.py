@@ -12,6 +12,7 @@ from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
+    Dropped,
     Fetch,
     Get,
     MultiPut,
@@ -54,7 +55,7 @@ class Dispatcher:
         self._fetch.peer_gone(peer)
         self.transactions.peer_gone(peer)
 
-    def handle(self, request: Request, peer: Peer) -> None:
+    def handle(self, request: Request | Dropped, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
         match request:
             case Put() | MultiPut():
@@ -75,6 +76,8 @@ class Dispatcher:
                 self._topic.handle(request, peer)
             case Quit():
                 peer.quit()
+            case Dropped(opaque, status, reason):
+                peer.send(encode_result(status, reason.encode(), opaque))
             case Sync():
                 text = b"this broker is no synchronous slave of the 1.4 kind"
                 peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))

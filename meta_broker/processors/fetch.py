@@ -100,6 +100,7 @@ class FetchProcessor:
 
     def _wait(self, waiting: WaitingFetch) -> None:
         self._waiting.add(waiting)
+        waiting.peer.unanswered()
         self._set_timer()
 
     def _published(self, name: PartitionName) -> None:

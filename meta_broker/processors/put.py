@@ -4,6 +4,7 @@ import random
 
 from journal.batches import BatchTooOld
 from journal.errors import RecordTooLarge
+from journal.fold import weight
 from journal.records import PartitionName
 from journal.states import BranchNotStarted, XaError
 from journal.transaction_store import Done, Transaction
@@ -93,6 +94,7 @@ class PutProcessor:
                 raise PutRefused(f"Invalid partition for transaction command:{put.partition}")
             name = self._target(put)
             frames = self._frames(put)
+            self._check_room(frames.bytes)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
             context.count_put(put.topic, frames.messages, frames.bytes)
         except (PutRefused, RecordTooLarge, XaError) as error:
@@ -103,6 +105,11 @@ class PutProcessor:
         # At once: an active branch is presumed aborted, so that this answer promises nothing a crash could break.
         place = format_put_place(PutPlace(frames.first_id, put.partition, None))
         peer.send(encode_result(Status.SUCCESS, place, put.opaque))
+
+    def _check_room(self, size: int) -> None:
+        held, bytes_max = self._store.state.branches_weight, self._context.config.broker.transaction_bytes_max
+        if held + weight(size) > bytes_max:
+            raise PutRefused(f"open transactions hold {held} bytes: finish some, transaction_bytes_max is {bytes_max}")
 
     def _transaction(self, key: BranchKey, peer: Peer) -> Transaction:
         if isinstance(key, XaKey):

@@ -44,7 +44,7 @@ class TransactionProcessor:
             case Verb.BEGIN:
                 self._begin(request, peer)
             case Verb.END:
-                pass  # only the client's association ended; it has no answer
+                peer.unanswered()  # only the client's association ended
             case Verb.PREPARE:
                 vote, lsn = self._store.prepare(self._find(request.key, peer))
                 answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
@@ -89,11 +89,22 @@ class TransactionProcessor:
         peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
 
     def _check_room(self, key: BranchKey, peer: Peer) -> None:
-        alive = len(peer.local_transactions if isinstance(key, LocalKey) else self._store.transactions)
-        if alive >= (alive_max := self._context.config.broker.transactions_max):
+        section = self._context.config.broker
+        if (alive := self._store.alive) >= section.transactions_max:
             raise XaError(
-                XaCode.XAER_RMERR, f"{alive} transactions are alive: finish some, transactions_max is {alive_max}"
+                XaCode.XAER_RMERR,
+                f"{alive} transactions are alive: finish some, transactions_max is {section.transactions_max}",
             )
+        mine, mine_max = peer.local_transactions, section.local_transactions_per_connection_max
+        if isinstance(key, LocalKey) and len(mine) >= mine_max:
+            for over in [known for known, one in mine.items() if one.is_over]:  # timed out, and never named since
+                del mine[over]
+            if len(mine) >= mine_max:
+                raise XaError(
+                    XaCode.XAER_RMERR,
+                    f"{len(mine)} local transactions of this connection are alive: finish some, "
+                    f"local_transactions_per_connection_max is {mine_max}",
+                )
 
     def _find(self, key: BranchKey | None, peer: Peer) -> Transaction:
         if isinstance(key, XaKey):

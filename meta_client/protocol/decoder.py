@@ -8,9 +8,10 @@ from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.request_lines import parse_request_line
-from meta_client.protocol.requests import MultiPut, Put, Request, Sync
+from meta_client.protocol.requests import Dropped, MultiPut, Put, Request, Sync
 from meta_client.protocol.response_lines import parse_response_line
 from meta_client.protocol.responses import Response, Result
+from meta_client.protocol.status import Status
 
 Command = TypeVar("Command")
 _LINE_QUOTED_MAX = 100  # a line comes from a stranger and goes into an error's one line
@@ -24,6 +25,7 @@ class _Decoder(ABC, Generic[Command]):
         self._limits = limits
         self._buffer = ReceiveBuffer()
         self._unfinished: tuple[Command, int] | None = None  # its line was taken, its body is not all here
+        self._passing_over = 0  # bytes still to come of a body that is not kept
         self._failure: str | None = None
         self._completed: list[Command] = []
 
@@ -35,7 +37,12 @@ class _Decoder(ABC, Generic[Command]):
     @property
     def is_between_commands(self) -> bool:
         """Whether the stream may end here without cutting a command in two."""
-        return self._unfinished is None and not self._buffer
+        return self._unfinished is None and not self._buffer and not self._passing_over
+
+    @property
+    def body_bytes_held(self) -> int:
+        """How much is held of a body that is not all here."""
+        return len(self._buffer) if self._unfinished is not None else 0
 
     @property
     def completed_before_failure(self) -> list[Command]:
@@ -65,7 +72,10 @@ class _Decoder(ABC, Generic[Command]):
         parse_line, chunk_end = self._parse_line, len(chunk)
         position = 0  # first byte of the chunk that is not used
         line: bytes | None = None
-        if self._unfinished is not None:
+        if self._passing_over:
+            position = min(self._passing_over, chunk_end)
+            self._passing_over -= position
+        elif self._unfinished is not None:
             command, length = self._unfinished
             if (body_and_position := self._buffer.maybe_take_with(chunk, length)) is None:
                 return
@@ -89,10 +99,13 @@ class _Decoder(ABC, Generic[Command]):
                 raise RemoteProtocolError(f"{line[:_LINE_QUOTED_MAX]!r}: {error}; close the connection") from error
             if length:
                 if length > body_bytes_max:
-                    announced = f"{line[:_LINE_QUOTED_MAX]!r}: a body of {length} bytes"
-                    raise RemoteProtocolError(
-                        f"{announced} is longer than body_bytes_max {body_bytes_max}; close the connection"
-                    )
+                    reason = f"a body of {length} bytes is longer than body_bytes_max {body_bytes_max}"
+                    commands.append(self._too_long(command, line, reason))
+                    passed_over = min(length, chunk_end - position)
+                    self._passing_over = length - passed_over
+                    position += passed_over
+                    line = None
+                    continue
                 if (end := position + length) > chunk_end:
                     self._unfinished = command, length
                     break
@@ -103,18 +116,41 @@ class _Decoder(ABC, Generic[Command]):
         if position < chunk_end:
             self._buffer.hold(chunk[position:])
 
+    def _too_long(self, command: Command, line: bytes, reason: str) -> Command:
+        """What stands for *command*, whose body is passed over. Raises RemoteProtocolError if nothing does."""
+        del command
+        raise RemoteProtocolError(f"{line[:_LINE_QUOTED_MAX]!r}: {reason}; close the connection")
+
     @abstractmethod
     def _with_body(self, command: Command, body: bytes) -> Command:
         """*command*, as its line's parser left it, completed."""
 
 
-class RequestDecoder(_Decoder[Request]):
-    """A broker's ear. Responses, which no client has reason to send, are refused like any unknown word."""
+class RequestDecoder(_Decoder[Request | Dropped]):
+    """A broker's ear. Responses, which no client has reason to send, are refused like any unknown word.
+
+    A body beyond its bound is passed over and costs no memory: who sent it reads why, and its connection goes on.
+    """
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(parse_request_line, limits or Limits())
 
-    def _with_body(self, command: Request, body: bytes) -> Request:
+    def drop_body(self, reason: str) -> Dropped:
+        """Give up the body that is not all here (body_bytes_held is above 0): let go of it and pass over the rest."""
+        assert self._unfinished is not None
+        command, length = self._unfinished
+        assert isinstance(command, (Put, MultiPut, Sync))
+        self._passing_over = length - len(self._buffer)
+        self._unfinished = None
+        self._buffer.clear()
+        return Dropped(command.opaque, Status.UNAVAILABLE, reason)
+
+    def _too_long(self, command: Request | Dropped, line: bytes, reason: str) -> Dropped:
+        del line
+        assert isinstance(command, (Put, MultiPut, Sync))
+        return Dropped(command.opaque, Status.BAD_REQUEST, f"{reason}: send less at once")
+
+    def _with_body(self, command: Request | Dropped, body: bytes) -> Request:
         assert isinstance(command, (Put, MultiPut, Sync))
         command.body = body
         return command

@@ -64,7 +64,7 @@ class RemoteError(MetaError):
 
     def __init__(self, status: int, text: str, context: str) -> None:
         """*text* is the broker's; *context* says what was asked of whom, as in "get orders/0-3 from meta://b:8123"."""
-        super().__init__(f"{context}: status {status}: {_one_line(text) or 'the broker gave no reason'}")
+        super().__init__(f"{context}: status {status}: {one_line(text) or 'the broker gave no reason'}")
         self.status = status
         self.text = text
         self.context = context
@@ -126,6 +126,6 @@ def raise_for(result: Result, context: str) -> None:
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """*text* without line breaks, control characters and excess: it may be a stranger's."""
     return "".join(c if c.isprintable() else " " for c in text[:_TEXT_CHARACTERS_MAX]).strip()

@@ -10,6 +10,7 @@ from enum import StrEnum
 from journal.batches import BatchSequence
 from journal.xid import BranchKey
 from meta_client.protocol.integers import INT32_MAX
+from meta_client.protocol.status import Status
 
 OPAQUE_ABSENT = INT32_MAX  # assumed, and used in the response, when stats or version came without one
 PARTITION_ANY = -1  # in a plain put: the broker chooses
@@ -166,6 +167,15 @@ class TopicCommand:
     topic: str
     settings: tuple[tuple[str, str], ...]
     opaque: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A put, mput or sync whose body the decoder passed over, unkept. Never sent: answer it with what it says."""
+
+    opaque: int
+    status: Status
+    text: str
 
 
 Request = Put | MultiPut | Get | Fetch | OffsetQuery | Stats | Version | Quit | Transaction | Sync | TopicCommand

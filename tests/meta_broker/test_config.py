@@ -67,6 +67,20 @@ ANY_TOPIC = "\n[topics.'*']\n"
             "[broker]\nmessage_bytes_max = 16777217",
             "broker.message_bytes_max is 16777217: use a number from 1 to 16777216",
         ),
+        (
+            "[broker]\nbody_bytes_max = 1048576",
+            "broker.message_bytes_max 2097152 does not fit into broker.body_bytes_max",
+        ),
+        (
+            "[broker]\nreceived_bytes_total_max = 1048576",
+            "broker.body_bytes_max 16777216 does not fit into broker.received_bytes_total_max 1048576",
+        ),
+        (
+            "[broker]\nunsent_bytes_total_max = 8388607",
+            "broker.unsent_bytes_total_max 8388607 is less than one connection may hold: make it at least 8388608",
+        ),
+        ("[broker]\nline_bytes_max = 100", "broker.line_bytes_max is 100: use a number from 2048 to 1048576"),
+        ("[broker]\nconnections_max = 0", "broker.connections_max is 0: use a number from 1 to"),
         ("[broker]\ntransfer_bytes_max = 16777217", "broker.transfer_bytes_max is 16777217: use a number from 1"),
         ("[broker]\ncheckpoint_seconds = nan", "broker.checkpoint_seconds is nan: use a number from"),
         ("[broker]\nidle_seconds_max = inf", "broker.idle_seconds_max is inf: use a number from"),

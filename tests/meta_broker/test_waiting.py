@@ -22,12 +22,16 @@ class Somebody:
     """A peer that nobody talks to."""
 
     local_transactions: dict[LocalKey, Transaction] = field(default_factory=dict)
+    held_bytes: int = 0
 
     def send(self, data: bytes) -> None:
         raise AssertionError(data)
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         raise AssertionError(buffers, size)
+
+    def unanswered(self) -> None:
+        raise AssertionError
 
     def again(self, request: Request) -> None:
         raise AssertionError(request)

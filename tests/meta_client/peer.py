@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from meta_client.protocol.decoder import RequestDecoder
-from meta_client.protocol.requests import Request
+from meta_client.protocol.requests import Dropped, Request
 from zk.broker_url import BrokerUrl
 
 Handler = Callable[[Request], bytes | None]  # what to send for a request; None: nothing
@@ -73,6 +73,7 @@ class Peer:
         with connection, contextlib.suppress(OSError):
             while chunk := connection.recv(1 << 16):
                 for request in decoder.receive_data(chunk):
+                    assert not isinstance(request, Dropped)
                     self.received.append(request)
                     if (answer := self.handler(request)) == HANG_UP:
                         return

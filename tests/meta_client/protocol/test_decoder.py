@@ -8,8 +8,9 @@ from meta_client.protocol.buffer import ReceiveBuffer
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
-from meta_client.protocol.requests import Get, Put, Request, Stats, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Dropped, Get, Put, Request, Stats, Transaction, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
+from meta_client.protocol.status import Status
 
 NEVER_A_REQUEST = {
     # wire: what the error must say
@@ -64,7 +65,6 @@ NEVER_A_REQUEST = {
     # lengths
     b"put t 0 -1 0 1\r\n": "body length -1 is negative",
     b"sync t 0 -1 0 1 1\r\n": "body length -1 is negative",
-    b"put t 0 16777217 0 1\r\n": "a body of 16777217 bytes is longer than body_bytes_max 16777216",
     # transaction keys, verbs, qualifiers
     b"put t 0 0 0 1 null 1\r\n": "'null' is not TX:",
     b"put t 0 0 0  1\r\n": "is not an int32",
@@ -190,7 +190,7 @@ def test_an_incomplete_body_takes_nothing() -> None:
 def test_a_line_may_be_as_long_as_its_bound(length: int, step: int) -> None:
     decoder = RequestDecoder(Limits(line_bytes_max=8))
     wire = (b"q" * length + b"\r\n") * 3
-    decoded: list[Request] = []
+    decoded: list[Request | Dropped] = []
     for start in range(0, len(wire), step):
         decoded += decoder.receive_data(wire[start : start + step])
         assert decoder.buffered_bytes <= 9
@@ -219,6 +219,33 @@ def test_a_body_may_be_as_long_as_its_bound() -> None:
         Result(200, b"", 2),
     ]
     assert_refused(decoder, b"value 9 1\r\n", "body_bytes_max 8")
+
+
+@pytest.mark.parametrize("step", [1, 3, 8, 100])
+def test_a_request_body_beyond_its_bound_is_passed_over(step: int) -> None:
+    decoder = RequestDecoder(Limits(body_bytes_max=8))
+    wire = b"put t 0 9 0 1\r\n" + b"version 1" + b"version 2\r\nput t 0 8 0 3\r\n" + b"x" * 8
+    decoded: list[Request | Dropped] = []
+    for start in range(0, len(wire), step):
+        decoded += decoder.receive_data(wire[start : start + step])
+        assert decoder.body_bytes_held <= 8
+    text = "a body of 9 bytes is longer than body_bytes_max 8: send less at once"
+    assert decoded == [Dropped(1, Status.BAD_REQUEST, text), Version(2), Put("t", 0, 0, None, None, 3, b"x" * 8)]
+    assert decoder.is_between_commands
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_a_body_that_is_given_up_is_let_go_and_passed_over(step: int) -> None:
+    decoder = RequestDecoder()
+    assert decoder.receive_data(b"version 1\r\nput t 0 20 0 2\r\nversion 3\r\n") == [Version(1)]
+    assert decoder.body_bytes_held == 11
+    assert decoder.drop_body("too busy") == Dropped(2, Status.UNAVAILABLE, "too busy")
+    assert (decoder.body_bytes_held, decoder.buffered_bytes, decoder.is_between_commands) == (0, 0, False)
+    rest = b"version 4version 5\r\n"
+    decoded: list[Request | Dropped] = []
+    for start in range(0, len(rest), step):
+        decoded += decoder.receive_data(rest[start : start + step])
+    assert decoded == [Version(5)]
 
 
 @pytest.mark.parametrize("bounds", [{"line_bytes_max": 0}, {"body_bytes_max": -1}])

@@ -17,7 +17,7 @@ from meta_client.protocol.compression import codec_of
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.encoder import data_line, encode_request, encode_response, encode_result, value_line
 from meta_client.protocol.messages import Message, decode_body, encode_body, encode_frame, iter_frames
-from meta_client.protocol.requests import Request
+from meta_client.protocol.requests import Dropped, Request
 from meta_client.protocol.responses import Data, Response, Result, Value
 
 VECTORS = tomllib.loads((Path(__file__).parents[2] / "vectors" / "wire.toml").read_text())
@@ -137,7 +137,7 @@ def test_encodes(vector: Vector) -> None:
 def test_decodes_a_pipeline_in_chunks_of_any_size(vectors: list[Vector], step: int) -> None:
     stream = b"".join(vector.wire for vector in vectors)
     decoder = vectors[0].new_decoder()
-    decoded: list[Command] = []
+    decoded: list[Command | Dropped] = []
     for start in range(0, len(stream), step):
         decoded += decoder.receive_data(stream[start : start + step])
     assert decoded == [vector.command for vector in vectors]
