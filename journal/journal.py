@@ -137,6 +137,10 @@ class Journal:
         """Bytes of one record's body, not copied; valid until the segment is dropped. Raises KeyError."""
         return self._segments.slice(lsn, size)
 
+    def release(self) -> None:
+        """Let go of the memory that reading took; slices that are held stay good."""
+        self._segments.release()
+
     def close(self) -> None:
         """Write and fsync what is queued, then let go of the files. Idempotent.
 

@@ -107,6 +107,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._chain = _Chain()  # replaced, never changed
         self._changing = threading.Lock()
+        self._touched: dict[Lsn, StorageFile] = {}  # read from, or opened, since the last release
         self._next = NextSegment(storage)  # writer thread, once the journal runs
 
     @classmethod
@@ -149,6 +150,7 @@ class Segments:
     def _append(self, base: Lsn, file: StorageFile) -> None:
         with self._changing:
             self._chain = _Chain((*self._chain.bases, base), (*self._chain.files, file))
+            self._touched[base] = file
 
     def __len__(self) -> int:
         return len(self._chain.bases)
@@ -220,7 +222,17 @@ class Segments:
     def slice(self, lsn: int, size: int) -> memoryview:
         """Bytes [lsn, lsn + size) without copying; they must lie inside one record."""
         base, file = self.locate(lsn)
+        self._touched[base] = file
         return file.view()[lsn - base : lsn - base + size]
+
+    def release(self) -> None:
+        """Let go of the memory that reading took since the last time; slices that are held stay good. Any thread."""
+        with self._changing:  # nothing is dropped meanwhile
+            touched, self._touched = self._touched, {}
+            standing = set(self._chain.bases)
+            for base, file in touched.items():
+                if base in standing:
+                    file.release()
 
     def drop_from(self, base: int) -> None:
         """Delete the segments from *base* on, newest first; durable on return. Not while a writer runs."""

@@ -38,6 +38,9 @@ class StorageFile(Protocol):
     def view(self) -> memoryview:
         """The file's bytes, read-only, showing later writes too. Valid until close."""
 
+    def release(self) -> None:
+        """Let go of the memory that reading took. What is in the view stays readable; not after close."""
+
     def next_data(self, position: int) -> int:
         """The first position from *position* on that may hold anything but zeros; *size* if there is none."""
 
@@ -119,6 +122,10 @@ class MappedFile:
 
     def view(self) -> memoryview:
         return self._view
+
+    def release(self) -> None:
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)  # of a file's shared mapping: the page cache still has the bytes
 
     def next_data(self, position: int) -> int:
         if position >= self.size:

@@ -175,3 +175,19 @@ def test_readers_roll_and_drop_at_the_same_time() -> None:
         thread.join()
     assert failures == []
     assert [base for base, _ in segments] == [300 * SEGMENT_BYTES]
+
+
+def test_slices_outlive_a_release_and_dropped_segments_do_not_trouble_it(tmp_path: Path) -> None:
+    segments = Segments.open(DirectoryStorage.open_for_writing(tmp_path), IDENTITY, SEGMENT_BYTES, writable=True)
+    for number in range(3):
+        _, file = segments.roll()
+        file.write(SEGMENT_HEADER_BYTES, [b"%d" % number * 100])
+    kept = segments.slice(SEGMENT_BYTES + SEGMENT_HEADER_BYTES, 100)
+    segments.slice(SEGMENT_HEADER_BYTES, 100)
+    segments.drop_before(SEGMENT_BYTES)
+    segments.release()
+    assert kept == b"1" * 100
+    assert segments.slice(2 * SEGMENT_BYTES + SEGMENT_HEADER_BYTES, 100) == b"2" * 100
+    segments.release()
+    kept.release()
+    segments.close()

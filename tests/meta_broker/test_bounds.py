@@ -346,6 +346,17 @@ def test_slow_readers_do_not_grow_the_broker(tmp_path: Path, layout: str) -> Non
         assert grown < 100 * MIB, grown
 
 
+def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None) as broker, WireClient(broker.port) as client:
+        for _ in range(192):
+            client.put("orders", 0, bytes(MIB - 20))
+        before = resident_bytes(broker.pid)
+        for number in range(192):
+            assert isinstance(value := client.get("orders", 0, number * MIB), Value)
+            assert len(value.body) == MIB
+        assert resident_bytes(broker.pid) - before < 40 * MIB
+
+
 def fill(client: WireClient, layout: str) -> None:
     """16 MiB of orders-0, in runs of a megabyte or between the messages of another partition."""
     if layout == "one large run":
