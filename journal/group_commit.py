@@ -23,6 +23,9 @@ from journal.storage import Buffer, StorageFile
 # written, and then all answers leave at once: producer, loop and disk take turns instead of working side by side.
 BATCH_BYTES_MAX = 2 * 1024 * 1024
 JOIN_BYTES_MAX = 64 * 1024  # bodies up to this size are joined into one buffer: cheaper than an iovec each
+# Calls a function a little later, as an event loop's call_soon does. A writer that is woken in the middle of a turn of
+# the loop fights it for the interpreter, and may fsync a branch's messages alone that its PREPARE is about to follow.
+Defer = Callable[[Callable[[], None]], object]
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
 
@@ -73,6 +76,7 @@ class GroupCommit:
         incarnation: int,
         mode: FlushMode,
         on_progress: Callable[[], None],
+        defer: Defer | None = None,
     ) -> None:
         self.mode = mode
         self.end = end  # where the next record goes; under the lock
@@ -85,6 +89,7 @@ class GroupCommit:
         self._epoch = epoch
         self._incarnation = incarnation
         self._on_progress = on_progress
+        self._defer = defer
         self._queue: list[_Item] = []
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)  # the writer waits here
@@ -121,9 +126,16 @@ class GroupCommit:
             self.end = Lsn(lsn + size)
             self.queued_bytes += size
             self._queue.append(_Item(kind, meta, body, body_bytes, lsn, time_ms))
-            if idle:
+            if idle and self._defer is None:
                 self._wakeup.notify()
+        if idle and self._defer is not None:
+            self._defer(self.wake)
         return lsn
+
+    def wake(self) -> None:
+        """Let the writer take what is queued. Any thread."""
+        with self._lock:
+            self._wakeup.notify()
 
     def check_fits(self, meta_bytes: int, body_bytes: int) -> None:
         """Raises RecordTooLarge for a record that no segment takes, or no reader would take back."""
@@ -200,7 +212,6 @@ class GroupCommit:
             elif must_sync and self._dirty is not None:
                 self._background.request(self._dirty, self.written)
                 self._dirty = None
-        self._on_progress()
         return not last
 
     def _take(self) -> tuple[list[_Item], bool, bool]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from journal.errors import StorageFailed
 from journal.frame import Header, Lsn
-from journal.group_commit import SYNC, FlushMode, GroupCommit
+from journal.group_commit import SYNC, Defer, FlushMode, GroupCommit
 from journal.records import Record, encode
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.storage import Buffer, Storage
@@ -44,17 +44,18 @@ class Journal:
         incarnation: int,
         flush: FlushMode,
         on_progress: Callable[[], None] = lambda: None,
+        defer: Defer | None = None,
     ) -> "Journal":
         """Begin to append at *end*; everything below it is fsynced already.
 
         *on_progress* is called on the writer thread whenever `acknowledged` moved or the journal failed; it must
-        only wake the owner.
+        only wake the owner. With *defer*, which then appends, the writer is woken by it and not at once.
         """
         segments.remove_unfinished()
         if not len(segments):
             segments.roll()
             end = segments.start
-        writer = GroupCommit(segments, end, epoch, incarnation, flush, on_progress)
+        writer = GroupCommit(segments, end, epoch, incarnation, flush, on_progress, defer)
         writer.start()
         return cls(segments, writer, epoch, incarnation)
 

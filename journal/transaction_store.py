@@ -16,6 +16,7 @@ from journal.batches import BatchSequence, StoredBatch
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import Header, Lsn
+from journal.group_commit import Defer
 from journal.journal import Journal, JournalConfig
 from journal.records import (
     NO_BRANCH,
@@ -99,6 +100,7 @@ class JournalTransactionStore:
         sink: PublicationSink | None = None,
         on_progress: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        defer: Defer | None = None,
     ) -> "JournalTransactionStore":
         """Recover what the directory holds, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
 
@@ -116,6 +118,7 @@ class JournalTransactionStore:
                 incarnation=state.incarnation + 1,
                 flush=config.flush,
                 on_progress=on_progress,
+                defer=defer,
             )
         except BaseException:
             segments.close()

@@ -67,7 +67,7 @@ class Broker:
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
-            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms)
+            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, loop.call_soon)
             await stack.enter_async_context(_closing(store))
             ids.begin_after(store.transactions.state.time_ms)
             topics = Topics(self._config.topics, store.transactions.state.topics)

@@ -8,7 +8,7 @@ from typing import cast
 
 from journal.errors import StorageFailed
 from journal.transaction_store import Transaction
-from journal.xid import LocalKey
+from journal.xid import BranchKey, LocalKey
 from meta_broker.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.processors.dispatch import Dispatcher
 from meta_client.protocol.decoder import RequestDecoder
@@ -50,7 +50,8 @@ class Connection(asyncio.Protocol):
         self._in_flight = 0  # handled and not answered, but for fetches that wait
         self._received_bytes = 0  # of a body that is not all here, as the owner knows it
         self._answers: list[bytes | memoryview] = []
-        self._answer_bytes = 0
+        self._answer_bytes = 0  # of those, and of the deferred
+        self._deferred: dict[BranchKey, list[bytes]] = {}  # answers of this turn, by branch
         self._is_flush_due = False
         self._is_work_due = False
         self._is_reading = True
@@ -90,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._can_write = True
         self.note_unsent(gets_on=True)
         self.last_active = self._loop.time()
-        self._flush()
+        self.flush()
         self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._requests.clear()
         self._answers.clear()
+        self._deferred.clear()
         self._owner.received(self, 0, gets_on=False)
         self._owner.unsent(self, 0, gets_on=False)
         try:
@@ -114,9 +116,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._answers.append(data)
             self._answer_bytes += len(data)
-            if not self._is_flush_due:
-                self._is_flush_due = True
-                self._loop.call_soon(self._flush)
+            self._flush_later()
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue an answer in pieces that are not copied."""
@@ -124,9 +124,23 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._answers.extend(buffers)
             self._answer_bytes += size
-            if not self._is_flush_due:
-                self._is_flush_due = True
-                self._loop.call_soon(self._flush)
+            self._flush_later()
+
+    def defer(self, key: BranchKey, data: bytes) -> None:
+        """Queue an answer about a branch: it leaves with the turn, unless `take_deferred` takes it before."""
+        self._in_flight -= 1
+        if self._transport is not None:
+            self._deferred.setdefault(key, []).append(data)
+            self._answer_bytes += len(data)
+            self._flush_later()
+
+    def take_deferred(self, key: BranchKey) -> bytes:
+        """What was deferred about a branch in this turn, for whoever sends it."""
+        if (deferred := self._deferred.pop(key, None)) is None:
+            return b""
+        data = b"".join(deferred)
+        self._answer_bytes -= len(data)
+        return data
 
     def unanswered(self) -> None:
         """What is being handled has no answer, or waits for one elsewhere: it is in flight no more."""
@@ -180,7 +194,7 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._is_leaving = True
-        self._flush()
+        self.flush()
 
     def _work(self) -> None:
         """Handle requests until none is left, or a bound says wait; read the socket only if none is left."""
@@ -211,6 +225,11 @@ class Connection(asyncio.Protocol):
             self._is_work_due = True
             self._loop.call_soon(self._work_on)
 
+    def _flush_later(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._owner.flush_later(self)
+
     def _work_on(self) -> None:
         self._is_work_due = False
         self._work()
@@ -218,7 +237,7 @@ class Connection(asyncio.Protocol):
     def _may_work(self) -> bool:
         bounds = self._bounds
         if self._answer_bytes > bounds.unsent_bytes_max:
-            self._flush()
+            self.flush()
         return (
             self._can_write
             and self._in_flight < bounds.requests_in_flight_max
@@ -233,11 +252,16 @@ class Connection(asyncio.Protocol):
             self._received_bytes = held
             self._owner.received(self, held, gets_on=gets_on)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is queued."""
         self._is_flush_due = False
         transport = self._transport
         if transport is None:
             return
+        if self._deferred:
+            for deferred in self._deferred.values():
+                self._answers += deferred
+            self._deferred.clear()
         if self._answers:
             answers, self._answers, self._answer_bytes = self._answers, [], 0
             self.last_active = self._loop.time()

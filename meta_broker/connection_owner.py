@@ -33,6 +33,9 @@ class ConnectionOwner(Protocol[C]):
     def unsent(self, connection: C, held: int, *, gets_on: bool) -> None:
         """*connection* holds *held* bytes of answers; *gets_on*: its peer takes some."""
 
+    def flush_later(self, connection: C) -> None:
+        """Call *connection*'s `flush` soon, once this turn of the loop has queued what it has for it."""
+
     def is_journal_full(self) -> bool:
         """Whether so much waits to be written that sockets must not be read; `resume` follows when it is over."""
 

@@ -40,6 +40,7 @@ class Server:
         self._refused = 0  # connections too many that are being told so
         self._stalled = False
         self._is_woken = False
+        self._unflushed: list[Connection] | None = None  # while the fence moves: who has answers by it
         self._has_failed = False
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -104,11 +105,17 @@ class Server:
         self._is_woken = False  # before looking: progress made from here on wakes again
         if self._dispatcher is None or self._has_failed:
             return
+        unflushed: list[Connection] = []
+        self._unflushed = unflushed
         try:
             self._dispatcher.context.store.advance()
         except StorageFailed as error:
             self.failed(error)
             return
+        finally:
+            self._unflushed = None
+        for connection in unflushed:
+            connection.flush()
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):
@@ -127,6 +134,12 @@ class Server:
                 connection.note_unsent(gets_on=False)
 
     # -- connection.ConnectionOwner ---------------------------------------------------------------------------
+
+    def flush_later(self, connection: Connection) -> None:
+        if self._unflushed is None:
+            self._loop.call_soon(connection.flush)
+        else:
+            self._unflushed.append(connection)
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> bool:
         assert self._dispatcher is not None

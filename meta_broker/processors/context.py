@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from journal.transaction_store import Transaction
-from journal.xid import LocalKey
+from journal.xid import BranchKey, LocalKey
 from meta_broker.config import BrokerConfig
 from meta_broker.message_ids import MessageIds
 from meta_broker.processors.realtime import Realtime, Statistic
@@ -29,6 +29,15 @@ class Peer(Protocol):
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue *size* bytes in *buffers*, which are not copied."""
+
+    def defer(self, key: BranchKey, data: bytes) -> None:
+        """As send, for an answer that says nothing final of branch *key*: one that follows in this turn takes it along.
+
+        Who pipelines a branch looks at its PREPARE's answer alone: one write, and the peer is woken once.
+        """
+
+    def take_deferred(self, key: BranchKey) -> bytes:
+        """What was deferred about *key* in this turn, to be sent with what follows."""
 
     def unanswered(self) -> None:
         """The request that is being handled has no answer, or is kept and bounded elsewhere until it has."""

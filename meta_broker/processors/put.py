@@ -104,7 +104,7 @@ class PutProcessor:
             return
         # At once: an active branch is presumed aborted, so that this answer promises nothing a crash could break.
         place = format_put_place(PutPlace(frames.first_id, put.partition, None))
-        peer.send(encode_result(Status.SUCCESS, place, put.opaque))
+        peer.defer(key, encode_result(Status.SUCCESS, place, put.opaque))
 
     def _check_room(self, size: int) -> None:
         held, bytes_max = self._store.state.branches_weight, self._context.config.broker.transaction_bytes_max

@@ -46,9 +46,10 @@ class TransactionProcessor:
             case Verb.END:
                 peer.unanswered()  # only the client's association ended
             case Verb.PREPARE:
-                vote, lsn = self._store.prepare(self._find(request.key, peer))
+                transaction = self._find(request.key, peer)
+                vote, lsn = self._store.prepare(transaction)
                 answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
-                self._context.store.fence.after(lsn, peer.send, answer)
+                self._context.store.fence.after(lsn, peer.send, peer.take_deferred(transaction.key) + answer)
             case Verb.COMMIT_ONE_PHASE | Verb.COMMIT_TWO_PHASE:
                 one_phase = request.verb is Verb.COMMIT_ONE_PHASE
                 done = self._store.commit(self._find(request.key, peer), one_phase=one_phase)
@@ -86,7 +87,7 @@ class TransactionProcessor:
                 self._context.timeouts.add(transaction, time.monotonic())
             counters.begins += 1
             counters.xa_begins += isinstance(key, XaKey)
-        peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
+        peer.defer(key, encode_result(Status.SUCCESS, b"", request.opaque))
 
     def _check_room(self, key: BranchKey, peer: Peer) -> None:
         section = self._context.config.broker

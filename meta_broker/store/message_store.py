@@ -17,6 +17,7 @@ from journal.checkpoint import Checkpoint, PartitionMark
 from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
 from journal.fold import Publication
+from journal.group_commit import Defer
 from journal.journal import JournalConfig
 from journal.records import PartitionName
 from journal.segments import Identity
@@ -97,12 +98,18 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls, config: BrokerConfig, version: str, on_progress: Callable[[], None], clock_ms: Callable[[], int]
+        cls,
+        config: BrokerConfig,
+        version: str,
+        on_progress: Callable[[], None],
+        clock_ms: Callable[[], int],
+        defer: Defer | None = None,
     ) -> "MessageStore":
         """Lock the data directory and recover it. Raises JournalError of any kind; leaves nothing open then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
-        *clock_ms* gives the time that records carry.
+        *clock_ms* gives the time that records carry. *defer* is the loop's call_soon: what one turn of the loop appends
+        is written together.
         """
         try:
             storage = DirectoryStorage.open_for_writing(config.data)
@@ -111,7 +118,7 @@ class MessageStore:
                     raise StorageFailed(
                         f"{config.data}: {os.strerror(errno.EACCES)}"
                     )  # the next segment would find out
-                return cls._recovered(storage, config, version, on_progress, clock_ms)
+                return cls._recovered(storage, config, version, on_progress, clock_ms, defer)
             except BaseException:
                 storage.close()
                 raise
@@ -126,6 +133,7 @@ class MessageStore:
         version: str,
         on_progress: Callable[[], None],
         clock_ms: Callable[[], int],
+        defer: Defer | None,
     ) -> "MessageStore":
         indexes = Indexes(config.data / "index")
         transactions = JournalTransactionStore.open(
@@ -136,6 +144,7 @@ class MessageStore:
             sink=indexes,
             on_progress=on_progress,
             clock_ms=clock_ms,
+            defer=defer,
         )
         try:
             indexes.make_directory()  # only now: a directory that is not ours stays as it was

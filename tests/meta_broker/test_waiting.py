@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from journal.records import PartitionName
 from journal.transaction_store import Transaction
-from journal.xid import LocalKey
+from journal.xid import BranchKey, LocalKey
 from meta_broker.processors.waiting import TICK_MS, WaitingFetch, WaitingFetches
 from meta_client.protocol.requests import Fetch, Request
 
@@ -29,6 +29,12 @@ class Somebody:
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         raise AssertionError(buffers, size)
+
+    def defer(self, key: BranchKey, data: bytes) -> None:
+        raise AssertionError(key, data)
+
+    def take_deferred(self, key: BranchKey) -> bytes:
+        raise AssertionError(key)
 
     def unanswered(self) -> None:
         raise AssertionError
