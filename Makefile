@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test check format lock bench crash soak clean
+.PHONY: help setup demo test check format lock bench crash fuzz soak clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
@@ -45,6 +45,9 @@ bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same
 
 crash: $(STAMP)  ## The crash tests, many rounds
 	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
+
+fuzz: $(STAMP)  ## Decoders and a broker's socket under damaged streams, SECONDS=600 in all
+	@METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)
 
 clean:  ## Remove .venv and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
