@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from meta_client.calls import checked_result
-from meta_client.connection import PendingReply
 from meta_client.connections import Connections
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.compression import Codec, codec_of
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TopicCommand, TopicVerb

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from journal.xid import XaKey
 from meta_client.branch_puts import BranchBatch, BranchHandle
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, SendFailed, TooManyRequests
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Request, TransactionVerb

@@ -6,9 +6,10 @@ A branch belongs to its producer's thread, and so does everything here.
 from collections.abc import Callable
 
 from journal.xid import XaKey
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.errors import Destination, NoBroker, SendFailed
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import HEADER_BYTES, encode_frame

@@ -1,6 +1,6 @@
 """One request, one result: the answer awaited and checked."""
 
-from meta_client.connection import PendingReply
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.errors import RemoteProtocolError, raise_for
 from meta_client.protocol.responses import Data, Response, Result, Value
 

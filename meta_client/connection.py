@@ -1,21 +1,25 @@
-"""One TCP connection to a broker, shared by every thread of a client: many requests in flight, one reader.
+"""One TCP connection to a broker, shared by every thread of a client: many requests in flight, one reader at a time.
 
-Threads: any number submit and wait; one, owned by the connection, reads. Locks are held for a few instructions,
-but for `_writing`, which is held while bytes go out.
+Threads: any number submit and wait. Who waits reads, if nobody does: handing an answer from one thread to another
+costs as much as handling it. A thread of the connection's own reads what nobody waits for: answers that are called
+back, or that the last reader left behind; now and then it looks whether the peer is still there. Locks are held for
+a few instructions, but for `_writing` and `_reading`, which are held while bytes go out and are waited for.
 """
 
 import logging
+import math
 import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.heartbeat import Beat, HeartBeat
+from meta_client.heartbeat import IDLE_S, Beat, HeartBeat
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import OnDone, PendingReply
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
@@ -27,67 +31,12 @@ from zk.broker_url import BrokerUrl
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
 RECEIVE_BYTES = 256 * 1024  # four of the genuine broker's socket buffers
 JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheaper than a system call
+UNREAD_MAX = 16  # answers due before somebody reads, though nobody waits for one yet
+WAITING_FEW = 4  # answers due, up to which who waits reads
+LOOK_S = 1.0  # how often an idle connection is looked at
 SEND_TIMEOUT_S = 10.0  # a broker that takes no byte for this long is as good as gone
 
 _log = logging.getLogger(__name__)
-
-
-class PendingReply:
-    """The answer to one request, now or later. Any thread may wait."""
-
-    __slots__ = ("_arrived", "_connection", "_failure", "_on_done", "_response", "opaque")
-
-    def __init__(self, connection: "Connection", opaque: int, on_done: "OnDone | None" = None) -> None:
-        self.opaque = opaque
-        self._on_done = on_done
-        self._connection = connection
-        self._response: Response | None = None
-        self._failure: BaseException | None = None
-        self._arrived = threading.Lock()  # held until the outcome is here: the cheapest event there is
-        self._arrived.acquire()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is here."""
-        return not self._arrived.locked()
-
-    def join(self, timeout_s: float) -> None:
-        """Return once the outcome is here, or *timeout_s* seconds have passed."""
-        if self._arrived.acquire(timeout=timeout_s):
-            self._arrived.release()
-
-    def wait(self, timeout_s: float) -> Response:
-        """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
-        url = self._connection.url
-        if not self._arrived.acquire(timeout=max(0.0, timeout_s)):
-            self._connection.expire(self.opaque, timeout_s)
-            self._arrived.acquire()  # it has arrived, or does so at this moment
-        self._arrived.release()
-        if self._response is not None:
-            return self._response
-        if isinstance(self._failure, ReplyTimeout):
-            raise ReplyTimeout(
-                f"{url} gave no answer within {self._failure}: the request may have acted, look before repeating it"
-            )
-        raise ConnectionLost(
-            f"connection to {url} lost before the answer ({self._failure}): "
-            "the request may have acted, look before repeating it"
-        ) from self._failure
-
-    def _succeed(self, response: Response) -> None:
-        self._response = response
-        self._arrived.release()
-        if self._on_done is not None:
-            self._on_done(self)
-
-    def _fail(self, failure: BaseException) -> None:
-        self._failure = failure
-        self._arrived.release()
-        if self._on_done is not None:
-            self._on_done(self)
-
-
-OnDone = Callable[[PendingReply], None]
 
 
 class Connection:
@@ -102,11 +51,16 @@ class Connection:
         self._failure: BaseException | None = None
         self._writing = threading.Lock()
         self._outgoing: deque[tuple[bytes, bytes]] = deque()  # whoever has `_writing` sends all of it
-        self._active_at = time.monotonic()  # last byte in or out; any thread writes, only the reader reads
-        self.is_refused = False  # by a broker that has too many; reader thread writes
+        self._active_at = time.monotonic()  # last byte in or out
+        self.is_refused = False  # by a broker that has too many
         self._capabilities: Capabilities | None = None  # threads may ask twice, and hear the same
-        self._beat = HeartBeat()  # this and the opaque: reader thread alone
+        self._reading = threading.Lock()  # guards the next four
+        self._decoder = ResponseDecoder()
+        self._readable = select.poll()
+        self._beat = HeartBeat()
         self._beat_opaque: int | None = None
+        self._readable.register(connected, select.POLLIN)
+        self._called = threading.Event()  # the reader thread is needed
         self._reader = threading.Thread(target=self._read, name=f"metaq {url}", daemon=True)
         self._reader.start()
 
@@ -128,7 +82,12 @@ class Connection:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether nothing can be sent any more; what the peer has said or done by now counts."""
+        if self._failure is None and self._reading.acquire(blocking=False):
+            try:
+                self._read_some(0.0)
+            finally:
+                self._stop_reading()
         return self._failure is not None
 
     @property
@@ -139,7 +98,7 @@ class Connection:
     def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply:
         """Send *request*, which needs an opaque of its own (next_opaque), and return what will be its answer.
 
-        *on_done* is called with it once the outcome is there, mostly on the reader thread: it must only hand it over.
+        *on_done* is called with it once the outcome is there, on whichever thread reads: it must not wait for anything.
 
         Returns once the bytes are with the operating system. Raises NotConnected or TooManyRequests when nothing
         was sent, LocalProtocolError for what can't be. A connection that breaks later is told by wait().
@@ -151,7 +110,7 @@ class Connection:
         """As submit, for several that leave together, in their order. Either all are sent, or none."""
         return self._submit(requests, None)
 
-    def _submit(self, requests: Sequence[Request], on_done: "OnDone | None") -> list[PendingReply]:
+    def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
         pieces = [encode_request(request) for request in requests]
         replies: list[PendingReply] = []
         for request in requests:
@@ -168,6 +127,8 @@ class Connection:
                 assert reply.opaque not in self._pending, "an opaque is used once"
                 self._pending[reply.opaque] = reply
         self._send(pieces)
+        if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.locked():
+            self._called.set()
         return replies
 
     def capabilities(self, timeout_s: float) -> Capabilities:
@@ -193,7 +154,7 @@ class Connection:
         with self._lock:
             reply = self._pending.pop(opaque, None)
         if reply is not None:
-            reply._fail(ReplyTimeout(f"{after_s:g} s"))
+            reply.fail(ReplyTimeout(f"{after_s:g} s"))
 
     def _send(self, pieces: Sequence[tuple[bytes, bytes]]) -> None:
         """Send, together with what other threads queued meanwhile: one system call for many small requests."""
@@ -219,46 +180,86 @@ class Connection:
             self._socket.sendall(b"".join(joined))
             self._active_at = time.monotonic()
 
+    # -- reading: by one thread at a time, which holds `_reading` -------------------------------------------------
+
+    def read_for(self, reply: PendingReply, deadline: float) -> None:
+        """As PendingReply's Source says.
+
+        Where many wait, the reader thread reads for all: each of them would soon have its own answer and leave.
+        """
+        if len(self._pending) > WAITING_FEW:
+            if not self._reading.locked():
+                self._called.set()
+            return
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            while not reply.is_done and self._failure is None and (left_s := deadline - time.monotonic()) > 0:
+                self._read_some(left_s)
+        finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Let go of `_reading`; whatever is awaited then, and may have been left to us, the reader thread takes."""
+        self._reading.release()
+        if self._is_awaited:
+            self._called.set()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(self._pending) or self._beat_opaque is not None
+
     def _read(self) -> None:
         """The reader thread."""
-        decoder = ResponseDecoder()
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
         try:
             while self._failure is None:
-                wait_s = self._beat.wait_s(self._active_at, time.monotonic())
-                if not poll.poll(wait_s * 1000 + 1):
-                    self._check_heart()
-                elif not (chunk := self._socket.recv(RECEIVE_BYTES)):
-                    raise ConnectionLost("the broker closed it")
-                else:
-                    self._active_at = time.monotonic()
-                    self._deliver(decoder.receive_data(chunk))
+                self._called.wait(LOOK_S)
+                self._called.clear()
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._read_some(0.0)
+                        while self._is_awaited and self._failure is None:
+                            self._read_some(IDLE_S)
+                    finally:
+                        self._stop_reading()
+        finally:
+            with self._reading, self._writing:  # who reads or sends ends at once: the socket is shut down by now
+                self._socket.close()
+
+    def _read_some(self, timeout_s: float) -> None:
+        """Take what is there, or comes within *timeout_s*; do what is due for the heart-beat if nothing does."""
+        wait_s = min(timeout_s, self._beat.wait_s(self._active_at, time.monotonic()))
+        is_readable = self._readable.poll(math.ceil(wait_s * 1000))  # an interrupt here loses nothing
+        try:
+            if not is_readable:
+                self._obey(self._beat.check(self._active_at, time.monotonic()))
+                return
+            if not (chunk := self._socket.recv(RECEIVE_BYTES)):
+                raise ConnectionLost("the broker closed it")
+            self._active_at = time.monotonic()
+            self._deliver(self._decoder.receive_data(chunk))
         except RemoteProtocolError as error:
-            self._deliver(decoder.completed_before_failure)
+            self._deliver(self._decoder.completed_before_failure)
             self._break(error)
         except (OSError, MetaError) as error:
             self._break(error)
-        finally:
-            with self._writing:  # a sender ends at once: the socket is shut down by now
-                self._socket.close()
+        except BaseException as error:  # ^C in the middle of an answer: nobody could tell where the next one begins
+            self._break(error)
+            raise
 
     def _deliver(self, responses: list[Response]) -> None:
         with self._lock:
             replies = [self._pending.pop(response.opaque, None) for response in responses]
         for reply, response in zip(replies, responses, strict=True):
             if reply is not None:
-                reply._succeed(response)
+                reply.succeed(response)
             elif response.opaque == self._beat_opaque:
                 self._beat_opaque = None
                 self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
             elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
                 self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
-                raise ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}")
+                self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
             # else: nobody waits (any more), as after a time-out or a transaction's END
-
-    def _check_heart(self) -> None:
-        self._obey(self._beat.check(self._active_at, time.monotonic()))
 
     def _obey(self, beat: Beat) -> None:
         match beat:
@@ -266,7 +267,7 @@ class Connection:
                 self._beat_opaque = next_opaque()
                 self._send([encode_request(Version(self._beat_opaque))])
             case Beat.GIVE_UP:
-                raise ConnectionLost("no good answer to three heart-beats")
+                self._break(ConnectionLost("no good answer to three heart-beats"))
             case Beat.WAIT:
                 pass
 
@@ -281,7 +282,8 @@ class Connection:
                 self._socket.shutdown(socket.SHUT_RDWR)
             except OSError:
                 _log.debug("already disconnected broker=%s", self.url)
+        self._called.set()
         for reply in pending.values():
-            reply._fail(failure)
+            reply.fail(failure)
         if not isinstance(failure, ClientClosed):
             _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from journal.xid import BranchKey
 from meta_client.calls import wait_result
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.errors import (
     ConnectionLost,
     Destination,
@@ -17,6 +17,7 @@ from meta_client.errors import (
     TooManyRequests,
 )
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from journal.xid import XaKey, Xid
 from meta_client.calls import checked_result, wait_result
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.errors import MetaError, RemoteError, XaError
 from meta_client.protocol.requests import Transaction, TransactionVerb

@@ -19,7 +19,7 @@ from journal.batches import BatchSequence
 from meta_client.batching.batch import Batch, SendHandle
 from meta_client.batching.lanes import BatchingConfig, Lanes
 from meta_client.calls import checked_result, wait_result
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import (
     BufferFull,
@@ -35,6 +35,7 @@ from meta_client.errors import (
 )
 from meta_client.identity import new_session_id
 from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import PutPlace, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from meta_client.calls import checked_data
-from meta_client.connection import Connection, PendingReply
+from meta_client.connection import Connection
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition
 from meta_client.errors import ReplyTimeout
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Data
 
