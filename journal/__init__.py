@@ -1,7 +1,7 @@
 """The log that is the store: one write-ahead journal per broker, with its transactions. Bytes: FORMAT.md.
 
-Read: xid, states, frame, batches, topic_changes, records (pure) -> fold (what records add up to), fence (what waits for
-durability) -> storage (the only file that calls the OS) -> next_segment (made ahead of need), segments,
+Read: xid, states, frame, batches, outcomes, topic_changes, records (pure) -> fold (what records add up to), fence
+(what waits for durability) -> storage (the only file that calls the OS) -> next_segment (made ahead of need), segments,
 scan (torn or rotten?), checkpoint -> group_commit (the thread that writes) -> journal (append and read) -> recovery
 -> transaction_store (begin, put, prepare, commit, rollback, recover) -> inspection, damage, check (reading from
 outside, dead or live).

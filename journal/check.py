@@ -13,6 +13,7 @@ from journal.errors import InvalidRecord
 from journal.fold import JournalState, apply
 from journal.frame import Lsn
 from journal.inspection import Reading
+from journal.outcomes import Ended
 from journal.records import Decision, Forget, decode
 from journal.scan import Entry, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
@@ -185,6 +186,11 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
         if mine_batches.get(window) != their_batches.get(window):
             producer, topic, partition = window
             yield f"the batches of producer {producer} to {topic}-{partition} are not those of the records"
+    mine_ended, their_ended = ({ended.key: ended for ended in one.outcomes} for one in (state, told))
+    for name_of in sorted(mine_ended.keys() | their_ended.keys()):
+        mine_end, their_end = mine_ended.get(name_of), their_ended.get(name_of)
+        if mine_end != their_end:
+            yield f"the outcome of {name_of} is {_ending(their_end)}, the records say {_ending(mine_end)}"
     for topic in sorted(told.topics.keys() | state.topics.keys()):
         if told.topics.get(topic) != state.topics.get(topic):
             yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"
@@ -204,6 +210,10 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
                 f"branch {theirs.key} from LSN {lsn} is {theirs.state.name} with {theirs.messages} messages of "
                 f"{theirs.bytes} bytes, the records say {mine.key} {mine.state.name}, {mine.messages} of {mine.bytes}"
             )
+
+
+def _ending(ended: Ended | None) -> str:
+    return "unknown" if ended is None else f"{ended.outcome} at {ended.time_ms}"
 
 
 def _decided(state: JournalState, topic: str) -> str:

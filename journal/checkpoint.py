@@ -14,11 +14,12 @@ from journal.batches import StoredBatch
 from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Run, Span
 from journal.frame import Lsn, Offset
+from journal.outcomes import Ended
 from journal.records import PartitionName
 from journal.states import BranchState
 from journal.storage import Storage
 from journal.topic_changes import TopicChange
-from journal.xid import parse_key
+from journal.xid import XaKey, parse_key
 
 CHECKPOINTS_KEPT: Final = 3
 FORMAT: Final = 1
@@ -95,6 +96,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     branches: list[BranchMark]
     batches: list[BatchesMark] = []  # by last use
     topics: list[TopicChange] = []  # what was decided at run time, by topic
+    outcomes: list[Ended] = []  # how XA branches ended, the oldest first
 
 
 def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
@@ -119,6 +121,7 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
             for (producer, topic, partition), window in state.batches
         ],
         topics=[change for _, change in sorted(state.topics.items())],
+        outcomes=list(state.outcomes),
     )
 
 
@@ -148,6 +151,10 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         if change.says_nothing or change.topic in state.topics:
             raise ValueError(f"topic {change.topic!r} named twice, or for nothing")
         state.topics[change.topic] = change
+    for ended in checkpoint.outcomes:
+        if not isinstance(parse_key(ended.key), XaKey):
+            raise ValueError(f"an outcome of {ended.key!r}, which is no XA branch")
+        state.outcomes.note(ended)
     return state
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
 from journal.frame import Header, Lsn, Offset
+from journal.outcomes import Ended, Outcome, Outcomes
 from journal.records import (
     NO_BRANCH,
     CheckpointMark,
@@ -31,7 +32,7 @@ from journal.records import (
 )
 from journal.states import BranchEvent, BranchState, XaError, next_state
 from journal.topic_changes import TopicChange, TopicState
-from journal.xid import BranchKey
+from journal.xid import BranchKey, XaKey
 
 ZERO = Offset(0)
 
@@ -120,6 +121,7 @@ class JournalState:
     spans: dict[PartitionName, Span] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)  # what producers numbered: a retry is stored once
     branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
+    outcomes: Outcomes = field(default_factory=Outcomes)  # how XA branches ended
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
 
@@ -170,14 +172,14 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 branch = _live(state, key, branch_lsn)
                 event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
                 branch.state = next_state(key, branch.state, event)
-                _end(state, branch)
+                _end(state, branch, Outcome.COMMITTED, header.time_ms)
                 return list(_publish(state, branch, takes))
             case Rollback(key, branch_lsn, reason):
                 branch = _live(state, key, branch_lsn)
                 if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
                     raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
                 branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
-                _end(state, branch)
+                _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
             case CheckpointMark(number, _):
@@ -200,6 +202,8 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
 def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
     if record.branch_lsn == NO_BRANCH:
         branch = Branch(record.key, header.lsn, header.time_ms)
+        if isinstance(record.key, XaKey):
+            state.outcomes.drop(str(record.key))
         state.branches[header.lsn] = branch
     else:
         branch = _live(state, record.key, record.branch_lsn)
@@ -208,9 +212,11 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
     state.branches_weight += weight(header.body_bytes)
 
 
-def _end(state: JournalState, branch: Branch) -> None:
+def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
     del state.branches[branch.first_lsn]
     state.branches_weight -= branch.weight
+    if isinstance(branch.key, XaKey):  # a local one is its connection's, which has heard
+        state.outcomes.note(Ended(str(branch.key), outcome, time_ms))
 
 
 def _change_topic(state: JournalState, change: TopicChange) -> None:

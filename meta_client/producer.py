@@ -13,6 +13,7 @@ from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
 from meta_client.identity import new_session_id
 from meta_client.local_transaction import LocalTransaction
+from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
 from meta_client.puts import Compression, Outgoing, RoundRobin, encode_message, parse_partition
 from meta_client.results import SendResult
@@ -163,6 +164,13 @@ class Producer:
     def tpc_rollback(self, xid: Xid | None = None) -> None:
         """Undo the current branch, prepared or not, or prepared branch *xid*. Raises XaError as tpc_commit."""
         self._xa.rollback(xid)
+
+    def tpc_status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
+        """What broker *broker_id* knows of a branch under this producer's qualifier, finished ones too.
+
+        None: that broker does not know the question (extension `status`). Raises XaError (XAER_RMFAIL).
+        """
+        return self._xa.status(xid, broker_id)
 
     def tpc_forget(self, xid: Xid) -> None:
         """Drop the heuristic outcome of *xid* at its broker, once somebody has looked at it. Raises XaError."""

@@ -4,7 +4,7 @@ A branch belongs to a broker *id*: wherever that broker's master is when a verb 
 broker which came back at another address, or whose slave was promoted, still finds its branches.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -13,7 +13,7 @@ from meta_client.branch_flight import BranchFlight
 from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
-from meta_client.protocol.answers import parse_vote
+from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.xa import XaCode
@@ -28,6 +28,16 @@ from zk.nodes import Partition
 _OVER = frozenset(
     {XaCode.XAER_NOTA, XaCode.XA_HEURCOM, XaCode.XA_HEURRB, XaCode.XA_HEURHAZ, XaCode.XA_RBOTHER, XaCode.XA_RBTIMEOUT}
 )
+
+# What a verb means for a branch that the broker does not hold any more, but whose outcome it remembers. None: it is as
+# was asked, by an attempt whose answer got lost. For a pair that is not here "there is no such branch" is the answer.
+_ENDED: Mapping[tuple[TransactionVerb, BranchStatus], XaCode | None] = {
+    (TransactionVerb.COMMIT_ONE_PHASE, BranchStatus.COMMITTED): None,
+    (TransactionVerb.COMMIT_TWO_PHASE, BranchStatus.COMMITTED): None,
+    (TransactionVerb.COMMIT_TWO_PHASE, BranchStatus.ROLLED_BACK): XaCode.XA_HEURRB,
+    (TransactionVerb.ROLLBACK, BranchStatus.COMMITTED): XaCode.XA_HEURCOM,
+    (TransactionVerb.ROLLBACK, BranchStatus.ROLLED_BACK): None,
+}
 
 LOST = "no answer came for one of its messages"  # why a branch can only be rolled back
 REFUSED = "the broker refused one of its messages"
@@ -242,9 +252,31 @@ class XaBranches:
             else:
                 self._verbs.ask(verb, branch.xid, branch.broker_id)
         except XaError as error:
+            is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
+            if is_gone and self._ended_as_wanted(verb, branch):
+                self._drop(branch)
+                return
             self._note(branch, error)
             raise
         self._drop(branch)
+
+    def _ended_as_wanted(self, verb: TransactionVerb, branch: Branch) -> bool:
+        """The broker holds no such branch: whether it ended as *verb* wants; False if nobody knows.
+
+        Raises XaError: XA_HEURRB or XA_HEURCOM if it ended the other way, XAER_RMFAIL if the broker can't be asked.
+        """
+        status = self._verbs.status(branch.xid, branch.broker_id)
+        if status is None or (verb, status) not in _ENDED:
+            return False
+        if (code := _ENDED[verb, status]) is not None:
+            self._drop(branch)
+            text = f"it has been {status.value.replace('_', ' ')} before, by somebody else"
+            raise ClientXaError(code, text, f"{verb} {branch.xid} on broker {branch.broker_id}")
+        return True
+
+    def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
+        """What the broker knows of *xid*; None if it does not know the question. Raises XaError (XAER_RMFAIL)."""
+        return self._verbs.status(xid, broker_id)
 
     def _note(self, branch: Branch, error: XaError) -> None:
         """What *error* means for the branch from here on."""

@@ -13,8 +13,8 @@ from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
-from meta_client.protocol.answers import parse_keys
-from meta_client.protocol.errors import MetaError, RemoteError, XaError
+from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
+from meta_client.protocol.errors import MetaError, RemoteError, RemoteProtocolError, XaError
 from meta_client.protocol.requests import Transaction, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
@@ -79,6 +79,21 @@ class XaVerbs:
         except (ZooKeeperError, MetaError) as error:
             raise self.unreachable(verb, key, broker_id, error) from error
         return self.answer(verb, key, broker_id, reply, deadline)
+
+    def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
+        """What the broker knows of *xid*; None if it has no `status`. Raises XaError."""
+        deadline, key, verb = Deadline(REQUEST_TIMEOUT_S), XaKey(xid, self.qualifier), TransactionVerb.STATUS
+        try:
+            connection = self.connect(broker_id, deadline)
+            if "status" not in connection.capabilities(deadline.remaining_s()).extensions:
+                return None
+            reply = connection.submit(self.request(verb, key))
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(verb, key, broker_id, error) from error
+        try:
+            return parse_status(self.answer(verb, key, broker_id, reply, deadline).message)
+        except RemoteProtocolError as error:
+            raise self.unreachable(verb, key, broker_id, error) from error
 
     def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> Transaction:
         """*verb* as it goes on the wire."""

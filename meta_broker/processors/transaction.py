@@ -5,11 +5,11 @@ import time
 
 from journal.errors import RecordTooLarge
 from journal.records import RollbackReason
-from journal.states import BranchNotStarted, XaCode, XaError
+from journal.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, LocalKey, XaKey
 from meta_broker.processors.context import Context, Peer
-from meta_client.protocol.answers import format_keys
+from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Transaction as TransactionRequest
 from meta_client.protocol.requests import TransactionVerb as Verb
@@ -67,6 +67,19 @@ class TransactionProcessor:
                 found = self._store.recover(request.qualifier)
                 keys = format_keys(transaction.key for transaction in found)
                 self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
+
+            case Verb.STATUS:
+                status = self._status(request.key, peer)
+                self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, status.encode())
+
+    def _status(self, key: BranchKey | None, peer: Peer) -> BranchStatus:
+        if key is None:
+            raise XaError(XaCode.XAER_INVAL, "null is no transaction")
+        live = self._store.transactions.get(key) if isinstance(key, XaKey) else peer.local_transactions.get(key)
+        if live is not None and not live.is_over:
+            return BranchStatus.PREPARED if live.state is BranchState.PREPARED else BranchStatus.ACTIVE
+        ended = self._store.state.outcomes.find(str(key))
+        return BranchStatus.UNKNOWN if ended is None else BranchStatus(ended.outcome)
 
     def _acknowledge(self, done: Done, peer: Peer, opaque: int) -> None:
         self._context.store.publish(done.publications)

@@ -8,6 +8,7 @@ from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
 from meta_client.coordinator.names import BROKER, branch
 from meta_client.producer import Producer
+from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.xa import XaCode
 from meta_client.xa import State
@@ -72,6 +73,13 @@ class BrokerParticipant:
             self._finish(xid, self._producer.tpc_rollback, agrees=XaCode.XA_HEURRB)
         except BranchUnknown:
             return  # it timed out, was read-only, or was rolled back before
+
+    def was_rolled_back(self, xid: Xid, where: str) -> bool:
+        try:
+            status = self._producer.tpc_status(branch(xid, BROKER), int(where.partition("/")[0]))
+        except XaError as error:
+            raise Unreachable(self.name, str(error)) from error
+        return status is BranchStatus.ROLLED_BACK
 
     def where(self) -> str:
         assert self._broker_id is not None, "known once begun"

@@ -41,6 +41,12 @@ class Participant(Protocol):
     def rollback(self, xid: Xid) -> None:
         """Undo the branch, prepared or not; one that is gone already is fine. Raises Unreachable, HeuristicOutcome."""
 
+    def was_rolled_back(self, xid: Xid, where: str) -> bool:
+        """Whether the branch, which *where* does not list as prepared, is known to have been rolled back there.
+
+        False also if nobody remembers. Raises Unreachable.
+        """
+
     def where(self) -> str:
         """Which resource it is, known once begun: what the decision log remembers, and `reaches` compares."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from journal.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import BranchUnknown, CoordinatorError
+from meta_client.coordinator.errors import BranchUnknown, CoordinatorError, HeuristicOutcome
 from meta_client.coordinator.flight import Flight
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.verdicts import Action, action_for
@@ -81,10 +81,12 @@ def _commit(
         if not reached:
             return Recovered(xid, Action.COMMIT, tuple(done), f"nobody asked {place}: recover with it at hand")
         holding = [participant for participant in reached if participant in holders]
-        if not holding:
-            done.append(f"{reached[0].name}: committed before")
-            continue
         try:
+            if not holding:
+                if reached[0].was_rolled_back(xid, place):
+                    raise HeuristicOutcome(xid, reached[0].name, "commit", "rolled back before, by somebody else")
+                done.append(f"{reached[0].name}: committed before")
+                continue
             holding[0].commit(xid)
         except BranchUnknown:
             done.append(f"{holding[0].name}: committed before")

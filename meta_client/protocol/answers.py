@@ -4,6 +4,7 @@ The parsers raise RemoteProtocolError: a broker that answers 200 with another te
 """
 
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import NamedTuple
 
 from journal.xid import BranchKey, parse_key
@@ -60,6 +61,24 @@ def format_vote(vote: XaCode) -> bytes:
     """The text of a PREPARE's 200."""
     assert vote in (XaCode.XA_OK, XaCode.XA_RDONLY)
     return b"%d" % vote
+
+
+class BranchStatus(StrEnum):
+    """What a broker knows of a branch. Extension `status`."""
+
+    ACTIVE = "active"
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    UNKNOWN = "unknown"  # never begun, without messages, or finished so long ago that nobody remembers
+
+
+def parse_status(message: bytes) -> BranchStatus:
+    """Read the word of a STATUS's 200."""
+    try:
+        return BranchStatus(message.decode())
+    except ValueError as error:
+        raise _malformed("a branch's status", message, error) from error
 
 
 def format_keys(keys: Iterable[BranchKey]) -> bytes:

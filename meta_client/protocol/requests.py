@@ -131,6 +131,7 @@ class TransactionVerb(StrEnum):
     RECOVER = "RECOVER"
     FORGET = "FORGET"
     END = "END"
+    STATUS = "STATUS"  # extension `status`
 
 
 @dataclass(frozen=True, slots=True)

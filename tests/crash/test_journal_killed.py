@@ -100,7 +100,7 @@ def possible_truths(ledger: Ledger, end: int, pending: str | None) -> list[tuple
     other.events = list(ledger.events)
     if pending is not None and (not other.events or other.events[-1].end < end):
         other.add(event_of(pending, end))
-    return [(each, each.at(end)) for each in (ledger, other)]
+    return [(each, each.after_start(end)) for each in (ledger, other)]
 
 
 @pytest.mark.timeout(60 + SECONDS_A_ROUND * ROUNDS)

@@ -9,6 +9,7 @@ from journal.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import SendRefused, TransactionFailed
 from meta_client.producer import Producer
+from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
@@ -153,3 +154,37 @@ def test_ten_producers_of_one_client_commit_every_other_branch(broker: BrokerPro
         assert consumed(client, "orders", "invoices", group=group) == sorted(expected)
     assert client.producer(qualifier="shop").tpc_recover() == []
     del broker
+
+
+def test_a_branch_that_somebody_else_finished_is_told_committed_from_rolled_back(
+    broker: BrokerProcess, client: Client, open_client: OpenClient
+) -> None:
+    """Its broker only says that there is no such branch; what it remembers tells the rest, after a crash too."""
+    names = [Xid.of(f"order-{number}", "metaq") for number in range(4)]
+    owners = [client.producer("shop") for _ in names]
+    for owner, xid in zip(owners, names, strict=True):
+        owner.tpc_begin(xid, ["orders"])
+        owner.send("orders", xid.gtrid)
+        owner.tpc_prepare()
+    operator = open_client().producer("shop")
+    for xid in names[:2]:
+        operator.tpc_commit(xid)
+    for xid in names[2:]:
+        operator.tpc_rollback(xid)
+    broker.kill()
+    broker.start()
+    wait_until(lambda: operator.tpc_list().failures == {})
+    owners[0].tpc_commit()  # as wanted: an answer that got lost looks the same
+    with pytest.raises(XaError, match="has been committed before, by somebody else") as caught:
+        owners[1].tpc_rollback()
+    assert caught.value.code == XaCode.XA_HEURCOM
+    with pytest.raises(XaError, match="has been rolled back before, by somebody else") as caught:
+        owners[2].tpc_commit()
+    assert caught.value.code == XaCode.XA_HEURRB
+    owners[3].tpc_rollback()
+    assert [owner.tpc_branch for owner in owners] == [None] * 4
+    assert [operator.tpc_status(xid, 0) for xid in (*names, Xid.of("never", "metaq"))] == [
+        *(BranchStatus.COMMITTED, BranchStatus.COMMITTED),
+        *(BranchStatus.ROLLED_BACK, BranchStatus.ROLLED_BACK, BranchStatus.UNKNOWN),
+    ]
+    assert consumed(client, "orders") == [b"order-0", b"order-1"]

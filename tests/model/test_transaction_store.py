@@ -97,7 +97,7 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         assert check(opened(self.storage), read_checkpoints(self.storage)).is_sound
         self.open(lost)
         assert self.store.recovered.end >= end
-        assert found_by(self.store, self.index) == self.ledger.at(end)
+        assert found_by(self.store, self.index) == self.ledger.at(self.store.recovered.end)
 
     # -- the writer -------------------------------------------------------------------------------------------
 
@@ -278,6 +278,7 @@ class TransactionStoreMachine(RuleBasedStateMachine):
             name: len(data) for name, data in truth.visible.items()
         }
         assert {live.key for live in self.store.recover()} == truth.prepared.keys()
+        assert {one.key: one.outcome for one in self.store.state.outcomes} == truth.ended
         in_flight = {live.key for live in self.live.values() if not isinstance(live.key, LocalKey)}
         assert self.store.transactions.keys() == in_flight
 

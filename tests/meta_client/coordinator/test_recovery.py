@@ -83,6 +83,19 @@ def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: Wo
     assert world.numbers() == ([1], [1])
 
 
+def test_a_decided_branch_that_somebody_rolled_back_is_reported_and_not_taken_for_committed(world: World) -> None:
+    crash(world, 1, Step.DECIDED)
+    operator = world.producer()
+    ((name, *_),) = operator.tpc_list().keys.values()
+    operator.tpc_rollback(name.xid)
+    with world.coordinator() as coordinator:
+        for _ in range(2):  # until somebody has looked at it, and the broker has forgotten
+            (report,) = coordinator.recover([world.connection], [world.producer()])
+            assert report.problem is not None
+            assert "answers 'rolled back before, by somebody else': database and broker may disagree" in report.problem
+    assert world.numbers() == ([1], [])
+
+
 def test_a_decided_transaction_whose_database_is_not_asked_is_not_shown_to_consumers(world: World) -> None:
     crash(world, 1, Step.DECIDED)
     with world.coordinator() as coordinator:
