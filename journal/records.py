@@ -218,6 +218,11 @@ def put_meta(base: int, count: int, partition: int, tail: bytes) -> bytes:
     return _PUT.pack(base, count, partition) + tail
 
 
+def commit_bytes_at_most(partitions: int) -> int:
+    """No COMMIT that takes in so many partitions has a longer meta part."""
+    return _BRANCH.size + 4 * KEY_BYTES_MAX + _TAKE_COUNT.size + partitions * (_TAKE.size + TOPIC_BYTES_MAX)
+
+
 def decode(header: Header, meta: memoryview) -> Record:
     """Read a record whose header was checked. Raises InvalidRecord for a meta part that cannot be."""
     if (read := _DECODERS.get(header.kind)) is None:

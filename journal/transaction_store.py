@@ -15,7 +15,7 @@ import msgspec
 from journal.batches import BatchSequence, StoredBatch
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
-from journal.frame import Header, Lsn
+from journal.frame import META_BYTES_MAX, Header, Lsn
 from journal.group_commit import Defer
 from journal.journal import Journal, JournalConfig
 from journal.records import (
@@ -31,6 +31,7 @@ from journal.records import (
     Rollback,
     RollbackReason,
     TxPut,
+    commit_bytes_at_most,
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments
@@ -218,7 +219,8 @@ class JournalTransactionStore:
             self._forget(transaction)
             return XaCode.XA_RDONLY, self.journal.end
         # A promise to commit is only given if the COMMIT record will fit, however far the offsets have moved by then.
-        self.journal.check_fits(Commit(branch.key, branch.first_lsn, False, branch.takes(self.state.spans)))
+        if commit_bytes_at_most(len(branch.runs)) > min(self.journal.body_bytes_max, META_BYTES_MAX):
+            self.journal.check_fits(Commit(branch.key, branch.first_lsn, False, branch.takes(self.state.spans)))
         done = self._append(Prepare(branch.key, branch.first_lsn, branch.messages, branch.bytes))
         return XaCode.XA_OK, done.lsn
 

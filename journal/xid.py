@@ -9,7 +9,7 @@ that an identifier pasted from ``pg_prepared_xacts`` finds the same branch on a 
 import base64
 import binascii
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 GTRID_BYTES_MAX = 64  # X/Open XA, MAXGTRIDSIZE
@@ -86,14 +86,23 @@ class XaKey:
 
     xid: Xid
     qualifier: str
+    # Worked out once: a broker looks a branch up, and writes its key, with every request about it.
+    _text: str = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.qualifier or _BLANK.search(self.qualifier):
             raise InvalidXid(f"unique qualifier {self.qualifier!r} is blank or holds a colon or white space")
+        xid = self.xid
+        text = f"XID:{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}:{self.qualifier}"
+        object.__setattr__(self, "_text", text)
+        object.__setattr__(self, "_hash", hash(text))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
-        xid = self.xid
-        return f"XID:{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}:{self.qualifier}"
+        return self._text
 
 
 BranchKey = LocalKey | XaKey

@@ -10,6 +10,7 @@ import logging
 import math
 import select
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -34,7 +35,7 @@ JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheape
 UNREAD_MAX = 16  # answers due before somebody reads, though nobody waits for one yet
 WAITING_FEW = 4  # answers due, up to which who waits reads
 LOOK_S = 1.0  # how often an idle connection is looked at
-SEND_TIMEOUT_S = 10.0  # a broker that takes no byte for this long is as good as gone
+IO_TIMEOUT_S = 10  # a broker that takes no byte for this long is as good as gone; reading waits in poll() instead
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,10 @@ class Connection:
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.settimeout(SEND_TIMEOUT_S)  # reading waits in poll() instead
+            # The system's own time limits, and a socket that blocks: Python's would ask poll() before every call.
+            connected.settimeout(None)
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", IO_TIMEOUT_S, 0))
             return cls(url, connected)
         except BaseException:
             connected.close()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from journal.xid import BranchKey
-from meta_client.calls import wait_result
+from meta_client.calls import checked_result
 from meta_client.connection import Connection
 from meta_client.errors import (
     ConnectionLost,
@@ -11,7 +11,7 @@ from meta_client.errors import (
     NoBroker,
     NoPartition,
     PartitionClosed,
-    ReplyTimeout,
+    SendFailed,
     SendRefused,
     SendUnknown,
     TooManyRequests,
@@ -21,9 +21,10 @@ from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
-from meta_client.protocol.errors import LocalProtocolError, RemoteError, RemoteProtocolError
+from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body
 from meta_client.protocol.requests import Put
+from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
@@ -105,19 +106,25 @@ class PendingSend:
 
     def wait(self, timeout_s: float) -> SendResult:
         """Where the message went. Raises SendRefused (PartitionClosed): not stored, or SendUnknown."""
-        where = Destination(self._topic, self._partition, self._broker)
         try:
-            result = wait_result(self._reply, timeout_s, f"put {self._topic}/{self._partition}")
-            place = parse_put_place(result.message)
-        except RemoteError as error:
-            if error.status == Status.FORBIDDEN:
-                text = "an operator closed this partition: send to another one, or have it opened"
-                raise PartitionClosed(text, where, error.status) from error
-            text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
-            raise SendRefused(" ".join(text.split()), where, error.status) from error
-        except (ConnectionLost, ReplyTimeout, RemoteProtocolError) as error:
-            raise SendUnknown(str(error), where) from error
+            response = self._reply.wait(timeout_s)
+            if not (isinstance(response, Result) and response.is_success):
+                response = checked_result(response, f"put {self._topic}/{self._partition}")
+            place = parse_put_place(response.message)
+        except MetaError as error:
+            raise self._failure(error) from error
         return SendResult(place.message_id, Partition(self._partition.broker_id, place.partition), place.offset)
+
+    def _failure(self, error: MetaError) -> SendFailed:
+        where = Destination(self._topic, self._partition, self._broker)
+        match error:
+            case RemoteError(status=Status.FORBIDDEN):
+                text = "an operator closed this partition: send to another one, or have it opened"
+                return PartitionClosed(text, where, error.status)
+            case RemoteError():
+                text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
+                return SendRefused(" ".join(text.split()), where, error.status)
+        return SendUnknown(str(error), where)
 
 
 class RoundRobin:

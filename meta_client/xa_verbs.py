@@ -103,19 +103,26 @@ class XaVerbs:
         self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
     ) -> Result:
         """The 200 that *reply* to *verb* is. Raises XaError, a ClientXaError if the broker did not say it."""
-        what = _what(verb, key.xid, broker_id)
         try:
-            return checked_result(reply.wait(deadline.remaining_s()), what)
+            response = reply.wait(deadline.remaining_s())
+            if isinstance(response, Result) and response.is_success:
+                return response
+            return checked_result(response, _what(verb, key.xid, broker_id))
         except XaError:
             raise
-        except RemoteError as error:
-            code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
-            raise ClientXaError(code, error.text or "the broker gave no reason: see its log", what) from error
-        except ReplyTimeout as error:
-            code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
-            raise ClientXaError(code, str(error), what) from error
-        except MetaError as error:  # the connection broke, or broke the protocol
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        except MetaError as error:
+            raise self._failure(verb, error, _what(verb, key.xid, broker_id)) from error
+
+    def _failure(self, verb: TransactionVerb, error: MetaError, what: str) -> ClientXaError:
+        """The XA code of what is no XA answer."""
+        match error:
+            case RemoteError():
+                code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
+                return ClientXaError(code, error.text or "the broker gave no reason: see its log", what)
+            case ReplyTimeout():
+                code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
+                return ClientXaError(code, str(error), what)
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), what)  # the connection broke, or broke the protocol
 
     def unreachable(self, verb: TransactionVerb, key: XaKey, broker_id: int, error: Exception) -> ClientXaError:
         """What it means that *verb* could not be sent."""
