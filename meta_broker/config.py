@@ -46,6 +46,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "local_transactions_per_connection_max": (1, 10_000_000),
     "transaction_bytes_max": (1, _BYTES_MAX),
     "idle_seconds_max": (0.001, _SECONDS_MAX),
+    "filter_seconds_max": (0.001, 3600),
     "fetch_wait_ms_max": (0, 3_600_000),
     "fetches_waiting_max": (0, 10_000_000),
     "fetches_waiting_per_connection_max": (0, 10_000_000),
@@ -94,6 +95,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     transaction_bytes_max: int = 4096 * MIB  # messages of those alive, 4 KiB a put at least; beyond, puts are refused
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
+    filter_seconds_max: float = 2.0  # of one get in a filter; beyond, its process is ended and the get answered 500
     fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
     fetches_waiting_max: int = 200_000  # about 1 KiB each; beyond, a fetch that would wait is answered 503
     fetches_waiting_per_connection_max: int = 20_000  # a consumer has one a partition
@@ -112,6 +114,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     broker: BrokerSection = msgspec.field(default_factory=BrokerSection)
     zookeeper: ZooKeeperSection = msgspec.field(default_factory=ZooKeeperSection)
     topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+    filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,7 @@ class BrokerConfig:
     broker: BrokerSection = field(default_factory=BrokerSection)
     zookeeper_section: ZooKeeperSection = field(default_factory=ZooKeeperSection)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by topic, then by group; see filters/
     flush: FlushMode = SYNC
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
@@ -164,6 +168,7 @@ def load(
     _check_hosts(section, zookeeper is not None, where)
     _check_zookeeper(file.zookeeper, where)
     _check_topics(file.topics, where)
+    _check_filters(file.filters, where)
     if not 0 <= broker_id <= BROKER_ID_MAX:
         raise ConfigError(f"--id {broker_id}: a broker id is a number from 0 to {BROKER_ID_MAX}")
     if not 0 <= port <= 65535:
@@ -180,6 +185,7 @@ def load(
         broker=section,
         zookeeper_section=file.zookeeper,
         topics=file.topics,
+        filters=file.filters,
         flush=mode,
         path=path,
         source=source,
@@ -307,3 +313,13 @@ def _check_topics(topics: Mapping[str, TopicConfig], where: str) -> None:
         for label in topic.compression:
             if label not in LABELS:
                 raise ConfigError(f"{where}: topics.{name}.compression: {label!r} is no codec: use {', '.join(LABELS)}")
+
+
+def _check_filters(filters: Mapping[str, Mapping[str, str]], where: str) -> None:
+    for topic, of_topic in filters.items():
+        if "*" in topic or (reason := why_not_a_topic(topic)):
+            reason = "a filter is for one topic, not for a pattern" if "*" in topic else reason
+            raise ConfigError(f"{where}: filters.{topic!r}: {reason}")
+        for group, name in of_topic.items():
+            if not name:
+                raise ConfigError(f"{where}: filters.{topic}.{group} is empty: name an entry point of metaq.filters")

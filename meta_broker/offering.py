@@ -77,7 +77,7 @@ class Offering:
 def read_again(config: BrokerConfig) -> BrokerConfig | None:
     """*config* with the topics that its file has now; None, and a line of log, when that is not possible.
 
-    Blocks on the file. Only topics are taken over: the rest is fixed while a broker runs.
+    Blocks on the file. Only topics and filters are taken over: the rest is fixed while a broker runs.
     """
     if config.path is None:
         log.error("not reloaded: this broker was started without --config")
@@ -91,4 +91,4 @@ def read_again(config: BrokerConfig) -> BrokerConfig | None:
         return None
     if (fresh.broker, fresh.zookeeper_section) != (config.broker, config.zookeeper_section):
         log.warning("only topics are reloaded: restart the broker for what changed in [broker] and [zookeeper]")
-    return dataclasses.replace(config, topics=fresh.topics, source=fresh.source)
+    return dataclasses.replace(config, topics=fresh.topics, filters=fresh.filters, source=fresh.source)

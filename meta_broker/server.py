@@ -226,6 +226,8 @@ class Server:
         for connection in list(self._connections):
             connection.abort()
         await self._deserted.wait()
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
 
     def _release(self) -> None:
         """Give the address back."""

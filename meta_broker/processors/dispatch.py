@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import assert_never
 
+from meta_broker.filters.runner import Filters
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
+from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
@@ -36,10 +38,16 @@ class Dispatcher:
         self.context = context
         self.transactions = TransactionProcessor(context)
         self._put = PutProcessor(context).handle
-        self._get = GetProcessor(context)
-        self._fetch = FetchProcessor(context)
+        self._filters = Filters(context.config.broker.filter_seconds_max)
+        filtering = Filtering(context, self._filters)
+        self._get = GetProcessor(context, filtering)
+        self._fetch = FetchProcessor(context, filtering)
         self._stats = StatsProcessor(context)
         self._topic = TopicProcessor(context, self._fetch.wake)
+
+    async def close(self) -> None:
+        """End what runs beside the loop. Idempotent."""
+        await self._filters.close()
 
     def after_answers(self, action: Callable[[], None]) -> None:
         """Call *action* once everything handled so far is answered, what waits at the fence included."""

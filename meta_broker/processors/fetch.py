@@ -10,6 +10,7 @@ import time
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.get import bad_size, closed, missed, outside, unknown_partition, visible_index
 from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
@@ -22,9 +23,10 @@ from meta_client.protocol.status import Status
 class FetchProcessor:
     """Answers fetches, at once or when there is something. Loop thread only."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, filtering: Filtering) -> None:
         section = context.config.broker
         self._context = context
+        self._filtering = filtering
         self._wait_ms_max = section.fetch_wait_ms_max
         self._waiting = WaitingFetches(section.fetches_waiting_max, section.fetches_waiting_per_connection_max)
         self._timer: asyncio.TimerHandle | None = None
@@ -61,6 +63,9 @@ class FetchProcessor:
         if index is None or fetch.offset == end:
             missed(context, fetch)
             peer.send(data_line(0, end, READ_FROM_MASTER, fetch.opaque))
+            return
+        if (filter_name := self._filtering.name_for(fetch)) is not None:
+            self._filtering.submit(filter_name, fetch, index, bytes_max, peer)
             return
         size, buffers = context.store.read(index, fetch.offset, bytes_max)
         line = data_line(size, end, READ_FROM_MASTER, fetch.opaque)

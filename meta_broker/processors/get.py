@@ -2,6 +2,7 @@
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result, value_line
@@ -12,8 +13,9 @@ from meta_client.protocol.status import Status
 class GetProcessor:
     """Answers gets and offset queries of a broker. Only acknowledged messages can be seen."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, filtering: Filtering) -> None:
         self._context = context
+        self._filtering = filtering
 
     def handle(self, get: Get, peer: Peer) -> None:
         context = self._context
@@ -30,6 +32,9 @@ class GetProcessor:
             peer.send(bad_size(get))
         elif index.start <= get.offset < index.end:
             bytes_max = min(get.bytes_max, context.config.broker.transfer_bytes_max)
+            if (filter_name := self._filtering.name_for(get)) is not None:
+                self._filtering.submit(filter_name, get, index, bytes_max, peer)
+                return
             size, buffers = context.store.read(index, get.offset, bytes_max)
             line = value_line(size, get.opaque)
             peer.send_buffers([line, *buffers], len(line) + size)

@@ -1,0 +1,59 @@
+"""The filters of a broker, each with a queue of gets: one at a time, and no filter waits for another."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from meta_broker.filters.process import FilterProcess
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[FilterProcess], Awaitable[None]]
+
+
+class _Queue:
+    """One filter's jobs, in their order."""
+
+    def __init__(self, process: FilterProcess) -> None:
+        self.process = process
+        self.jobs: deque[Job] = deque()
+        self.task: asyncio.Task[None] | None = None
+
+    async def drain(self) -> None:
+        while self.jobs:
+            await self.jobs.popleft()(self.process)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        self.task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+class Filters:
+    """Runs jobs on filters by name. Loop thread only.
+
+    How many wait is bounded by who submits them: a connection's requests in flight.
+    """
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self._queues: dict[str, _Queue] = {}
+
+    def submit(self, name: str, job: Job) -> None:
+        """Call *job* with the filter *name* when it has nothing else to do."""
+        if (queue := self._queues.get(name)) is None:
+            queue = self._queues[name] = _Queue(FilterProcess(name, self._seconds_max))
+        queue.jobs.append(job)
+        if queue.task is None:
+            queue.task = asyncio.get_running_loop().create_task(queue.drain())
+            queue.task.add_done_callback(queue.ended)
+
+    async def close(self) -> None:
+        """End every filter's process; what waits is not answered any more. Idempotent."""
+        queues, self._queues = list(self._queues.values()), {}
+        for queue in queues:
+            if queue.task is not None:
+                queue.task.cancel()
+                await asyncio.wait([queue.task])
+            await queue.process.close()

@@ -1,0 +1,51 @@
+"""A get or fetch of a group that has a filter: the slice goes through it before it is answered (spec 4.8)."""
+
+from meta_broker.filters.emulation import Skip, decide
+from meta_broker.filters.process import FilterFailed, FilterProcess
+from meta_broker.filters.runner import Filters
+from meta_broker.processors.context import Context, Peer
+from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.encoder import data_line, encode_result, value_line
+from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.responses import READ_FROM_MASTER
+from meta_client.protocol.status import Status
+
+
+class Filtering:
+    """Answers what has to be filtered. Loop thread only."""
+
+    def __init__(self, context: Context, filters: Filters) -> None:
+        self._context = context
+        self._filters = filters
+
+    def name_for(self, request: Get | Fetch) -> str | None:
+        """The filter that the configuration file gives the asking group; None: it gets everything."""
+        of_topic = self._context.config.filters.get(request.topic)
+        return None if of_topic is None else of_topic.get(request.group)
+
+    def submit(self, name: str, request: Get | Fetch, index: PartitionIndex, bytes_max: int, peer: Peer) -> None:
+        """Answer *request*, which asks for bytes that are there, once filter *name* has seen them."""
+
+        async def run(process: FilterProcess) -> None:
+            # Only now: what waits holds no bytes. A partition that was trimmed meanwhile is asked again.
+            if not index.start <= request.offset < index.end:
+                peer.again(request)
+                return
+            size, buffers = self._context.store.read(index, request.offset, bytes_max)
+            chunk = b"".join(buffers)
+            try:
+                answer = decide(await process.ask(request.group, chunk), size)
+            except FilterFailed as error:
+                text = f"group {request.group} of topic {request.topic}: {error}"
+                peer.send(encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque))
+                return
+            if isinstance(answer, Skip):
+                peer.send(encode_result(Status.MOVED, b"%d" % (request.offset + answer.size), request.opaque))
+                return
+            if isinstance(request, Fetch):
+                line = data_line(answer.size, index.end, READ_FROM_MASTER, request.opaque)
+            else:
+                line = value_line(answer.size, request.opaque)
+            peer.send(line + chunk[: answer.size])
+
+        self._filters.submit(name, run)
