@@ -65,6 +65,16 @@ def xa_16(case: str) -> Result:
     return _xa(case, 16)
 
 
+def xa_64(case: str) -> Result:
+    """Branches of one 1 KiB message, 64 threads of one process, flush sync."""
+    return _xa(case, 64)
+
+
+def xa_16x10(case: str) -> Result:
+    """Branches of ten 1 KiB messages, 16 threads of one process, flush sync."""
+    return _xa(case, 16, 10)
+
+
 def latency_p50(case: str) -> Result:
     """From send to the consumer's hand, 1,000 messages of 1 KiB a second, flush sync: the median."""
     return latency.latency(case, 50)
@@ -113,6 +123,8 @@ CASES: Final[dict[str, Case]] = {
     "memory-slow": Case(memory_slow, Bar("value", 300, is_ceiling=True)),
     "xa-1": Case(xa_1, Bar("ratio", 0.15)),
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
+    "xa-64": Case(xa_64, Bar("ratio", 0.80)),
+    "xa-16x10": Case(xa_16x10, Bar("ratio", 0.45)),
 }
 
 
@@ -155,20 +167,21 @@ def _sender(client: Client, payload: bytes) -> Callable[[], None]:
     return one
 
 
-def _xa(case: str, threads: int) -> Result:
+def _xa(case: str, threads: int, messages: int = 1) -> Result:
     with stage("sync") as on, Client(on.zookeeper) as client:
-        done, elapsed = _in_threads(threads, XA_S, lambda number: _branch(client, number))
+        done, elapsed = _in_threads(threads, XA_S, lambda number: _branch(client, number, messages))
         floor = sync_floor(on.directory)
-        return Result(case, done / elapsed, "tx/s", floor, {"threads": threads})
+        return Result(case, done / elapsed, "tx/s", floor, {"threads": threads, "messages": messages})
 
 
-def _branch(client: Client, number: int) -> Callable[[], None]:
+def _branch(client: Client, number: int, messages: int) -> Callable[[], None]:
     producer = client.producer(qualifier=f"bench-{number}")
     payload, count = b"x" * KIB, iter(range(10**9))
 
     def one() -> None:
         producer.tpc_begin(Xid.of(f"{number}-{next(count)}", "bench"), topics=(TOPIC,))
-        producer.send_async(TOPIC, payload)
+        for _ in range(messages):
+            producer.send_async(TOPIC, payload)
         assert producer.tpc_prepare()
         producer.tpc_commit()
 
