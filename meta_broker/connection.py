@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._requests: deque[Request | Dropped] = deque()
         self._in_flight = 0  # handled and not answered, but for fetches that wait
+        self._unsent_bytes = 0  # as the owner knows it
         self._received_bytes = 0  # of a body that is not all here, as the owner knows it
         self._answers: list[bytes | memoryview] = []
         self._answer_bytes = 0  # of those, and of the deferred
@@ -176,7 +177,10 @@ class Connection(asyncio.Protocol):
     def note_unsent(self, *, gets_on: bool) -> None:
         """Tell the owner how much waits for the peer to take it."""
         if self._transport is not None:
-            self._owner.unsent(self, self._transport.get_write_buffer_size() + self._answer_bytes, gets_on=gets_on)
+            held = self._transport.get_write_buffer_size() + self._answer_bytes
+            if held or self._unsent_bytes:  # idle connections, of which there are thousands, have neither
+                self._unsent_bytes = held
+                self._owner.unsent(self, held, gets_on=gets_on)
 
     def drop(self, reason: str) -> None:
         """As abort; says why."""

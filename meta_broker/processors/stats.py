@@ -34,10 +34,18 @@ class StatsProcessor:
 
     def handle(self, stats: Stats, peer: Peer) -> None:
         if stats.item == "config":
-            peer.send(encode_result(Status.SUCCESS, self._context.config.source, stats.opaque))
+            peer.send(self._config(stats.opaque))
             return
         lines = ["STATS", *self._lines(stats.item), "END", ""]
         peer.send(encode_result(Status.SUCCESS, "\r\n".join(lines).encode(), stats.opaque))
+
+    def _config(self, opaque: int) -> bytes:
+        """The file as the broker read it, without STATS and END; or that there is none (spec 1.5.6)."""
+        config = self._context.config
+        if config.path is None:
+            text = b"Config file not found:this broker was started without --config"
+            return encode_result(Status.INTERNAL_ERROR, text, opaque)
+        return encode_result(Status.SUCCESS, config.source, opaque)
 
     def _lines(self, item: str) -> Iterable[str]:
         match item:
