@@ -215,3 +215,10 @@ def write_checkpoint(storage: Storage, number: int, checkpoint: Checkpoint) -> N
     storage.replace(f"checkpoint.{number}", encode_checkpoint(checkpoint))
     for old in checkpoint_numbers(storage)[:-CHECKPOINTS_KEPT]:
         storage.remove(f"checkpoint.{old}")
+
+
+def remove_checkpoints_below(storage: Storage, number: int) -> None:
+    """Delete every checkpoint older than checkpoint.<number>; durable on return."""
+    for old in checkpoint_numbers(storage):
+        if old < number:
+            storage.remove(f"checkpoint.{old}")

@@ -142,6 +142,14 @@ class Journal:
         """Let go of the memory that reading took; slices that are held stay good."""
         self._segments.release()
 
+    def drop_before(self, lsn: int, archive: str | None) -> int:
+        """Delete the segments that end at or below *lsn*, or move them to *archive*; returns how many.
+
+        A worker thread's job, one at a time. The newest checkpoint must know of every partition's new start.
+        Raises StorageFailed; those that are left stay part of the journal.
+        """
+        return self._segments.drop_before(lsn, archive)
+
     def close(self) -> None:
         """Write and fsync what is queued, then let go of the files. Idempotent.
 

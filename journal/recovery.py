@@ -5,7 +5,7 @@ on disk before the verdict is in.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from journal.checkpoint import Checkpoint, PartitionMark, read_newest, state_of
 from journal.errors import RottenJournal
 from journal.fold import JournalState, Publication, apply
 from journal.frame import Lsn, Offset
+from journal.history import history
 from journal.journal import clear_beyond
 from journal.records import PartitionName, decode
 from journal.scan import ScanEnd, Scanner, Verdict
@@ -82,7 +83,7 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     lost = sink.restore(checkpoint.partitions if checkpoint else [])
     for name in sorted(lost):
         damaged.append(f"index of {name}: rebuilt from the journal")
-    for publication in _history(segments, state.lsn, lost):
+    for publication in history(segments, state.lsn, lost):
         sink.publish(publication)
     scanner = Scanner(segments, state.lsn)
     count = replay(scanner, state, sink.publish)
@@ -112,20 +113,3 @@ def _initial_state(segments: Segments, checkpoint: Checkpoint | None) -> Journal
     if checkpoint.lsn > segments.end:
         raise RottenJournal(segments.end, None, f"no segment, but a checkpoint up to LSN {checkpoint.lsn}", path)
     return state_of(checkpoint)
-
-
-def _history(segments: Segments, until: Lsn, names: set[PartitionName]) -> Iterator[Publication]:
-    """Every publication below *until* in the partitions *names*, from the journal's birth on."""
-    if not names:
-        return
-    state = JournalState(segments.start)
-    scanner = Scanner(segments, segments.start)
-    for entry in scanner:
-        if entry.header.lsn >= until:
-            return
-        for publication in apply(state, entry.header, decode(entry.header, entry.meta)):
-            if publication.name in names:
-                yield publication
-    if scanner.end < until:
-        end = scanner.finish()
-        raise RottenJournal(end.end, end.resumes or until, end.reason, segments.storage.path)

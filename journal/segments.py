@@ -223,7 +223,10 @@ class Segments:
         """Bytes [lsn, lsn + size) without copying; they must lie inside one record."""
         base, file = self.locate(lsn)
         self._touched[base] = file
-        return file.view()[lsn - base : lsn - base + size]
+        try:
+            return file.view()[lsn - base : lsn - base + size]
+        except ValueError as error:  # between the two lines another thread dropped it
+            raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path} any more") from error
 
     def release(self) -> None:
         """Let go of the memory that reading took since the last time; slices that are held stay good. Any thread."""
@@ -239,19 +242,28 @@ class Segments:
         while (bases := self._chain.bases) and bases[-1] >= base:
             self._drop(-1)
 
-    def drop_before(self, lsn: int) -> None:
-        """Delete the segments that end at or below *lsn*, oldest first; durable on return. One thread at a time."""
-        while len(self) and self._chain.bases[0] + self._chain.files[0].size <= lsn:
-            self._drop(0)
+    def drop_before(self, lsn: int, archive: str | None = None) -> int:
+        """Delete the segments that end at or below *lsn*, or move them to the directory *archive*; oldest first.
 
-    def _drop(self, index: int) -> None:
-        """Take a segment out of the chain, first or last, then delete its file."""
+        Returns how many; durable then. One thread at a time. A slice that was taken before stays valid.
+        """
+        count = 0
+        while len(self) and self._chain.bases[0] + self._chain.files[0].size <= lsn:
+            self._drop(0, archive)
+            count += 1
+        return count
+
+    def _drop(self, index: int, archive: str | None = None) -> None:
+        """Take a segment out of the chain, first or last, and delete or move its file."""
+        if archive is not None:  # first: on a full disk it stays part of the journal, and is tried again
+            self.storage.archive(segment_name(self._chain.bases[index]), archive)
         with self._changing:
             bases, files = self._chain
             kept = slice(1, None) if index == 0 else slice(None, -1)
             self._chain = _Chain(bases[kept], files[kept])
         files[index].close()
-        self.storage.remove(segment_name(bases[index]))
+        if archive is None:
+            self.storage.remove(segment_name(bases[index]))
 
     def close(self) -> None:
         """Idempotent."""

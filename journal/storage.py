@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from journal.errors import DirectoryInUse, StorageFailed
+from journal.moving import move, sync_directory
 
 IOV_MAX = 1024  # what Linux takes in one pwritev
 MIB = 1024 * 1024
@@ -80,6 +81,12 @@ class Storage(Protocol):
 
     def remove(self, name: str) -> None:
         """Durable on return."""
+
+    def archive(self, name: str, directory: str) -> None:
+        """Move the file to *directory*, which may be on another disk; durable on return.
+
+        Repeating one that a crash cut short finishes it. Raises StorageFailed, also when another file has the name.
+        """
 
 
 @contextmanager
@@ -256,12 +263,11 @@ class DirectoryStorage:
             path.unlink()
             self._sync_directory()
 
+    def archive(self, name: str, directory: str) -> None:
+        move(self._path / name, Path(directory) / name)
+
     def _sync_directory(self) -> None:
-        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self._path)
 
     def close(self) -> None:
         """Let go of the lock. Idempotent."""

@@ -15,7 +15,7 @@ import msgspec
 from journal.batches import BatchSequence, StoredBatch
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
-from journal.frame import META_BYTES_MAX, Header, Lsn
+from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
 from journal.group_commit import Defer
 from journal.journal import Journal, JournalConfig
 from journal.records import (
@@ -290,6 +290,19 @@ class JournalTransactionStore:
         checkpoint = checkpoint_of(self.state, {})
         self.checkpoint_lsn = self.state.lsn
         return checkpoint
+
+    def trim(self, checkpoint: Checkpoint, starts: dict[PartitionName, int]) -> Checkpoint:
+        """Partitions begin at *starts* from here on. Returns *checkpoint* with that; only a checkpoint records it."""
+        for name, start in starts.items():
+            span = self.state.span(name)
+            span.start = Offset(max(span.start, start))
+        partitions = [
+            msgspec.structs.replace(
+                mark, start=max(mark.start, starts.get(PartitionName(mark.topic, mark.partition), 0))
+            )
+            for mark in checkpoint.partitions
+        ]
+        return msgspec.structs.replace(checkpoint, partitions=partitions)
 
     def write_checkpoint(self, checkpoint: Checkpoint, index: dict[PartitionName, IndexMark]) -> int:
         """Write *checkpoint* to its file once the journal is durable up to it; returns its number.

@@ -7,13 +7,14 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from journal.group_commit import SYNC, FlushMode
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
+from meta_broker.schedule import Schedule
 from meta_broker.topic_names import why_not_a_topic
 from meta_client.protocol.compression import LABELS
 from meta_client.protocol.limits import BODY_BYTES_MAX, LINE_BYTES_MAX
@@ -110,9 +111,20 @@ class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     sync_ms: int = 1_000  # a clean stop serves on this long after leaving ZooKeeper, so that clients move away
 
 
+class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[retention]`: how long messages stay. With neither hours nor bytes, for ever; with both, until one is over."""
+
+    hours: float | None = None  # older messages may go
+    bytes: int | None = None  # what stands before the newest so many bytes of the journal may go
+    policy: Literal["delete", "archive"] = "delete"
+    archive: str | None = None  # the directory that policy "archive" moves segments to
+    when: float | str = 60.0  # seconds from one look to the next, or a cron expression in UTC
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     broker: BrokerSection = msgspec.field(default_factory=BrokerSection)
     zookeeper: ZooKeeperSection = msgspec.field(default_factory=ZooKeeperSection)
+    retention: RetentionSection = msgspec.field(default_factory=RetentionSection)
     topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
@@ -127,6 +139,7 @@ class BrokerConfig:
     zookeeper: str | None = None  # connect string; None: no registration
     broker: BrokerSection = field(default_factory=BrokerSection)
     zookeeper_section: ZooKeeperSection = field(default_factory=ZooKeeperSection)
+    retention: RetentionSection = field(default_factory=RetentionSection)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by topic, then by group; see filters/
     flush: FlushMode = SYNC
@@ -167,6 +180,7 @@ def load(
     _check_section(section, where)
     _check_hosts(section, zookeeper is not None, where)
     _check_zookeeper(file.zookeeper, where)
+    _check_retention(file.retention, data, where)
     _check_topics(file.topics, where)
     _check_filters(file.filters, where)
     if not 0 <= broker_id <= BROKER_ID_MAX:
@@ -184,6 +198,7 @@ def load(
         zookeeper=zookeeper,
         broker=section,
         zookeeper_section=file.zookeeper,
+        retention=file.retention,
         topics=file.topics,
         filters=file.filters,
         flush=mode,
@@ -218,7 +233,11 @@ def _parse(source: bytes, where: str) -> _File:
 def _check_names(raw: dict[str, Any], where: str) -> None:
     """Every unknown section and key, told with the nearest known one."""
     _known(raw, _File.__struct_fields__, where, "")
-    for name, struct in (("broker", BrokerSection), ("zookeeper", ZooKeeperSection)):
+    for name, struct in (
+        ("broker", BrokerSection),
+        ("zookeeper", ZooKeeperSection),
+        ("retention", RetentionSection),
+    ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")
     topics = raw.get("topics")
@@ -293,6 +312,24 @@ def _check_zookeeper(section: ZooKeeperSection, where: str) -> None:
         Paths(section.root)
     except InvalidName as error:
         raise ConfigError(f"{where}: zookeeper.root: {error}") from error
+
+
+def _check_retention(section: RetentionSection, data: Path, where: str) -> None:
+    if section.hours is not None:
+        _check_range(f"{where}: retention.hours", section.hours, 0.001, 1e6)
+    if section.bytes is not None:
+        _check_range(f"{where}: retention.bytes", section.bytes, 1, 1 << 60)
+    if isinstance(section.when, str):
+        try:
+            Schedule(section.when)
+        except ValueError as error:
+            raise ConfigError(f"{where}: retention.when: {error}") from error
+    else:
+        _check_range(f"{where}: retention.when", section.when, 0.1, _SECONDS_MAX)
+    if (section.policy == "archive") != (section.archive is not None):
+        raise ConfigError(f'{where}: retention.archive, a directory, and policy = "archive" need each other: give both')
+    if section.archive is not None and Path(section.archive).resolve() == data.resolve():
+        raise ConfigError(f"{where}: retention.archive {section.archive} is the data directory: name another one")
 
 
 def _check_range(what: str, value: float, low: float, high: float) -> None:

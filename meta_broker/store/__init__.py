@@ -1,4 +1,5 @@
 """What a broker stores: topics, partition indexes over the journal, and the message store that owns both.
 
-Read: topics (pure), index_entry (pure) -> partition_index -> message_store.
+Read: topics (pure), index_entry (pure) -> partition_index, index_survey (pure), retention (pure) ->
+retention_job -> message_store.
 """

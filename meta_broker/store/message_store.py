@@ -25,6 +25,7 @@ from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.store.partition_index import PartitionIndex, Spill, file_name
+from meta_broker.store.retention_job import Retention
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class MessageStore:
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
+        self._retention = Retention(config.retention, transactions, indexes.by_name)
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_reached: asyncio.Future[dict[PartitionName, Spill | None]] | None = None
 
@@ -197,7 +199,9 @@ class MessageStore:
         """Begin a checkpoint if one is due and none is running."""
         written = self.journal.end - self.transactions.checkpoint_lsn
         overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
-        if self._checkpoint is None and (overdue or written >= self._config.broker.checkpoint_bytes):
+        if self._checkpoint is not None:
+            return
+        if overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint:
             self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
             self._checkpoint.add_done_callback(self._checkpoint_ended)
@@ -220,8 +224,10 @@ class MessageStore:
         spills: dict[PartitionName, Spill | None] = await reached
         marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
         await loop.run_in_executor(worker, self._write_spills, spills)
+        checkpoint = await self._retention.choose(loop, worker, checkpoint, spills)
         number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, marks)
         self._adopt(checkpoint, number, spills)
+        await self._retention.checkpoint_written(loop, worker, number)
 
     def _spills(self) -> dict[PartitionName, Spill | None]:
         return {name: index.spill() for name, index in self.indexes.by_name.items()}

@@ -10,7 +10,7 @@ import mmap
 import os
 import struct
 import urllib.parse
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from journal.errors import StorageFailed
 from journal.fold import Publication
 from journal.records import PartitionName
 
+Buffer = bytes | bytearray | memoryview
 ENTRY = struct.Struct("<QQQII")
 ENTRY_BYTES = ENTRY.size
 _FIRST = struct.Struct("<Q")
@@ -137,6 +138,12 @@ class PartitionIndex:
         if offset < self.start:
             return self.start
         return self.end if offset >= self.end else self._offset(self._find(offset))
+
+    def filed_with(self, spill: Spill | None) -> list[Buffer]:
+        """Every entry that a checkpoint with *spill* covers, from the partition's start on; never changes again."""
+        skipped = bisect_left(range(len(self)), self.start, key=self._offset) * ENTRY_BYTES
+        parts = [memoryview(self._filed)[: self._filed_bytes], memoryview(spill.data if spill else b"")]
+        return [parts[0][skipped:], parts[1][max(skipped - self._filed_bytes, 0) :]]
 
     def spill(self) -> Spill | None:
         """What the file lacks, if anything; `filed` says that it was written."""

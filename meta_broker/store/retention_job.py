@@ -1,0 +1,101 @@
+"""Deleting or archiving old segments, in steps that a crash may part anywhere.
+
+1. With a checkpoint, choose a cut; the partitions begin behind it from that moment, and the checkpoint says so.
+2. After the next checkpoint the two newest know it. Older ones are deleted, then the segments, oldest first.
+
+So whichever checkpoint a start finds, the journal begins no later than it needs, and every offset it names is there.
+"""
+
+import asyncio
+import datetime
+import logging
+import time
+from concurrent.futures import Executor
+
+from journal.checkpoint import Checkpoint, remove_checkpoints_below
+from journal.records import PartitionName
+from journal.transaction_store import JournalTransactionStore
+from meta_broker.config import RetentionSection
+from meta_broker.schedule import Schedule
+from meta_broker.store.partition_index import PartitionIndex, Spill
+from meta_broker.store.retention import Cut, cut_at, floor_of
+
+log = logging.getLogger(__name__)
+
+
+class Retention:
+    """One broker's. Loop thread only; one checkpoint at a time."""
+
+    def __init__(
+        self,
+        section: RetentionSection,
+        transactions: JournalTransactionStore,
+        indexes: dict[PartitionName, PartitionIndex],
+    ) -> None:
+        self._section = section
+        self._transactions = transactions
+        self._indexes = indexes
+        self._schedule = Schedule(section.when)
+        self._due = time.monotonic() + self._schedule.first_s(_now())
+        self._chosen: Cut | None = None  # in no durable checkpoint yet
+        self._durable: tuple[Cut, int] | None = None  # and the number of the first checkpoint that knows it
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether there is something to choose or to delete, for which a checkpoint must be written."""
+        if self._durable is not None:
+            return True
+        if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
+            return False
+        journal = self._transactions.journal
+        if self._floor(journal.end) > next(iter(journal.segments))[0]:
+            return True
+        self._due = time.monotonic() + self._schedule.next_s(_now())
+        return False
+
+    def _floor(self, end: int) -> int:
+        transactions = self._transactions
+        return floor_of(transactions.journal.segments, end, transactions.now_ms(), self._section)
+
+    async def choose(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        worker: Executor,
+        checkpoint: Checkpoint,
+        spills: dict[PartitionName, Spill | None],
+    ) -> Checkpoint:
+        """Choose a cut if one is due, and let the partitions begin behind it: *checkpoint*, which says so."""
+        if self._durable is not None or not self.wants_checkpoint:
+            return checkpoint
+        self._due = time.monotonic() + self._schedule.next_s(_now())
+        entries = {name: self._indexes[name].filed_with(spill) for name, spill in spills.items()}
+        ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
+        needed = min([checkpoint.lsn, *(branch.first_lsn for branch in checkpoint.branches)])
+        floor, segments = self._floor(checkpoint.lsn), self._transactions.journal.segments
+        self._chosen = await loop.run_in_executor(worker, cut_at, segments, floor, needed, entries, ends)
+        if self._chosen is None:
+            return checkpoint
+        for name, start in self._chosen.starts.items():
+            self._indexes[name].trim(start)
+        return self._transactions.trim(checkpoint, self._chosen.starts)
+
+    async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
+        """Checkpoint *number*, which `choose` returned, is durable: delete what the one before it let go.
+
+        Raises StorageFailed: what is left is tried again.
+        """
+        durable, self._durable = self._durable, None
+        if durable is not None:
+            count = await loop.run_in_executor(worker, self._drop, *durable)
+            log.info("segments dropped count=%d policy=%s start=%d", count, self._section.policy, durable[0].lsn)
+        if self._chosen is not None:
+            self._durable, self._chosen = (self._chosen, number), None
+
+    def _drop(self, cut: Cut, number: int) -> int:
+        journal = self._transactions.journal
+        remove_checkpoints_below(journal.storage, number)
+        return journal.drop_before(cut.lsn, self._section.archive)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
