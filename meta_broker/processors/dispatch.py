@@ -19,6 +19,7 @@ from meta_client.protocol.requests import (
     Get,
     MultiPut,
     OffsetQuery,
+    Offsets,
     Put,
     Quit,
     Request,
@@ -76,6 +77,8 @@ class Dispatcher:
                 self.transactions.handle(request, peer)
             case OffsetQuery():
                 self._get.handle_offset(request, peer)
+            case Offsets():
+                self._get.handle_offsets(request, peer)
             case Version():
                 peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
             case Stats():

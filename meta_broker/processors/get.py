@@ -1,12 +1,13 @@
-"""get and offset: read a partition from an offset, or find one to read from (spec 1.5.4, 1.5.5, 4.9)."""
+"""get, offset and offsets: read a partition from an offset, or find one to read from (spec 1.5.4, 1.5.5, 4.9)."""
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.answers import OffsetRange, format_offset_range
 from meta_client.protocol.encoder import encode_result, value_line
-from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery
+from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
 
 
@@ -51,6 +52,19 @@ class GetProcessor:
         else:
             peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
 
+    def handle_offsets(self, query: Offsets, peer: Peer) -> None:
+        self._context.counters.offsets += 1
+        self._context.count(Statistic.OFFSET, query.topic)
+        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        if index is not None:
+            found = OffsetRange(index.start, index.end, index.at_time(query.time_ms))
+        elif self._context.topics.offers(query.topic, query.partition):
+            found = OffsetRange(0, 0, 0)
+        else:
+            peer.send(unknown_partition(query))
+            return
+        peer.send(encode_result(Status.SUCCESS, format_offset_range(found), query.opaque))
+
 
 def visible_index(context: Context, name: PartitionName) -> PartitionIndex | None:
     """The partition's index, if anything was ever published there; reading never makes one.
@@ -90,7 +104,7 @@ def bad_size(request: Get | Fetch) -> bytes:
     return encode_result(Status.BAD_REQUEST, b"Bad request,invalid max size:%d" % request.bytes_max, request.opaque)
 
 
-def unknown_partition(request: Get | Fetch | OffsetQuery) -> bytes:
+def unknown_partition(request: Get | Fetch | OffsetQuery | Offsets) -> bytes:
     """The answer for a partition that does not exist."""
     text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
     return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

@@ -65,6 +65,7 @@ class PartitionIndex:
         self._tail = bytearray()  # published since
         self.start = 0
         self.end = 0  # first offset that is not published: the log end that consumers see
+        self._time_ms = 0  # of the last entry
         self.messages = 0  # published since the broker started: what stats counts
         self._last_read = 0  # entry where the last read ended: readers mostly go on from there
 
@@ -75,7 +76,7 @@ class PartitionIndex:
         """Go back to what a checkpoint knew. False when the file is lost or damaged: the index is then empty."""
         self.start, self.end = start, start
         self._tail.clear()
-        self._filed, self._filed_bytes, self._filed_crc = b"", 0, 0
+        self._filed, self._filed_bytes, self._filed_crc, self._time_ms = b"", 0, 0, 0
         if start == end:
             return True
         if mark is None:
@@ -84,10 +85,11 @@ class PartitionIndex:
         filed = self._map(size)
         if filed is None or crc32(memoryview(filed)[:size]) != mark.crc:
             return False
-        offset, _, _, run_bytes, _ = ENTRY.unpack_from(filed, size - ENTRY_BYTES)
+        offset, _, time_ms, run_bytes, _ = ENTRY.unpack_from(filed, size - ENTRY_BYTES)
         if offset + run_bytes != end:
             return False
         self._filed, self._filed_bytes, self._filed_crc, self.end = filed, size, mark.crc, end
+        self._time_ms = time_ms
         return True
 
     def _map(self, size: int) -> mmap.mmap | None:
@@ -109,7 +111,10 @@ class PartitionIndex:
         if base + run.bytes <= self.end:
             return
         assert base == self.end
-        self._tail += ENTRY.pack(base, run.lsn, run.time_ms, run.bytes, run.messages)
+        # Never earlier than the entry before it, or time could not be bisected: a transaction's messages were put
+        # before others that are there already when it commits, and clocks are set back.
+        self._time_ms = max(self._time_ms, run.time_ms)
+        self._tail += ENTRY.pack(base, run.lsn, self._time_ms, run.bytes, run.messages)
         self.end = base + run.bytes
         self.messages += run.messages
 
@@ -144,6 +149,11 @@ class PartitionIndex:
         skipped = bisect_left(range(len(self)), self.start, key=self._offset) * ENTRY_BYTES
         parts = [memoryview(self._filed)[: self._filed_bytes], memoryview(spill.data if spill else b"")]
         return [parts[0][skipped:], parts[1][max(skipped - self._filed_bytes, 0) :]]
+
+    def at_time(self, time_ms: int) -> int:
+        """The first offset of what was published at *time_ms* (Unix milliseconds) or later; the end if nothing was."""
+        entry = bisect_left(range(len(self)), time_ms, key=lambda entry: self._entry(entry)[2])
+        return self.end if entry == len(self) else max(self.start, self._offset(entry))
 
     def spill(self) -> Spill | None:
         """What the file lacks, if anything; `filed` says that it was written."""

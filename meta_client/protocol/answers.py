@@ -23,6 +23,30 @@ class PutPlace(NamedTuple):
     offset: int | None
 
 
+class OffsetRange(NamedTuple):
+    """A partition holds [start, end); what was put at a given time or later begins at *at*."""
+
+    start: int
+    end: int
+    at: int
+
+
+def format_offset_range(found: OffsetRange) -> bytes:
+    """The text of an offsets' 200."""
+    return b"%d %d %d" % found
+
+
+def parse_offset_range(message: bytes) -> OffsetRange:
+    """Read the three numbers of an offsets' 200."""
+    try:
+        start, end, at = map(int64, message.split(b" "))
+        if not 0 <= start <= at <= end:
+            raise ValueError("they are in no order")
+    except ValueError as error:
+        raise _malformed("an offsets' answer", message, error) from error
+    return OffsetRange(start, end, at)
+
+
 def format_put_place(place: PutPlace) -> bytes:
     """The text of a put's 200."""
     return b"%d %d %d" % (place.message_id, place.partition, -1 if place.offset is None else place.offset)

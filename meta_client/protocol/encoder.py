@@ -17,6 +17,7 @@ from meta_client.protocol.requests import (
     Get,
     MultiPut,
     OffsetQuery,
+    Offsets,
     Put,
     Quit,
     Request,
@@ -45,6 +46,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
         case OffsetQuery(topic, group, partition, offset, opaque):
             numbers = b"%d %d %d" % (_int32(partition), _int64(offset), _int32(opaque))
             line = b"offset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
+        case Offsets(topic, partition, time_ms, opaque):
+            line = b"offsets %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(time_ms), _int32(opaque))
         case Stats(item, opaque):
             # Without an item the ancestor writes two spaces, and so do we.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))

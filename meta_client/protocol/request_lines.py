@@ -20,6 +20,7 @@ from meta_client.protocol.requests import (
     Get,
     MultiPut,
     OffsetQuery,
+    Offsets,
     Put,
     Quit,
     Request,
@@ -140,6 +141,12 @@ def _offset(tokens: list[bytes]) -> tuple[Request, int]:
     return OffsetQuery(topic, group, partition, offset, int32(tokens[5])), 0
 
 
+def _offsets(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 5:
+        raise ValueError(f"offsets has 5 tokens, not {len(tokens)}")
+    return Offsets(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
+
+
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
     item = tokens[1].decode() if len(tokens) > 1 else ""
     return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
@@ -211,6 +218,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"get": _get,
     b"fetch": _fetch,
     b"offset": _offset,
+    b"offsets": _offsets,
     b"transaction": _transaction,
     b"version": _version,
     b"stats": _stats,

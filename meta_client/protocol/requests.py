@@ -101,6 +101,16 @@ class OffsetQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class Offsets:
+    """Ask where a partition begins and ends, and at which offset it was *time_ms* (Unix milliseconds)."""
+
+    topic: str
+    partition: int
+    time_ms: int
+    opaque: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """Ask for the statistics text of *item*; the empty item is the broker itself."""
 
@@ -179,4 +189,6 @@ class Dropped:
     text: str
 
 
-Request = Put | MultiPut | Get | Fetch | OffsetQuery | Stats | Version | Quit | Transaction | Sync | TopicCommand
+Request = (
+    Put | MultiPut | Get | Fetch | OffsetQuery | Offsets | Stats | Version | Quit | Transaction | Sync | TopicCommand
+)

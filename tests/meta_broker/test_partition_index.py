@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -235,3 +235,25 @@ def test_every_topic_has_a_file_of_its_own(tmp_path: Path) -> None:
     for file in files:
         (tmp_path / file).write_bytes(b"")  # the file system takes the name
     assert file_name(ORDERS) == "orders-0.index"
+
+
+@given(times=st.lists(st.integers(0, 50), max_size=20), asked=st.integers(-1, 51), split=st.integers(0, 20))
+def test_an_offset_for_a_time(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], asked: int, split: int
+) -> None:
+    """What comes later counts as no earlier, through a restart too: the rule that makes time a bisect."""
+    path = tmp_path_factory.mktemp("index") / "orders-0.index"
+    index = PartitionIndex(path)
+    assert index.restore(0, 0, None)
+    latest, expected = 0, None
+    for number, time_ms in enumerate(times):
+        if number == split and (spill := index.spill()) is not None:
+            index.write(spill)
+            mark = index.mark_after(spill)
+            index = PartitionIndex(path)
+            assert index.restore(0, number * 10, mark)
+        index.publish(Publication(ORDERS, Offset(number * 10), Run(Lsn(number), 10, 1, time_ms)))
+        latest = max(latest, time_ms)
+        if expected is None and latest >= asked:
+            expected = number * 10
+    assert index.at_time(asked) == (index.end if expected is None else expected)

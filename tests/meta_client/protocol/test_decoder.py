@@ -25,7 +25,7 @@ NEVER_A_REQUEST = {
     b"geT t g 0 0 1 1\r\n": "unknown command",
     b"trans null s RECOVER 1\r\n": "unknown command",
     b"sink t 0 0 0 1 1\r\n": "unknown command",
-    b"offsets t g 0 0 1\r\n": "unknown command",
+    b"offsett t g 0 0 1\r\n": "unknown command",
     b"result 200 0 1\r\n": "unknown command",
     b"value 0 1\r\n": "unknown command",
     # a token too few, or too many where that counts
