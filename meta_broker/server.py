@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class Server:
         self._sending: Budget[Connection] = Budget(0)
         self._connections_max = 0
         self._is_crowded = False  # it was said once that there are too many
-        self._refused = 0  # connections too many that are being told so
+        self._refused: set[asyncio.Transport] = set()  # of connections too many that are being told so
         self._stalled = False
         self._is_woken = False
         self._unflushed: list[Connection] | None = None  # while the fence moves: who has answers by it
@@ -157,14 +158,12 @@ class Server:
         if not self._is_crowded:
             self._is_crowded = True
             log.warning("connections refused open=%d", self._connections_max)
-        if self._refused >= REFUSED_MAX:
+        if len(self._refused) >= REFUSED_MAX:
             transport.abort()
             return
-        self._refused += 1
-        refuse(self._loop, transport, refusal_line(self._connections_max), self._refused_gone)
-
-    def _refused_gone(self) -> None:
-        self._refused -= 1
+        self._refused.add(transport)
+        ended = functools.partial(self._refused.discard, transport)
+        refuse(self._loop, transport, refusal_line(self._connections_max), ended)
 
     def received(self, connection: Connection, held: int, *, gets_on: bool) -> None:
         budget = self._receiving
@@ -225,6 +224,8 @@ class Server:
             await asyncio.wait_for(self._deserted.wait(), GOODBYE_S)
         for connection in list(self._connections):
             connection.abort()
+        for transport in list(self._refused):
+            transport.abort()
         await self._deserted.wait()
         if self._dispatcher is not None:
             await self._dispatcher.close()

@@ -220,6 +220,17 @@ def test_a_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
         assert broker.log.count("connections refused") == 1
 
 
+def test_a_stop_waits_for_nobody_who_was_not_let_in(tmp_path: Path) -> None:
+    with broker_with(tmp_path, connections_max=1) as broker, WireClient(broker.port) as client:
+        client.ask(Version(1))
+        with WireClient(broker.port) as refused:
+            assert isinstance(refused.receive(), Result)  # and it does not hang up
+            started = time.monotonic()
+            assert broker.stop() == 0
+            assert time.monotonic() - started < 2.0
+    assert "Traceback" not in broker.log
+
+
 def test_a_metaq_client_tells_why_it_is_not_let_in_and_does_not_hammer(tmp_path: Path) -> None:
     with broker_with(tmp_path, connections_max=1) as broker, WireClient(broker.port) as client:
         client.ask(Version(1))
