@@ -43,6 +43,9 @@ lock: $(STAMP)  ## Write requirements.lock anew from pyproject.toml
 bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same run
 	@$(BIN)/python -m bench --all
 
+soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=docs/soak
+	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),docs/soak)
+
 crash: $(STAMP)  ## The crash tests, many rounds
 	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
 

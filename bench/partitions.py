@@ -20,8 +20,8 @@ def partitions(case: str) -> Result:
     Flush interval: an fsync would hide what is measured. The median of the rounds.
     """
     with (
-        stage("interval:100") as few,
-        stage("interval:100", PARTITIONS) as many,
+        stage("interval:100", "[topics.bench]\npartitions = 1\n") as few,
+        stage("interval:100", f"[topics.bench]\npartitions = {PARTITIONS}\n") as many,
         Client(few.zookeeper) as to_few,
         Client(many.zookeeper) as to_many,
     ):

@@ -15,6 +15,7 @@ from zk.embedded import EmbeddedZooKeeper
 
 READY = re.compile(r"serves at meta://([^:]+):(\d+)")
 START_TIMEOUT_S = 30
+CONFIG = "[topics.bench]\npartitions = 8\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,23 @@ class Stage:
 
     zookeeper: str
     directory: Path
-    broker_pid: int
+    broker: "subprocess.Popen[bytes]"
     address: tuple[str, int]
     start_s: float  # what the broker took, until it was registered
+
+    @property
+    def broker_pid(self) -> int:
+        return self.broker.pid
+
+    @property
+    def data(self) -> Path:
+        """The broker's directory."""
+        return self.directory / "broker"
+
+    def stop(self) -> None:
+        """End the broker as an operator does. Idempotent."""
+        self.broker.send_signal(signal.SIGTERM)
+        self.broker.wait()
 
     def memory(self) -> dict[str, float]:
         """Resident memory of the broker in MB: all of it, and what of that is not pages of mapped files."""
@@ -35,15 +50,15 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(flush: str, partitions: int = 8) -> Iterator[Stage]:
-    """Run ZooKeeper and a broker with topic `bench`; both end with the block."""
+def stage(flush: str, config: str = CONFIG) -> Iterator[Stage]:
+    """Run ZooKeeper and a broker with *config*, by default topic `bench` with 8 partitions; both end with the block."""
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         directory = Path(name)
-        config = directory / "broker.toml"
-        config.write_text(f"[topics.bench]\npartitions = {partitions}\n")
+        path = directory / "broker.toml"
+        path.write_text(config)
         with EmbeddedZooKeeper(directory / "zookeeper") as zookeeper:
             words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(directory / "broker")]
-            words += ["--id", "0", "--port", "0", "--zk", zookeeper.connect, "--config", str(config), "--flush", flush]
+            words += ["--id", "0", "--port", "0", "--zk", zookeeper.connect, "--config", str(path), "--flush", flush]
             log = directory / "broker.log"
             with log.open("wb") as out:
                 broker = subprocess.Popen(words, stdout=out, stderr=out)
@@ -55,7 +70,7 @@ def stage(flush: str, partitions: int = 8) -> Iterator[Stage]:
                         raise RuntimeError(f"the broker did not start:\n{log.read_text()}")
                     time.sleep(0.02)
                 address = (ready[1], int(ready[2]))
-                yield Stage(zookeeper.connect, directory, broker.pid, address, time.monotonic() - started)
+                yield Stage(zookeeper.connect, directory, broker, address, time.monotonic() - started)
             finally:
-                broker.send_signal(signal.SIGTERM)
+                broker.send_signal(signal.SIGTERM)  # of one that has ended, nothing
                 broker.wait()

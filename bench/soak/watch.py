@@ -1,0 +1,67 @@
+"""What is measured each second: the broker's memory, files, threads and time, its journal, and the load's delays."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.soak.load import Account
+
+_TICKS = 100  # of /proc a second, on every Linux that Python runs on
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One second. Bytes in MB, delays in ms, processor time as a part of one core."""
+
+    at_s: float
+    rss: float
+    anonymous: float
+    files: int
+    threads: int
+    processor: float
+    journal: float  # bytes of segments on disk
+    segments: int
+    consumed: int  # messages a second
+    p50: float
+    p99: float
+
+
+class Watch:
+    """Takes samples of one broker."""
+
+    def __init__(self, pid: int, data: Path, account: Account) -> None:
+        self._process = Path(f"/proc/{pid}")
+        self._data = data
+        self._account = account
+        self._start = self._last = time.monotonic()
+        self._processor = self._processor_s()
+        self._consumed = account.consumed
+
+    def sample(self) -> Sample:
+        """The time since the last one; call it each second."""
+        now = time.monotonic()
+        elapsed, self._last = now - self._last, now
+        processor, self._processor = self._processor_s() - self._processor, self._processor_s()
+        consumed, self._consumed = self._account.consumed - self._consumed, self._account.consumed
+        delays = self._account.take_delays() or [0.0]
+        cuts = statistics.quantiles([*delays, delays[-1]], n=100)
+        status = dict(line.split(":", 1) for line in (self._process / "status").read_text().splitlines())
+        sizes = [path.stat().st_size for path in self._data.glob("*.journal*")]
+        return Sample(
+            round(now - self._start, 1),
+            int(status["VmRSS"].split()[0]) / 1000,
+            int(status["RssAnon"].split()[0]) / 1000,
+            len(list((self._process / "fd").iterdir())),
+            int(status["Threads"]),
+            round(processor / elapsed, 3),
+            sum(sizes) / 1e6,
+            len(sizes),
+            round(consumed / elapsed),
+            round(cuts[49], 2),
+            round(cuts[98], 2),
+        )
+
+    def _processor_s(self) -> float:
+        fields = (self._process / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
