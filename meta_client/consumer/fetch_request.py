@@ -70,11 +70,17 @@ class FetchRequest:
             self.rest_s = 0.0
 
     def moved(self, offset: int) -> None:
-        """The broker names another offset to go on from."""
-        self.offset = offset
+        """The broker names another offset to go on from: at once, if that is further on.
+
+        The ancestor rests half a second and more; what a filter at the broker rejects would come at two a second.
+        """
+        is_forward, self.offset = offset > self.offset, offset
         self.cut_off_count = self.failure_count = 0
         self.is_at_end = False
-        self._rest_longer()
+        if is_forward:
+            self.rest_s = 0.0
+        else:
+            self._rest_longer()
 
     def found_nothing(self, *, is_at_end: bool) -> None:
         """There is nothing (yet), or nobody to ask."""

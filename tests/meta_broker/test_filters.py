@@ -1,6 +1,5 @@
 """Filters at the broker: what a get answers through one, and that a bad one troubles its own group only (spec 4.8)."""
 
-import os
 import time
 from pathlib import Path
 
@@ -13,63 +12,16 @@ from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import Fetch, OffsetQuery
 from meta_client.protocol.responses import Data, Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.filters import NAMES, install_filters
 from tests.fixtures.peers import worst_answer_s
 from tests.fixtures.wire import WireClient
 
-FILTERS = """
-import os
-import sys
-import time
-
-
-def even(group, message):
-    print("a filter may print")
-    return int(message.payload.split(b":")[0]) % 2 == 0
-
-
-class Attributed:
-    def accept(self, group, message):
-        return message.attribute == group
-
-
-def raising(group, message):
-    if message.payload.startswith(b"3:"):
-        raise KeyError("three\\nis not liked")
-    return True
-
-
-def endless(group, message):
-    while message.payload.startswith(b"3:"):
-        pass
-    return True
-
-
-def dying(group, message):
-    os._exit(3)
-
-
-def nothing(group, message):
-    return False
-
-
-not_callable = 7
-"""
-NAMES = ("even", "Attributed", "raising", "endless", "dying", "nothing", "not_callable", "absent")
 SECTION = "\n[filters.orders]\n" + "".join(f'{name} = "test-{name}"\n' for name in (*NAMES, "unknown"))
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package with filters, as the broker's processes find it."""
-    site = tmp_path / "site"
-    info = site / "shop_filters-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "shop_filters.py").write_text(FILTERS)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-filters\nVersion: 1.0\n")
-    points = "".join(f"test-{name} = shop_filters:{name}\n" for name in NAMES)
-    (info / "entry_points.txt").write_text(f"[metaq.filters]\n{points}")
-    monkeypatch.setenv("PYTHONPATH", f"{site}:{os.environ.get('PYTHONPATH', '')}")
-    return site
+    return install_filters(tmp_path / "site", monkeypatch)
 
 
 def read(client: WireClient, group: str, bytes_max: int = 1000) -> list[bytes]:

@@ -31,10 +31,15 @@ def test_data_ends_the_rest_and_every_count() -> None:
     assert (it.offset, it.rest_s, it.failure_count, it.is_at_end) == (158, 0.0, 0, False)
 
 
-def test_a_move_goes_on_from_there_after_a_rest() -> None:
+def test_a_move_forward_goes_on_from_there_at_once_and_any_other_after_a_rest() -> None:
     it = request()
+    it.found_nothing(is_at_end=True)
+    it.moved(4096)
+    assert (it.offset, it.rest_s) == (4096, 0.0)
     it.moved(4096)
     assert (it.offset, it.rest_s) == (4096, 0.5)
+    it.moved(50)
+    assert (it.offset, it.rest_s) == (50, 1.0)
 
 
 def test_a_failed_delivery_keeps_the_offset() -> None:
