@@ -1,8 +1,9 @@
 """Every code block of the README and of docs/ is run, against a real broker and a real PostgreSQL.
 
-Blocks of one document run in order, in one directory. A line that starts a server until Ctrl-C (`metaq dev`) or a
-make target is not run to its end: the first is checked against the command's own options, the second with make's
-dry run (what the targets do is what this suite and the demo's own test run).
+Blocks of one document run in order, in one directory. A toml block is read as a broker reads its configuration. A
+line that starts a server until Ctrl-C (`metaq dev`) or a make target is not run to its end: the first is checked
+against the command's own options, the second with make's dry run (what the targets do is what this suite and the
+demo's own test run).
 """
 
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from meta_broker.config import load
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from zk.corner import Corner
@@ -42,6 +44,11 @@ def test_every_block_runs(
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     for language, text in blocks(document):
+        if language == "toml":  # a piece of a broker's configuration file
+            path = work / "piece.toml"
+            path.write_text(text + '\n[topics."*"]\n')
+            load(path, data=work / "data", broker_id=0, port=0)
+            continue
         if language == "sh":
             script = FOREVER.sub(r"\1 --help >/dev/null", MAKE.sub(f"make -C '{ROOT}' --dry-run ", text))
             command = [shutil.which("bash") or "/bin/bash", "-euo", "pipefail", "-c", script]
