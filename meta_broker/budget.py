@@ -26,6 +26,10 @@ class Budget(Generic[Holder]):
         if held:
             self._held[holder] = held
 
+    def held_by(self, holder: Holder) -> int:
+        """As it was noted last."""
+        return self._held.get(holder, 0)
+
     def excess(self) -> Holder | None:
         """Who has to let go; None while all is well. Whoever it is: note it, or ask again for ever."""
         return next(iter(self._held)) if self.total > self.bytes_max else None

@@ -177,10 +177,15 @@ class Connection(asyncio.Protocol):
     def note_unsent(self, *, gets_on: bool) -> None:
         """Tell the owner how much waits for the peer to take it."""
         if self._transport is not None:
-            held = self._transport.get_write_buffer_size() + self._answer_bytes
+            held = self.unsent_bytes
             if held or self._unsent_bytes:  # idle connections, of which there are thousands, have neither
                 self._unsent_bytes = held
                 self._owner.unsent(self, held, gets_on=gets_on)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of answers, what waits for the peer to take it at this moment."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._answer_bytes
 
     def drop(self, reason: str) -> None:
         """As abort; says why."""

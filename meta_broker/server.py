@@ -178,6 +178,9 @@ class Server:
         budget = self._sending
         budget.note(connection, held, gets_on=gets_on)
         while (deaf := budget.excess()) is not None:
+            if (left := deaf.unsent_bytes) < budget.held_by(deaf):  # it has taken some since: no news reached us
+                budget.note(deaf, left, gets_on=True)
+                continue
             reason = f"{budget.total} bytes of answers wait, unsent_bytes_total_max is {budget.bytes_max}"
             budget.note(deaf, 0, gets_on=False)
             deaf.drop(reason)

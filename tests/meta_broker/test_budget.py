@@ -20,6 +20,13 @@ def test_the_longest_without_progress_goes_first_however_little_it_holds() -> No
     assert budget.excess() == "large"
 
 
+def test_it_tells_what_was_noted_last() -> None:
+    budget: Budget[str] = Budget(100)
+    budget.note("one", 30, gets_on=False)
+    budget.note("one", 20, gets_on=True)
+    assert (budget.held_by("one"), budget.held_by("nobody")) == (20, 0)
+
+
 holders = st.sampled_from("abc")
 
 
