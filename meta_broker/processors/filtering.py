@@ -29,6 +29,7 @@ class Filtering:
         async def run(process: FilterProcess) -> None:
             # Only now: what waits holds no bytes. A partition that was trimmed meanwhile is asked again.
             if not index.start <= request.offset < index.end:
+                peer.unanswered()
                 peer.again(request)
                 return
             size, buffers = self._context.store.read(index, request.offset, bytes_max)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meta_broker.filters.emulation import Run, Skip, Verdict, decide
 from meta_client.protocol.messages import iter_frames
-from meta_client.protocol.requests import Fetch, OffsetQuery
+from meta_client.protocol.requests import Fetch, OffsetQuery, Version
 from meta_client.protocol.responses import Data, Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.filters import NAMES, install_filters
@@ -142,6 +142,27 @@ def test_a_bad_filter_troubles_its_own_group_only_and_says_so(tmp_path: Path, in
                 assert text in answer.text
             assert broker.log.count(text) == 1  # a state is logged once
         assert read(client, "everybody") == bodies
+
+
+def test_what_waits_for_a_filter_is_judged_by_what_is_there_when_its_turn_comes(
+    tmp_path: Path, installed: Path
+) -> None:
+    keys = "filter_seconds_max = 1.0\nrequests_in_flight_max = 1\n"
+    config = CONFIG.replace("[broker]\n", f"[broker]\n{keys}") + SECTION
+    with (
+        running_broker(tmp_path / "broker", None, config=config) as broker,
+        WireClient(broker.port) as client,
+        WireClient(broker.port) as first,
+        WireClient(broker.port) as second,
+    ):
+        fill(client)
+        for one in (first, second):
+            one.socket.sendall(b"get orders endless 0 0 1000 1\r\n")
+        client.socket.sendall(b"topic delete orders 2\r\n")
+        assert getattr(client.receive(), "status", None) == 200
+        assert getattr(first.receive(), "status", None) == 500
+        assert second.receive() == Result(404, b"The topic `orders` in partition `0` is not exists", 1)
+        assert isinstance(second.ask(Version(3)), Result)  # the one in flight was answered once
 
 
 def test_filters_are_reloaded_and_their_processes_end_with_the_broker(tmp_path: Path, installed: Path) -> None:
