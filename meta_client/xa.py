@@ -242,7 +242,8 @@ class XaBranches:
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
             if branch.state is not State.DOOMED or not is_gone:
-                raise  # else it never began there, or had no messages when it was prepared: as it should be
+                raise
+            self._drop(branch)  # it never began there, or had no messages when it was prepared: as it should be
 
     def _end(self, verb: TransactionVerb, branch: Branch) -> None:
         flight = branch.flight
@@ -280,7 +281,7 @@ class XaBranches:
 
     def _note(self, branch: Branch, error: XaError) -> None:
         """What *error* means for the branch from here on."""
-        if branch.flight is not None and branch.flight.begin_failure is not None:
+        if branch.flight is not None and error is branch.flight.begin_failure:
             self._doom(branch, "it did not begin")
         elif error.code in _OVER and not isinstance(error, ClientXaError):
             self._drop(branch)

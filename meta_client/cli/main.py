@@ -27,6 +27,7 @@ SUMMARIES: Final = {
     "produce": "Send lines as messages.",
     "consume": "Show messages.",
     "topics": "List, create, alter, close, open and delete topics.",
+    "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag.",
     "txn": "What is in doubt.",
     "journal": "Read a broker's log offline: dump, check.",

@@ -1,5 +1,6 @@
 """XA branches at a broker that keeps the order: what travels together, and what each refusal or silence becomes."""
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -256,6 +257,26 @@ def test_a_connection_that_breaks_under_messages_dooms_them(producer: Producer, 
     assert caught.value.code == XaCode.XAER_RMERR
     producer.tpc_rollback()
     assert seen(broker.peer)[-1] == "ROLLBACK"
+
+
+@pytest.mark.parametrize("later", [NOTA, b"XAException:code=106,msg=it has timed out"], ids=["gone", "timed out"])
+def test_a_broker_that_dies_under_begin_takes_the_next_branch(
+    producer: Producer, broker: ScriptedBroker, later: bytes
+) -> None:
+    """It comes back without the branch: rolled back once, and its producer is free."""
+    broker.peer.handler = but(is_verb(TransactionVerb.BEGIN), lambda request: HANG_UP)
+    begun(producer)
+    with pytest.raises(XaError, match="XAER_RMFAIL"):
+        producer.tpc_prepare()
+    assert producer.tpc_branch is not None
+    assert producer.tpc_branch.state is State.DOOMED
+    broker.peer.handler = but(is_verb(TransactionVerb.ROLLBACK), lambda request: refusal(request, later))
+    with contextlib.nullcontext() if later == NOTA else pytest.raises(XaError, match="it has timed out"):
+        producer.tpc_rollback()
+    assert producer.tpc_branch is None
+    broker.peer.handler = willing
+    begun(producer)
+    assert producer.tpc_prepare()
 
 
 def genuine(request: Request) -> bytes:
