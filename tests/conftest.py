@@ -1,4 +1,4 @@
-"""Fixtures every package's tests share: one real ZooKeeper a run, and a corner of it for each test."""
+"""Fixtures every package's tests share: one real ZooKeeper a worker, and a corner of it for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _corner_numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """One ZooKeeper for the whole run. A test that kills a server starts its own."""
+    """One ZooKeeper for all the tests of one worker. A test that kills a server starts its own."""
     with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
