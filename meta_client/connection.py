@@ -51,7 +51,8 @@ class Connection:
         self._pending: dict[int, PendingReply] = {}
         self._failure: BaseException | None = None
         self._writing = threading.Lock()
-        self._outgoing: deque[tuple[bytes, bytes]] = deque()  # whoever has `_writing` sends all of it
+        # Whoever has `_writing` sends all of it; bounded by OUTSTANDING_MAX.
+        self._outgoing: deque[bytes] = deque()
         self._active_at = time.monotonic()  # last byte in or out
         self.is_refused = False  # by a broker that has too many
         self._capabilities: Capabilities | None = None  # threads may ask twice, and hear the same
@@ -86,10 +87,12 @@ class Connection:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing can be sent any more; what the peer has said or done by now counts."""
-        if self._failure is None and self._reading.acquire(blocking=False):
+        """Whether nothing can be sent any more. What the peer has done by now counts, unless answers are due: whoever
+        waits for them will see it."""
+        if self._failure is None and not self._is_awaited and self._reading.acquire(blocking=False):
             try:
-                self._read_some(0.0)
+                if self._readable.poll(0):
+                    self._read_some(0.0)
             finally:
                 self._stop_reading()
         return self._failure is not None
@@ -104,8 +107,9 @@ class Connection:
 
         *on_done* is called with it once the outcome is there, on whichever thread reads: it must not wait for anything.
 
-        Returns once the bytes are with the operating system. Raises NotConnected or TooManyRequests when nothing
-        was sent, LocalProtocolError for what can't be. A connection that breaks later is told by wait().
+        Returns once the bytes are with the operating system, or with a thread that is sending. Raises NotConnected or
+        TooManyRequests when nothing was sent, LocalProtocolError for what can't be. A connection that breaks later is
+        told by wait().
         """
         (reply,) = self._submit([request], on_done)
         return reply
@@ -115,10 +119,11 @@ class Connection:
         return self._submit(requests, None)
 
     def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
-        pieces = [encode_request(request) for request in requests]
+        pieces: list[bytes] = []
         replies: list[PendingReply] = []
         for request in requests:
             assert not isinstance(request, Quit), "quit has no answer"
+            pieces += filter(None, encode_request(request))
             replies.append(PendingReply(self, request.opaque, on_done))
         with self._lock:
             if self._failure is not None:
@@ -160,28 +165,30 @@ class Connection:
         if reply is not None:
             reply.fail(ReplyTimeout(f"{after_s:g} s"))
 
-    def _send(self, pieces: Sequence[tuple[bytes, bytes]]) -> None:
-        """Send, together with what other threads queued meanwhile: one system call for many small requests."""
+    def _send(self, pieces: Sequence[bytes]) -> None:
+        """Send, or leave it to the thread that does: one system call for many small requests, and no waiting in line.
+
+        Who sends takes along what others queue meanwhile, and looks again after letting go, so that nothing stays
+        behind. It is soon free: encoding a request takes longer than sending one.
+        """
         self._outgoing.extend(pieces)
-        with self._writing:
+        while self._outgoing and self._writing.acquire(blocking=False):
             try:
                 self._drain()
             except OSError as error:
                 self._outgoing.clear()
                 self._break(error)  # half a command may be out: nothing can follow it
+            finally:
+                self._writing.release()
 
     def _drain(self) -> None:
-        joined: list[bytes] = []
-        joined_bytes = 0
-        while self._outgoing:
-            for piece in self._outgoing.popleft():
-                if joined and joined_bytes + len(piece) > JOIN_BYTES_MAX:
-                    self._socket.sendall(b"".join(joined))
-                    joined, joined_bytes = [], 0
-                joined.append(piece)  # a large one stays alone, and joining one is not a copy
-                joined_bytes += len(piece)
-        if joined:
-            self._socket.sendall(b"".join(joined))
+        outgoing = self._outgoing
+        while outgoing:
+            small: list[bytes] = []  # that are sent as one
+            room = JOIN_BYTES_MAX
+            while outgoing and (room := room - len(outgoing[0])) >= 0:
+                small.append(outgoing.popleft())
+            self._socket.sendall(b"".join(small) if small else outgoing.popleft())
             self._active_at = time.monotonic()
 
     # -- reading: by one thread at a time, which holds `_reading` -------------------------------------------------
@@ -269,7 +276,7 @@ class Connection:
         match beat:
             case Beat.SEND:
                 self._beat_opaque = next_opaque()
-                self._send([encode_request(Version(self._beat_opaque))])
+                self._send([encode_request(Version(self._beat_opaque))[0]])
             case Beat.GIVE_UP:
                 self._break(ConnectionLost("no good answer to three heart-beats"))
             case Beat.WAIT:

@@ -35,7 +35,7 @@ class Connections:
     """The pool. Any thread may use it; close() once nobody does."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the slots
+        self._lock = threading.Lock()  # guards what is added to the slots, and that close() takes all
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._closing = threading.Event()
 
@@ -46,11 +46,11 @@ class Connections:
         refused instead of resting, or of waiting long for another thread's attempt. Raises NotConnected,
         ClientClosed.
         """
-        deadline = Deadline(timeout_s)
-        slot = self._slot(url)
+        slot = self._slots.get(url) or self._slot(url)  # most find both, with every request
         connection = slot.connection
         if connection is not None and not connection.is_broken:
             return connection
+        deadline = Deadline(timeout_s)
         if not slot.lock.acquire(timeout=timeout_s if patient else min(timeout_s, ATTEMPT_S)):
             raise NotConnected(f"no connection to {url} yet: is the broker up?")
         try:

@@ -69,7 +69,8 @@ class Topology:
         self._session = session
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
-        self._views: dict[str, TopicView] = {}  # this thread writes, any reads
+        self._views: dict[str, TopicView] = {}  # this thread writes, any reads, like the next
+        self._masters: dict[int, BrokerUrl] = {}  # by broker id, as last seen in any view
         self._topics: set[str] = set()  # published; this thread alone, like the next
         self._stale: set[str] = set()  # of those: to read again
         self._thread = threading.Thread(target=self._run, name="metaq topology", daemon=True)
@@ -123,11 +124,8 @@ class Topology:
         return addressed.difference(masters)
 
     def master_url(self, broker_id: int) -> BrokerUrl | None:
-        """Where the master of a broker id was when last seen; None if it was not."""
-        for view in list(self._views.values()):
-            if (url := view.urls.get(broker_id)) is not None:
-                return url
-        return None
+        """Where the master of a broker id was when last seen, though it may be gone; None if it was not."""
+        return self._masters.get(broker_id)
 
     def _publish(self, topic: str, timeout_s: float) -> TopicView:
         done: Future[TopicView] = Future()
@@ -196,6 +194,7 @@ class Topology:
         if view != self._views.get(topic):
             _log.info("brokers changed topic=%s partitions=%d up=%s", topic, len(partitions), sorted(urls))
         self._views[topic] = view
+        self._masters.update(urls)
         self._topics.add(topic)
         return view
 

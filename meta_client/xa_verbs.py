@@ -49,19 +49,19 @@ class XaVerbs:
 
     def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Connection]:
         """Some broker that has all *topics*, by its id, and a connection to it. Raises XaError."""
-        what = f"BEGIN {xid}"
-        why = f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
+        why = ""
         try:
             candidates = self._candidates(topics, deadline)
+            random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
+            for broker_id in candidates:
+                try:
+                    return broker_id, self.connect(broker_id, deadline)
+                except (ZooKeeperError, MetaError) as error:
+                    why = str(error)  # nothing was sent: another broker will do
         except (ZooKeeperError, MetaError) as error:
-            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
-        random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
-        for broker_id in candidates:
-            try:
-                return broker_id, self.connect(broker_id, deadline)
-            except (ZooKeeperError, MetaError) as error:
-                why = str(error)  # nothing was sent: another broker will do
-        raise ClientXaError(XaCode.XAER_RMFAIL, why, what)
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), f"BEGIN {xid}") from error
+        why = why or f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
+        raise ClientXaError(XaCode.XAER_RMFAIL, why, f"BEGIN {xid}")
 
     def keeps_order(self, connection: Connection, deadline: Deadline) -> bool:
         """Whether the broker handles the requests of a connection in their order, as every one with `mput` does."""
@@ -175,8 +175,9 @@ class XaVerbs:
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:
             return sorted(self._topology.read_masters())
-        views = [self._topology.view(topic, deadline.remaining_s()) for topic in sorted(set(topics))]
-        return sorted(set.intersection(*(set(view.by_broker) for view in views)))
+        views = [self._topology.view(topic, deadline.remaining_s()) for topic in topics]
+        common = set(views[0].by_broker).intersection(*(view.by_broker for view in views[1:]))
+        return sorted(common)
 
 
 def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:

@@ -195,6 +195,7 @@ def _word(text: str) -> bytes:
 _token = lru_cache(maxsize=1024)(_word)
 
 
+@lru_cache(maxsize=1024)
 def _key(key: BranchKey) -> bytes:
     return _word(str(key))
 

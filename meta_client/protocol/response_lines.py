@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from meta_client.protocol.integers import int32, int64
+from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.request_lines import body_length
 from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
 
@@ -19,7 +19,7 @@ def parse_response_line(line: bytes) -> tuple[Response, int]:
 
 def _result(tokens: list[bytes]) -> tuple[Response, int]:
     _expect(tokens, 4)
-    return Result(int32(tokens[1]), b"", int32(tokens[3])), body_length(tokens[2])
+    return Result(int32_repeated(tokens[1]), b"", int32(tokens[3])), body_length(tokens[2])
 
 
 def _value(tokens: list[bytes]) -> tuple[Response, int]:
