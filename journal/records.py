@@ -1,16 +1,19 @@
-"""What a record says: one frozen dataclass a kind, encoded to and decoded from a record's meta part. Pure.
+"""What a record says: one frozen struct a kind, encoded to and decoded from a record's meta part. Pure.
 
 The body of PUT and TX_PUT is message frames, copied verbatim and never looked into; every other kind has none.
 PUT and COMMIT name the base offset they take in each partition: redo is physical, and a lost or doubled record shows.
 A transaction's records carry the LSN of its first record, *branch_lsn*: one identifier may serve several
 branches in the life of a broker, a branch's first LSN never.
+
+They are msgspec's structs, not frozen dataclasses, which take seven times as long to make.
 """
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, assert_never
+
+import msgspec
 
 from journal.batches import BatchSequence
 from journal.errors import InvalidRecord
@@ -43,8 +46,7 @@ class PartitionName(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """*count* messages, visible once acknowledged, at *base* of a partition. Body: their frames."""
 
     name: PartitionName
@@ -52,8 +54,7 @@ class Put:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PutBatch:
+class PutBatch(msgspec.Struct, frozen=True):
     """A Put that its producer numbered, so that a retry is known. Ids rise by one from *first_id* on."""
 
     name: PartitionName
@@ -63,8 +64,7 @@ class PutBatch:
     sequence: BatchSequence
 
 
-@dataclass(frozen=True, slots=True)
-class TxPut:
+class TxPut(msgspec.Struct, frozen=True):
     """*count* messages inside a branch: stored, visible to nobody. branch_lsn 0: this is the first record."""
 
     key: BranchKey
@@ -73,8 +73,7 @@ class TxPut:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(msgspec.Struct, frozen=True):
     """The branch has promised: it can commit or roll back after any crash."""
 
     key: BranchKey
@@ -83,8 +82,7 @@ class Prepare:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """The offsets a commit takes in one partition: the branch's runs there, in put order, from *base* on."""
 
     name: PartitionName
@@ -93,8 +91,7 @@ class Take:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """The commit point of a branch, once durable."""
 
     key: BranchKey
@@ -112,8 +109,7 @@ class RollbackReason(IntEnum):
     PRESUMED = 4  # it was active when the broker stopped
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+class Rollback(msgspec.Struct, frozen=True):
     """The branch is undone; its runs are never published."""
 
     key: BranchKey
@@ -121,8 +117,7 @@ class Rollback:
     reason: RollbackReason
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(msgspec.Struct, frozen=True):
     """The first record of an open: from here on records carry this epoch and incarnation."""
 
     epoch: int
@@ -130,29 +125,25 @@ class Epoch:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointMark:
+class CheckpointMark(msgspec.Struct, frozen=True):
     """File checkpoint.<number> holds the fold of every record below *lsn*."""
 
     number: int
     lsn: Lsn
 
 
-@dataclass(frozen=True, slots=True)
-class Pad:
+class Pad(msgspec.Struct, frozen=True):
     """The rest of a segment, holding nothing: the next record stands in the next segment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A coordinator's decision to commit (no record: presumed abort). Only in a coordinator's own journal."""
 
     key: BranchKey
     participants: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Every participant has heard the decision; it needs no remembering. Only in a coordinator's journal."""
 
     key: BranchKey

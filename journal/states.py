@@ -36,6 +36,7 @@ class BranchState(Enum):
     IN_USE = 1
     PREPARED = 2
     FINISHED = 3
+    __hash__ = object.__hash__  # what the tables are walked by: an enumeration's own is a call of Python
 
 
 class BranchEvent(Enum):
@@ -47,6 +48,7 @@ class BranchEvent(Enum):
     COMMIT_TWO_PHASE = "commit in two phases"
     ROLLBACK = "rollback"
     TIMEOUT = "timeout"
+    __hash__ = object.__hash__
 
 
 class XaError(Exception):

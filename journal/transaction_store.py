@@ -65,8 +65,7 @@ class Transaction:
         return self.branch.state if self.branch is not None else BranchState.START
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """A record was appended: what it publishes, and the LSN to wait for before anyone is told."""
 
     lsn: Lsn
@@ -281,7 +280,8 @@ class JournalTransactionStore:
 
     def _append(self, record: Record, frames: Sequence[Buffer] = (), frame_bytes: int = 0) -> Done:
         header: Header = self.journal.append(record, self._clock_ms(), frames, frame_bytes)
-        return Done(header.end, apply(self.state, header, record))
+        publications = apply(self.state, header, record)
+        return Done(self.state.lsn, publications)
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ from meta_client.protocol.requests import (
 
 Parser = Callable[[list[bytes]], tuple[Request, int]]
 
+_VERBS: Final = {verb.value.encode(): verb for verb in TransactionVerb}
+
 # A branch sends its key with every put. Keys have at most 1 KiB, so this cache at most some megabytes.
 _branch_key = lru_cache(maxsize=4096)(parse_key)
 
@@ -175,12 +177,14 @@ def _transaction(tokens: list[bytes]) -> tuple[Request, int]:
             raise ValueError(f"transaction has 5 to 7 tokens, not {count}")
     if qualifier == b"":
         raise ValueError("the unique qualifier is empty")
+    if (verb := _VERBS.get(tokens[3])) is None:
+        raise ValueError(f"{tokens[3].decode()!r} is not a valid TransactionVerb")
     key = None if tokens[1] == b"null" else _branch_key(tokens[1].decode())
     seconds = 0 if timeout is None else int32(timeout)
     return Transaction(
         key,
         tokens[2].decode(),
-        TransactionVerb(tokens[3].decode()),
+        verb,
         seconds if seconds > 0 else None,
         None if qualifier is None else qualifier.decode(),
         int32(tokens[-1]),

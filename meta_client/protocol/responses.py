@@ -1,14 +1,14 @@
 """Responses: what a broker answers (spec 1.4). The opaque is the request's; responses come in any order."""
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from meta_client.protocol.status import Status
 
 
-# Not frozen, for the reason given in requests.py.
-@dataclass(slots=True)
-class Result:
+# Structs, and not frozen, for the reasons given in requests.py.
+class Result(msgspec.Struct):
     """A status and a text. What an empty text means depends on the request; the wire can't tell it from none."""
 
     status: int  # usually a Status
@@ -26,8 +26,7 @@ class Result:
         return self.message.decode(errors="replace")
 
 
-@dataclass(slots=True)
-class Value:
+class Value(msgspec.Struct):
     """Message frames, packed back to back, the last one possibly cut off. Answers a get, nothing else."""
 
     body: bytes
@@ -39,8 +38,7 @@ READ_FROM_MASTER = "m"
 READ_FROM = re.compile(r"m|s[0-9]{1,9}")
 
 
-@dataclass(slots=True)
-class Data:
+class Data(msgspec.Struct):
     """Message frames as in a Value, none if nothing came in time. Answers a fetch, nothing else."""
 
     body: bytes

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
         values["verb"] = verbs(values["verb"])
     if "settings" in values:
         values["settings"] = tuple(map(tuple, values["settings"]))
-    names = {field.name for field in fields(kind)}
+    names = set(kind.__struct_fields__)
     assert given.keys() - {"body_hex"} <= names
     command: Command = kind(**{name: values[name] for name in names})
     return command
