@@ -92,8 +92,12 @@ class GroupCommit:
         self._defer = defer
         self._queue: list[_Item] = []
         self._lock = threading.Lock()
-        self._wakeup = threading.Condition(self._lock)  # the writer waits here
+        # The writer waits for this one, which is free once it was called: a condition costs both sides several times as
+        # much, between a put and its fsync.
+        self._call = threading.Lock()
+        self._call.acquire()
         self._progress = threading.Condition(self._lock)  # wait_flushed waits here
+        self._waiting = 0  # threads in there; under the lock
         self._closing = False
         self._flush_wanted = False
         self._segment_end = segments.end  # of the segment `end` lies in; under the lock
@@ -127,7 +131,7 @@ class GroupCommit:
             self.queued_bytes += size
             self._queue.append(_Item(kind, meta, body, body_bytes, lsn, time_ms))
             if idle and self._defer is None:
-                self._wakeup.notify()
+                self._call_writer()
         if idle and self._defer is not None:
             self._defer(self.wake)
         return lsn
@@ -135,7 +139,11 @@ class GroupCommit:
     def wake(self) -> None:
         """Let the writer take what is queued. Any thread."""
         with self._lock:
-            self._wakeup.notify()
+            self._call_writer()
+
+    def _call_writer(self) -> None:
+        if self._call.locked():
+            self._call.release()
 
     def check_fits(self, meta_bytes: int, body_bytes: int) -> None:
         """Raises RecordTooLarge for a record that no segment takes, or no reader would take back."""
@@ -159,7 +167,7 @@ class GroupCommit:
         """Ask for an fsync of all that is queued, now, whatever the mode. Returns at once; any thread."""
         with self._lock:
             self._flush_wanted = True
-            self._wakeup.notify()
+            self._call_writer()
 
     def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
         """Block until every byte below *lsn* is fsynced. Not on the loop thread.
@@ -169,9 +177,13 @@ class GroupCommit:
         with self._lock:
             if self.flushed < lsn:
                 self._flush_wanted = True
-                self._wakeup.notify()
-            if not self._progress.wait_for(lambda: self.flushed >= lsn or self.failure is not None, timeout_s):
-                raise TimeoutError(f"LSN {lsn} is not durable after {timeout_s} s")
+                self._call_writer()
+            self._waiting += 1
+            try:
+                if not self._progress.wait_for(lambda: self.flushed >= lsn or self.failure is not None, timeout_s):
+                    raise TimeoutError(f"LSN {lsn} is not durable after {timeout_s} s")
+            finally:
+                self._waiting -= 1
             if self.flushed < lsn and self.failure is not None:
                 raise self.failure
 
@@ -179,7 +191,7 @@ class GroupCommit:
         """Write and fsync what is queued, then end the thread. Idempotent. Raises StorageFailed if it had failed."""
         with self._lock:
             self._closing = True
-            self._wakeup.notify()
+            self._call_writer()
         if self._thread.is_alive():
             self._thread.join()
         if self._background is not None:
@@ -216,25 +228,30 @@ class GroupCommit:
 
     def _take(self) -> tuple[list[_Item], bool, bool]:
         """The next batch; whether it must be fsynced; whether it is the last."""
-        with self._lock:
-            timeout = self.mode.interval_ms / 1000 if self.flushed < self.written else None
-            woken = self._wakeup.wait_for(
-                lambda: self._queue or self._closing or self._flush_wanted or self.failure is not None, timeout
-            )
-            if self.failure is not None:  # the fsync's, beside us
-                raise self.failure
-            batch, size = self._queue, self.queued_bytes
-            if size > BATCH_BYTES_MAX:
-                batch, size = _split(batch)
-                del self._queue[: len(batch)]
-            else:
-                self._queue = []
-            self.queued_bytes -= size
-            wanted = self._flush_wanted or not woken
-            if not self._queue:
-                self._flush_wanted = False
-            overdue = self._dirty is not None and time.monotonic() >= self._sync_due
-            return batch, wanted or overdue, self._closing and not self._queue
+        called = True
+        while True:
+            with self._lock:
+                if self.failure is not None:  # the fsync's, beside us
+                    raise self.failure
+                if self._queue or self._closing or self._flush_wanted or not called:
+                    return self._cut(is_sync_due=not called)
+            called = self._call.acquire(timeout=self.mode.interval_ms / 1000 if self.flushed < self.written else -1)
+
+    def _cut(self, *, is_sync_due: bool) -> tuple[list[_Item], bool, bool]:
+        """As _take, of what is queued now; under the lock."""
+        batch, size = self._queue, self.queued_bytes
+        if size > BATCH_BYTES_MAX:
+            batch, size = _split(batch)
+            del self._queue[: len(batch)]
+        else:
+            self._queue = []
+        self.queued_bytes -= size
+        is_sync_due = is_sync_due or self._flush_wanted
+        if not self._queue:
+            self._flush_wanted = False
+        if self._dirty is not None and time.monotonic() >= self._sync_due:
+            is_sync_due = True
+        return batch, is_sync_due, self._closing and not self._queue
 
     def _write(self, batch: list[_Item]) -> None:
         segments = self._segments
@@ -305,14 +322,15 @@ class GroupCommit:
         with self._lock:
             self.syncs += 1
             self.flushed = lsn
-            self._progress.notify_all()
+            if self._waiting:
+                self._progress.notify_all()
         self._on_progress()
 
     def _stop(self, error: StorageFailed) -> None:
         with self._lock:
             if self.failure is None:
                 self.failure = error
-            self._wakeup.notify()
+            self._call_writer()
             self._progress.notify_all()
         self._on_progress()
 
