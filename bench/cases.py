@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import latency, memory, partitions
+from bench import big_branch, latency, memory, partitions, recovery
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -100,6 +100,26 @@ def memory_slow(case: str) -> Result:
     return memory.slow(case)
 
 
+def xa_1g(case: str) -> Result:
+    """The commit of one branch of 1 GB in messages of 1 KiB, flush sync: milliseconds after it was prepared."""
+    return big_branch.commit_after(case, recovery.GB // KIB)
+
+
+def recover_checkpoint(case: str) -> Result:
+    """Start of a broker with 5 GB of journal and 10,000 branches in doubt, a checkpoint just before."""
+    return recovery.after_checkpoint(case, 5 * recovery.GB, 10_000)
+
+
+def recover_batches(case: str) -> Result:
+    """Start of a broker with 1 GB to replay, in batches of 64 KiB."""
+    return recovery.after_crash(case, recovery.GB, 64 * KIB)
+
+
+def recover_singles(case: str) -> Result:
+    """Start of a broker with 1 GB to replay, in records of 1 KiB."""
+    return recovery.after_crash(case, recovery.GB, KIB)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -125,6 +145,10 @@ CASES: Final[dict[str, Case]] = {
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
     "xa-64": Case(xa_64, Bar("ratio", 0.80)),
     "xa-16x10": Case(xa_16x10, Bar("ratio", 0.45)),
+    "xa-1g": Case(xa_1g, Bar("value", 20, is_ceiling=True)),
+    "recover-checkpoint": Case(recover_checkpoint, Bar("value", 1, is_ceiling=True)),
+    "recover-batches": Case(recover_batches, Bar("value", 250)),
+    "recover-singles": Case(recover_singles, Bar("value", 80)),
 }
 
 

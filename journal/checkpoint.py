@@ -6,7 +6,7 @@ is complete; it is never needed, as long as the journal from its start is there.
 """
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -180,15 +180,23 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 def decode_checkpoint(raw: bytes) -> Checkpoint | str:
     """The checkpoint, or the reason why these bytes are none."""
+    decoded = _decode(raw)
+    return decoded if isinstance(decoded, str) else decoded[0]
+
+
+def _decode(raw: bytes) -> tuple[Checkpoint, JournalState] | str:
+    """As decode_checkpoint, with the state it holds: making that is the check, and most of the cost."""
     crc, _, body = raw.removesuffix(b"\n").partition(b"\n")
     if crc != f"{crc32(body):08x}".encode():
         return "checksum"
     try:
         checkpoint = msgspec.json.decode(body, type=Checkpoint)
-        state_of(checkpoint)
+        state = state_of(checkpoint)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # InvalidXid is a ValueError
         return f"{type(error).__name__}: {error}"
-    return checkpoint if checkpoint.format == FORMAT else f"format {checkpoint.format}, this metaq reads {FORMAT}"
+    if checkpoint.format != FORMAT:
+        return f"format {checkpoint.format}, this metaq reads {FORMAT}"
+    return checkpoint, state
 
 
 def checkpoint_numbers(storage: Storage) -> list[int]:
@@ -196,15 +204,23 @@ def checkpoint_numbers(storage: Storage) -> list[int]:
     return sorted(int(match[1]) for name in storage.names() if (match := _NAME.fullmatch(name)))
 
 
-def read_newest(storage: Storage) -> tuple[int, Checkpoint | None, list[str]]:
-    """The newest valid checkpoint: its number (0: none), itself, and a line for every newer one that is damaged."""
+class Newest(NamedTuple):
+    """The newest valid checkpoint. *number* 0: there is none. *damaged*: a line for every newer one."""
+
+    number: int
+    content: tuple[Checkpoint, JournalState] | None
+    damaged: list[str]
+
+
+def read_newest(storage: Storage) -> Newest:
+    """Look for the newest checkpoint that reads back. Raises StorageFailed."""
     damaged: list[str] = []
     for number in reversed(checkpoint_numbers(storage)):
-        checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))
-        if isinstance(checkpoint, Checkpoint):
-            return number, checkpoint, damaged
-        damaged.append(f"{storage.path}/checkpoint.{number}: {checkpoint}")
-    return 0, None, damaged
+        decoded = _decode(storage.read(f"checkpoint.{number}"))
+        if not isinstance(decoded, str):
+            return Newest(number, decoded, damaged)
+        damaged.append(f"{storage.path}/checkpoint.{number}: {decoded}")
+    return Newest(0, None, damaged)
 
 
 def write_checkpoint(storage: Storage, number: int, checkpoint: Checkpoint) -> None:

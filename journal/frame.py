@@ -76,8 +76,8 @@ class Header(NamedTuple):
 
     @property
     def end(self) -> Lsn:
-        """The LSN of the record that follows in the same segment."""
-        return Lsn(self.lsn + self.bytes_total)
+        """The LSN of the record that follows in the same segment: `lsn + bytes_total`, in one step for replay."""
+        return Lsn((self.lsn + HEADER_BYTES + self.meta_bytes + self.body_bytes + ALIGNMENT - 1) & -ALIGNMENT)
 
 
 def record_bytes(meta_bytes: int, body_bytes: int) -> int:

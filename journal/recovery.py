@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from journal.checkpoint import Checkpoint, PartitionMark, read_newest, state_of
+from journal.checkpoint import Checkpoint, PartitionMark, read_newest
 from journal.errors import RottenJournal
 from journal.fold import JournalState, Publication, apply
 from journal.frame import Lsn, Offset
@@ -77,8 +77,9 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
 
     Raises RottenJournal (nothing was changed), InvalidRecord, StorageFailed.
     """
-    number, checkpoint, damaged = read_newest(segments.storage)
-    state = _initial_state(segments, checkpoint)
+    number, content, damaged = read_newest(segments.storage)
+    checkpoint, state = content or (None, JournalState(segments.start))
+    _check_reaches(segments, checkpoint)
     start = state.lsn
     lost = sink.restore(checkpoint.partitions if checkpoint else [])
     for name in sorted(lost):
@@ -102,14 +103,13 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
 
 
-def _initial_state(segments: Segments, checkpoint: Checkpoint | None) -> JournalState:
+def _check_reaches(segments: Segments, checkpoint: Checkpoint | None) -> None:
+    """Raises RottenJournal unless the segments go on where *checkpoint* ends."""
     path = segments.storage.path
     if checkpoint is None:
         if segments.start != SEGMENT_HEADER_BYTES:
             raise RottenJournal(0, segments.start, "its records were dropped, and no checkpoint reads back", path)
-        return JournalState(segments.start)
-    if checkpoint.lsn < segments.start:
+    elif checkpoint.lsn < segments.start:
         raise RottenJournal(checkpoint.lsn, segments.start, "no segment, and the newest checkpoint ends there", path)
-    if checkpoint.lsn > segments.end:
+    elif checkpoint.lsn > segments.end:
         raise RottenJournal(segments.end, None, f"no segment, but a checkpoint up to LSN {checkpoint.lsn}", path)
-    return state_of(checkpoint)

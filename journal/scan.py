@@ -89,10 +89,10 @@ class Scanner:
                     self._reason = f"epoch and incarnation {life} after {self._life}"
                     return
                 self._life = life
-                self.end = Lsn(self.end + header.bytes_total)
+                self.end = end = header.end
                 if header.kind != Kind.PAD:
                     yield Entry(header, view, position)
-                position += header.bytes_total
+                position = end - base
             self.end = Lsn(base + size)  # fewer bytes than a header: the segment ends here
 
     def finish(self) -> ScanEnd:

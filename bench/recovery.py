@@ -1,0 +1,148 @@
+"""How long a broker takes to start: after a crash, by what it has to replay, and after a checkpoint, by what it holds.
+
+The journal is written here, by the broker's own store; what is measured is a broker process, from its first
+instruction until it says that it serves. The page cache is as the writing left it.
+"""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.result import Result
+from bench.stage import READY
+from journal.checksum import crc32
+from journal.records import PartitionName
+from journal.transaction_store import wall_clock_ms
+from journal.xid import XaKey, Xid
+from meta_broker.config import BrokerConfig, load
+from meta_broker.store.message_store import MessageStore
+
+KIB = 1024
+GB = 1_000_000_000
+PARTITIONS = 8
+START_TIMEOUT_S = 120
+QUEUED_BYTES_MAX = 32 * KIB * KIB
+SPARE_BYTES = 2 * GB  # left on the disk beside what a case writes
+
+
+def after_checkpoint(case: str, total: int, branches: int) -> Result:
+    """Seconds until a broker serves that has *total* bytes and *branches* in doubt, all of it below a checkpoint."""
+    with _directory(total) as data, _store(data) as store:
+        _prepare_branches(store, branches)
+        _fill(store, total, 8 * KIB)
+        store.last_checkpoint()
+        store.close()
+        seconds, said = _start(data)
+        assert f"{branches} branches in doubt" in said, said
+    detail = {"journal_mb": total // 1_000_000, "in_doubt": branches, "replayed_bytes": _replayed(said)}
+    return Result(case, seconds, "s", _empty_start(), detail)
+
+
+def after_crash(case: str, total: int, record_bytes: int) -> Result:
+    """MB/s of *total* bytes in records of *record_bytes*, none of them below a checkpoint; the whole start counts.
+
+    The floor is what the checksum of the same bytes takes, read from the same files.
+    """
+    with _directory(total) as data, _store(data) as store:
+        _fill(store, total, record_bytes)
+        store.close()
+        floor = _checksum_rate(data)
+        seconds, said = _start(data)
+        replayed = _replayed(said)
+        assert replayed >= total, said
+    detail = {"start_s": round(seconds, 2), "empty_start_s": round(_empty_start(), 2), "record_bytes": record_bytes}
+    return Result(case, replayed / seconds / 1e6, "MB/s", floor / 1e6, detail)
+
+
+@contextlib.contextmanager
+def _directory(total: int) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
+        free = shutil.disk_usage(name).free
+        if free < total + SPARE_BYTES:
+            raise RuntimeError(f"{name}: {free} bytes are free, {total + SPARE_BYTES} are needed: set TMPDIR")
+        yield Path(name) / "broker"
+
+
+@contextlib.contextmanager
+def _store(data: Path) -> Iterator[MessageStore]:
+    store = MessageStore.open(_config(data), "bench", lambda: None, wall_clock_ms)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _config(data: Path) -> BrokerConfig:
+    return load(None, data=data, broker_id=0, port=0, flush="interval:1000")
+
+
+def _prepare_branches(store: MessageStore, count: int) -> None:
+    transactions = store.transactions
+    for number in range(count):
+        branch = transactions.begin(XaKey(Xid.of(f"{number}", "bench"), "bench"))
+        name = PartitionName("bench", number % PARTITIONS)
+        transactions.transactional_put(branch, name, [b"x" * KIB], KIB, 1)
+        transactions.prepare(branch)
+
+
+def _fill(store: MessageStore, total: int, record_bytes: int) -> None:
+    names = [PartitionName("bench", number) for number in range(PARTITIONS)]
+    frames = [b"x" * record_bytes]
+    end = store.journal.end + total
+    number = 0
+    while store.journal.end < end:
+        done = store.transactions.put(names[number % PARTITIONS], frames, record_bytes, max(record_bytes // KIB, 1))
+        store.fence.after(done.lsn, store.publish, done.publications)
+        number += 1
+        if store.journal.queued_bytes > QUEUED_BYTES_MAX:
+            store.journal.wait_flushed(store.journal.end)
+            store.advance()
+    store.journal.wait_flushed(store.journal.end)
+    store.advance()
+
+
+def _start(data: Path) -> tuple[float, str]:
+    """Start a broker on *data* and end it: the seconds until it serves, and what it said."""
+    words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(data), "--id", "0", "--port", "0"]
+    with tempfile.TemporaryFile() as out:
+        started = time.monotonic()
+        broker = subprocess.Popen([*words, "--flush", "interval:1000"], stdout=out, stderr=out)
+        try:
+            while not READY.search(said := _said(out.fileno())):
+                if broker.poll() is not None or time.monotonic() > started + START_TIMEOUT_S:
+                    raise RuntimeError(f"the broker did not start:\n{said}")
+                time.sleep(0.005)
+            return time.monotonic() - started, said
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            broker.wait()
+
+
+def _said(fd: int) -> str:
+    return Path(f"/proc/self/fd/{fd}").read_text()
+
+
+def _replayed(said: str) -> int:
+    return int(said.partition("replayed ")[2].split()[0])
+
+
+def _empty_start() -> float:
+    with _directory(0) as data:
+        return _start(data)[0]
+
+
+def _checksum_rate(data: Path) -> float:
+    """Bytes a second of reading every segment and adding up its checksum."""
+    size, start = 0, time.perf_counter()
+    for path in sorted(data.glob("*.journal")):
+        with path.open("rb") as file:
+            while chunk := file.read(KIB * KIB):
+                crc32(chunk)
+                size += len(chunk)
+    return size / (time.perf_counter() - start)
