@@ -199,16 +199,6 @@ def encode(record: Record) -> tuple[Kind, bytes]:
     assert_never(record)
 
 
-def put_meta_tail(name: PartitionName) -> bytes:
-    """The constant end of every PUT meta of a partition, for the one caller that packs PUTs by hand."""
-    return _topic_bytes(name)
-
-
-def put_meta(base: int, count: int, partition: int, tail: bytes) -> bytes:
-    """`encode(Put(...))[1]` without the dataclass: a put a microsecond counts."""
-    return _PUT.pack(base, count, partition) + tail
-
-
 def commit_bytes_at_most(partitions: int) -> int:
     """No COMMIT that takes in so many partitions has a longer meta part."""
     return _BRANCH.size + 4 * KEY_BYTES_MAX + _TAKE_COUNT.size + partitions * (_TAKE.size + TOPIC_BYTES_MAX)

@@ -58,8 +58,7 @@ class Connection(asyncio.Protocol):
         self._is_reading = True
         self._can_write = True
         self._is_deaf = False  # nothing more is read: what was asked is answered, then the connection closes
-        self._is_quitting = False  # nothing more is handled
-        self._is_leaving = False  # nothing more is to be sent
+        self._is_quitting = False  # nothing more is handled: once nothing is in flight, the connection closes
         self._name = "?"
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -154,12 +153,14 @@ class Connection(asyncio.Protocol):
             self._work()
 
     def quit(self) -> None:
-        """Handle nothing more; close once everything asked before is answered, at the fence, and sent."""
+        """Handle nothing more; close once everything asked before is answered and sent, wherever it waits."""
         if not self._is_quitting:
             self._requests.clear()
-            self._dispatcher.release(self)
             self._is_quitting = True
-            self._dispatcher.after_answers(self._leave)
+            for answer in self._dispatcher.release(self):
+                self._in_flight += 1
+                self.send(answer)
+            self._flush_later()
 
     # -- the work ---------------------------------------------------------------------------------------------
 
@@ -200,10 +201,6 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Answer what was handled, then close."""
         self.quit()
-
-    def _leave(self) -> None:
-        self._is_leaving = True
-        self.flush()
 
     def _work(self) -> None:
         """Handle requests until none is left, or a bound says wait; read the socket only if none is left."""
@@ -278,7 +275,7 @@ class Connection(asyncio.Protocol):
                 transport.write(answers[0])
             else:
                 transport.writelines(answers)
-        if self._is_leaving:
+        if self._is_quitting and not self._in_flight:
             transport.close()
         elif self._requests:  # which a bound may have stopped
             self._work_later()

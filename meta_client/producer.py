@@ -15,7 +15,7 @@ from meta_client.identity import new_session_id
 from meta_client.local_transaction import LocalTransaction
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
-from meta_client.puts import Compression, Outgoing, RoundRobin, encode_message, parse_partition
+from meta_client.puts import Compression, Outgoing, RoundRobin, available_in, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.topology import TopicView, Topology
 from meta_client.xa import Branch, XaBranches
@@ -120,6 +120,11 @@ class Producer:
         Raises the first SendFailed of any message since the last flush; ReplyTimeout after *timeout_s*.
         """
         self._sender.flush(timeout_s)
+
+    def partitions(self, topic: str, timeout_s: float = SEND_TIMEOUT_S) -> tuple[Partition, ...]:
+        """The partitions that `send` chooses from at this moment, never none. Raises NoPartition, NoBroker, and zk's
+        InvalidName for what can be no topic."""
+        return available_in(self._view(topic, timeout_s))
 
     def transaction(self, timeout_s: float = 0) -> LocalTransaction:
         """Begin a local transaction: what this producer sends from now on belongs to it, on one broker.

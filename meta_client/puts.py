@@ -147,6 +147,13 @@ class RoundRobin:
         return available[self._count % len(available)]
 
 
+def available_in(view: TopicView) -> tuple[Partition, ...]:
+    """Where a message can go now; never nowhere. Raises NoPartition, NoBroker."""
+    if not view.available:
+        raise _nowhere(view, None)
+    return view.available
+
+
 def parse_partition(text: str | Partition) -> Partition:
     """A partition as callers give it. Raises ValueError."""
     partition = text if isinstance(text, Partition) else Partition.maybe_parse(text)

@@ -1,6 +1,5 @@
 """From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
 
-from collections.abc import Callable
 from typing import assert_never
 
 from meta_broker.filters.runner import Filters
@@ -50,14 +49,9 @@ class Dispatcher:
         """End what runs beside the loop. Idempotent."""
         await self._filters.close()
 
-    def after_answers(self, action: Callable[[], None]) -> None:
-        """Call *action* once everything handled so far is answered, what waits at the fence included."""
-        store = self.context.store
-        store.fence.after(store.journal.end, action)
-
-    def release(self, peer: Peer) -> None:
-        """Nothing more will be handled for *peer*: answer what waits for messages."""
-        self._fetch.release(peer)
+    def release(self, peer: Peer) -> list[bytes]:
+        """Nothing more will be handled for *peer*: the answers to what waits for messages."""
+        return self._fetch.release(peer)
 
     def peer_gone(self, peer: Peer) -> None:
         """A connection ended. Raises StorageFailed once the journal has stopped."""
@@ -86,6 +80,7 @@ class Dispatcher:
             case TopicCommand():
                 self._topic.handle(request, peer)
             case Quit():
+                peer.unanswered()
                 peer.quit()
             case Dropped(opaque, status, reason):
                 peer.send(encode_result(status, reason.encode(), opaque))

@@ -6,6 +6,7 @@ does not read gets nothing more, however many of its fetches have been woken.
 """
 
 import asyncio
+import functools
 import time
 
 from journal.records import PartitionName
@@ -65,7 +66,9 @@ class FetchProcessor:
             peer.send(data_line(0, end, READ_FROM_MASTER, fetch.opaque))
             return
         if (filter_name := self._filtering.name_for(fetch)) is not None:
-            self._filtering.submit(filter_name, fetch, index, bytes_max, peer)
+            fetch.wait_ms = 0  # it has what it waited for; should that be gone when its turn comes, it waits no more
+            anew = functools.partial(self.handle, fetch, peer)
+            self._filtering.submit(filter_name, fetch, index, bytes_max, peer, anew)
             return
         size, buffers = context.store.read(index, fetch.offset, bytes_max)
         line = data_line(size, end, READ_FROM_MASTER, fetch.opaque)
@@ -76,11 +79,14 @@ class FetchProcessor:
         """How many fetches wait."""
         return len(self._waiting)
 
-    def release(self, peer: Peer) -> None:
-        """*peer* says or is told goodbye: answer what waits, with nothing, which is always right and small."""
+    def release(self, peer: Peer) -> list[bytes]:
+        """*peer* says or is told goodbye: the answers to what waits: nothing, which is always right and small."""
+        answers = []
         for waiting in self._waiting.take_of(peer):
             index = self._context.store.indexes.by_name.get(waiting.name)
-            peer.send(data_line(0, index.end if index is not None else 0, READ_FROM_MASTER, waiting.fetch.opaque))
+            end = index.end if index is not None else 0
+            answers.append(data_line(0, end, READ_FROM_MASTER, waiting.fetch.opaque))
+        return answers
 
     def peer_gone(self, peer: Peer) -> None:
         """Forget what a connection that ended waited for."""

@@ -1,5 +1,7 @@
 """A get or fetch of a group that has a filter: the slice goes through it before it is answered (spec 4.8)."""
 
+from collections.abc import Callable
+
 from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
@@ -23,15 +25,25 @@ class Filtering:
         of_topic = self._context.config.filters.get(request.topic)
         return None if of_topic is None else of_topic.get(request.group)
 
-    def submit(self, name: str, request: Get | Fetch, index: PartitionIndex, bytes_max: int, peer: Peer) -> None:
-        """Answer *request*, which asks for bytes that are there, once filter *name* has seen them."""
+    def submit(
+        self,
+        name: str,
+        request: Get | Fetch,
+        index: PartitionIndex,
+        bytes_max: int,
+        peer: Peer,
+        anew: Callable[[], None],
+    ) -> None:
+        """Answer *request*, which asks for bytes that are there, once filter *name* has seen them.
+
+        *anew* judges it once more: what it asks for may be gone when its turn comes.
+        """
 
         async def run(process: FilterProcess) -> None:
-            # Only now: what waits holds no bytes. A partition that was trimmed meanwhile is asked again.
             if not index.start <= request.offset < index.end:
-                peer.unanswered()
-                peer.again(request)
+                anew()
                 return
+            # Only now: what waits holds no bytes.
             size, buffers = self._context.store.read(index, request.offset, bytes_max)
             chunk = b"".join(buffers)
             try:

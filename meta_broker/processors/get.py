@@ -1,5 +1,7 @@
 """get, offset and offsets: read a partition from an offset, or find one to read from (spec 1.5.4, 1.5.5, 4.9)."""
 
+import functools
+
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
@@ -34,7 +36,8 @@ class GetProcessor:
         elif index.start <= get.offset < index.end:
             bytes_max = min(get.bytes_max, context.config.broker.transfer_bytes_max)
             if (filter_name := self._filtering.name_for(get)) is not None:
-                self._filtering.submit(filter_name, get, index, bytes_max, peer)
+                anew = functools.partial(self.handle, get, peer)
+                self._filtering.submit(filter_name, get, index, bytes_max, peer, anew)
                 return
             size, buffers = context.store.read(index, get.offset, bytes_max)
             line = value_line(size, get.opaque)

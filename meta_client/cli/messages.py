@@ -63,6 +63,7 @@ def produce(
     with connected(zk) as client:
         producer = client.producer(compression=compression)
         try:
+            producer.partitions(topic)  # who has no line to send is told of a wrong topic, too
             for line in _lines(source):
                 producer.send(topic, line, attribute if key_column is None else _column(line, key_column, sent + 1))
                 sent += 1

@@ -27,8 +27,6 @@ from journal.records import (
     TxPut,
     decode,
     encode,
-    put_meta,
-    put_meta_tail,
 )
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, InvalidXid, LocalKey, XaKey, Xid, parse_key
@@ -70,11 +68,6 @@ def header_of(kind: int, meta: bytes) -> Header:
 def test_a_record_reads_back(record: Record) -> None:
     kind, meta = encode(record)
     assert decode(header_of(kind, meta), memoryview(meta)) == record
-
-
-@given(NAMES, OFFSETS, U32)
-def test_a_put_packed_by_hand_is_a_put(name: PartitionName, base: Offset, count: int) -> None:
-    assert put_meta(base, count, name.partition, put_meta_tail(name)) == encode(Put(name, base, count))[1]
 
 
 @given(st.integers(0, 255), st.binary(max_size=200))

@@ -140,6 +140,32 @@ def test_what_was_asked_before_a_goodbye_is_answered(goodbye: bytes, lone_broker
         assert len(client.read_all("orders", 0)) == 100
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"",
+        b"get orders g 0 0 1000 1\r\n",
+        b"fetch orders g 1 0 1000 1 20000 1\r\n",
+        b"offset orders g 0 0 1\r\noffsets orders 0 1 2\r\n",
+        b"version 1\r\nstats  2\r\ntopic show orders 3\r\n",
+        b"sync orders 0 1 0 1 -1 1\r\nx",
+        b"transaction TX:s:1 s BEGIN 1\r\nput orders 0 1 0 -1 TX:s:1 2\r\nxtransaction TX:s:1 s COMMIT_ONE_PHASE 3\r\n",
+        b"transaction TX:s:1 s ROLLBACK 1\r\ntransaction null s RECOVER uq 2\r\n",
+        b"put nope 0 1 0 -1 1\r\nxput orders 0 16777217 0 -1 2\r\n" + bytes(16777217),
+    ],
+)
+def test_a_goodbye_waits_for_every_answer_and_for_nothing_else(asked: bytes, lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        client.put("orders", 0, b"hello")
+        client.socket.sendall(asked + b"transaction TX:s:2 s END 9\r\nquit\r\n")  # END has no answer
+        for _ in range(asked.count(b"\r\n")):
+            client.receive()
+        started = time.monotonic()
+        with pytest.raises(ConnectionError):
+            client.receive()
+        assert time.monotonic() - started < 5
+
+
 def test_a_silent_connection_is_closed(tmp_path: Path) -> None:
     with broker_with(tmp_path, idle_seconds_max=1.0) as broker, WireClient(broker.port) as silent:
         with WireClient(broker.port) as client:

@@ -165,6 +165,21 @@ def test_what_waits_for_a_filter_is_judged_by_what_is_there_when_its_turn_comes(
         assert isinstance(second.ask(Version(3)), Result)  # the one in flight was answered once
 
 
+def test_a_goodbye_waits_for_the_filter(tmp_path: Path, installed: Path) -> None:
+    config = CONFIG.replace("[broker]\n", "[broker]\nfilter_seconds_max = 0.5\n") + SECTION
+    with running_broker(tmp_path / "broker", None, config=config) as broker:
+        with WireClient(broker.port) as client:
+            fill(client)
+            client.socket.sendall(b"get orders even 0 0 1000 1\r\nget orders endless 0 0 1000 2\r\nquit\r\n")
+            answers = {answer.opaque: answer for answer in (client.receive(), client.receive())}
+            with pytest.raises(ConnectionError):
+                client.receive()
+        assert isinstance(first := answers[1], Value)
+        assert first.body
+        assert isinstance(second := answers[2], Result)
+        assert second.status == 500
+
+
 def test_filters_are_reloaded_and_their_processes_end_with_the_broker(tmp_path: Path, installed: Path) -> None:
     config = CONFIG + "\n[filters.orders]\nclerks = 'test-nothing'\n"
     with running_broker(tmp_path / "broker", None, config=config) as broker:

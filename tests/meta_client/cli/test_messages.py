@@ -109,6 +109,12 @@ def test_a_long_line_and_a_bad_one_say_where(metaq: Metaq) -> None:
     assert b"line 2 has 1 columns, --key-column is 2" in done.stderr
 
 
+def test_nothing_to_send_is_fine_for_a_topic_that_there_is(metaq: Metaq) -> None:
+    assert metaq("produce", "orders").stderr.startswith(b"sent 0 messages to orders in ")
+    done = metaq("produce", "bad topic", status=2)
+    assert b"send to bad topic: no broker offers this topic: start one that does, or correct the name" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
