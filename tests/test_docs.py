@@ -63,3 +63,15 @@ def test_links_lead_somewhere() -> None:
     for document in [*DOCUMENTS, ROOT / "journal/FORMAT.md", ROOT / "meta_client/protocol/PROTOCOL.md"]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_what_is_said_to_show_a_scenario_is_there() -> None:
+    """Every test, file and transcript that a row of docs/development.md names; and no unit scenario is left out."""
+    rows = re.findall(r"^\| ([TU]\d\d) \|(.*)$", (ROOT / "docs/development.md").read_text(), re.MULTILINE)
+    assert [name for name, _ in rows if name.startswith("U")] == [f"U{number:02d}" for number in range(1, 28)]
+    for name, row in rows:
+        for path, function in re.findall(r"`(tests/[\w/]+\.\w+)(?:::(\w+))?`", row):
+            assert (ROOT / path).exists(), f"{name}: {path}"
+            assert not function or f"def {function}(" in (ROOT / path).read_text(), f"{name}: {path}::{function}"
+        for transcript in re.findall(r"`(\w+\.txt)`", row):
+            assert (ROOT / "tests/scenarios" / transcript).exists(), f"{name}: {transcript}"
