@@ -21,12 +21,15 @@ from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.server import TICK_S, Server
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
+from meta_broker.transactions.stopping import is_any_prepared, tell_left
 from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
 from zk.broker_url import BrokerUrl
 from zk.registration import BrokerIdTaken
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # how long a stop may go on after there is nothing left to wait for
 
 
 def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
@@ -45,6 +48,7 @@ class Broker:
         self._config = config
         self._membership: Membership | None = None
         self._is_reload_asked = False
+        self._hurry = asyncio.Event()  # a stop that has begun is to end without delay
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Start, serve until told to stop, stop. What was opened is closed in reverse, whatever happens."""
@@ -52,14 +56,14 @@ class Broker:
         stop: asyncio.Future[None] = loop.create_future()
 
         def refused(error: BrokerIdTaken) -> None:  # on the membership thread
-            loop.call_soon_threadsafe(_settle, stop, error)
+            loop.call_soon_threadsafe(self._settle, stop, error)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_asked, stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_asked)
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
-            server = Server(loop, functools.partial(_settle, stop))
+            server = Server(loop, functools.partial(self._settle, stop))
             port = server.reserve(self._config.broker.host, self._config.port)
             stack.push_async_callback(server.close)  # once more below: whatever fails in between
             if self._config.zookeeper is not None:
@@ -78,7 +82,7 @@ class Broker:
             stack.push_async_callback(server.close)
             await server.listen(Dispatcher(context))
             if self._membership is not None:
-                stack.push_async_callback(self._leave, self._membership, server)  # first out
+                stack.push_async_callback(asyncio.to_thread, self._membership.leave)  # first out
                 try:
                     await asyncio.to_thread(self._membership.join, url, offering.registrations())
                 except BrokerIdTaken:
@@ -89,9 +93,18 @@ class Broker:
             await self._tick_until(stop, server, context, offering, loop, worker)
 
     def _stop_asked(self, stop: "asyncio.Future[None]") -> None:
-        _settle(stop, None)
+        self._settle(stop, None)
         if self._membership is not None:
             self._membership.cancel()
+
+    def _settle(self, stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | None) -> None:
+        """Tell `serve` to end, with an error or without. Only the first word counts; a second one hurries it."""
+        if stop.done():
+            self._hurry.set()
+        elif error is None:
+            stop.set_result(None)
+        else:
+            stop.set_exception(error)
 
     def _reload_asked(self) -> None:
         self._is_reload_asked = True
@@ -126,14 +139,30 @@ class Broker:
             if self._is_reload_asked and not stop.done():
                 self._is_reload_asked = False
                 await self._reload(context, offering)
+        if stop.exception() is None:
+            await self._stop_with_care(server, context)
         await store.finish_checkpoint()
         stop.result()
 
-    async def _leave(self, membership: Membership, server: Server) -> None:
-        """Unregister, and give the clients that are here the time to see it while they are still served."""
-        await asyncio.to_thread(membership.leave)
-        if server.has_connections:
-            await asyncio.sleep(self._config.zookeeper_section.sync_ms / 1000)
+    async def _stop_with_care(self, server: Server, context: Context) -> None:
+        """Begin no branch any more and unregister; then, while clients are here and still served, give them the time to
+        see it, and to finish what they have prepared. In hurry, do not wait."""
+        context.is_stopping = True
+        log.info("stop began connections=%d", context.counters.connections)
+        clock, sync_s = asyncio.get_running_loop().time, 0.0
+        finish_until = clock() + context.config.broker.stop_seconds_max
+        if self._membership is not None:
+            await asyncio.to_thread(self._membership.leave)
+            sync_s = context.config.zookeeper_section.sync_ms / 1000
+        see_until = clock() + sync_s
+        while server.has_connections and not self._hurry.is_set():
+            now = clock()
+            left_s = finish_until - now if is_any_prepared(context.store.transactions) else 0.0
+            if (wait_s := max(left_s, see_until - now)) <= 0:
+                break
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), min(wait_s, LOOK_S))
+            server.tick()
 
     async def _reload(self, context: Context, offering: Offering) -> None:
         """Read the configuration file again and follow what it says of topics; or nothing changes."""
@@ -149,7 +178,7 @@ class Broker:
 
 @contextlib.asynccontextmanager
 async def _closing(store: MessageStore) -> AsyncIterator[None]:
-    """Close the store: with a last checkpoint after a clean stop, without one after a failure."""
+    """Close the store: after a clean stop with a last checkpoint and a word on what is in doubt, else without."""
     try:
         yield
     except BaseException:
@@ -158,18 +187,9 @@ async def _closing(store: MessageStore) -> AsyncIterator[None]:
         raise
     try:
         store.last_checkpoint()
+        tell_left(store.transactions)
     finally:
         store.close()
-
-
-def _settle(stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | None) -> None:
-    """Tell `serve` to end, with an error or without; only the first word counts."""
-    if stop.done():
-        return
-    if error is None:
-        stop.set_result(None)
-    else:
-        stop.set_exception(error)
 
 
 def _ready_line(config: BrokerConfig, store: MessageStore, url: str) -> str:

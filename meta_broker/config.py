@@ -48,6 +48,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "transaction_bytes_max": (1, _BYTES_MAX),
     "idle_seconds_max": (0.001, _SECONDS_MAX),
     "filter_seconds_max": (0.001, 3600),
+    "stop_seconds_max": (0, 3600),
     "fetch_wait_ms_max": (0, 3_600_000),
     "fetches_waiting_max": (0, 10_000_000),
     "fetches_waiting_per_connection_max": (0, 10_000_000),
@@ -96,6 +97,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     transaction_bytes_max: int = 4096 * MIB  # messages of those alive, 4 KiB a put at least; beyond, puts are refused
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
+    stop_seconds_max: float = 5.0  # a stop waits so long for prepared branches, while clients are connected
     filter_seconds_max: float = 2.0  # of one get in a filter; beyond, its process is ended and the get answered 500
     fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
     fetches_waiting_max: int = 200_000  # about 1 KiB each; beyond, a fetch that would wait is answered 503

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1000
 GOODBYE_S = 2.0  # at a stop, for peers to take what is queued for them
+LAST_WORD_S = 0.5  # after that, for those whose answers had to be given up
 TICK_S = 0.5  # the resolution of transaction timeouts (spec 2.6)
 
 
@@ -223,15 +224,19 @@ class Server:
         self._release()
         for connection in list(self._connections):
             connection.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._deserted.wait(), GOODBYE_S)
+        await self._wait_deserted(GOODBYE_S)
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
+        await self._wait_deserted(LAST_WORD_S)
         for connection in list(self._connections):
             connection.abort()
         for transport in list(self._refused):
             transport.abort()
         await self._deserted.wait()
-        if self._dispatcher is not None:
-            await self._dispatcher.close()
+
+    async def _wait_deserted(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._deserted.wait(), seconds)
 
     def _release(self) -> None:
         """Give the address back."""

@@ -30,11 +30,12 @@ class FilterProcess:
         self._process: Process | None = None
         self._failure = ""
         self._rests_until = 0.0
+        self._is_stopped = False
         self._raised = ""  # what it raised last, told once
 
     async def ask(self, group: str, chunk: bytes) -> list[Verdict]:
         """What the filter says of each whole message in *chunk*. Raises FilterFailed."""
-        if time.monotonic() < self._rests_until:
+        if self._is_stopped or time.monotonic() < self._rests_until:
             raise FilterFailed(self._failure)
         try:
             if (process := self._process) is None:
@@ -51,6 +52,8 @@ class FilterProcess:
     async def _start(self) -> Process:
         command = (sys.executable, "-m", "meta_broker.filters.worker", self._name)
         self._process = process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+        if self._is_stopped:
+            await self.close()  # the read below tells
         assert process.stdout is not None
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
         if length:
@@ -82,9 +85,15 @@ class FilterProcess:
 
     async def _give_up(self, why: str) -> None:
         failure = f"filter {self._name!r} {why}"
-        if failure != self._failure:
-            log.error("filter failed: %s", failure)
-        self._failure, self._rests_until = failure, time.monotonic() + REST_S
+        if not self._is_stopped:
+            if failure != self._failure:
+                log.error("filter failed: %s", failure)
+            self._failure, self._rests_until = failure, time.monotonic() + REST_S
+        await self.close()
+
+    async def stop(self) -> None:
+        """End the process and start no other: who asks, or has asked, gets FilterFailed. Idempotent."""
+        self._is_stopped, self._failure = True, f"filter {self._name!r} has ended: the broker is stopping, ask later"
         await self.close()
 
     async def close(self) -> None:

@@ -50,10 +50,8 @@ class Filters:
             queue.task.add_done_callback(queue.ended)
 
     async def close(self) -> None:
-        """End every filter's process; what waits is not answered any more. Idempotent."""
-        queues, self._queues = list(self._queues.values()), {}
-        for queue in queues:
-            if queue.task is not None:
-                queue.task.cancel()
-                await asyncio.wait([queue.task])
-            await queue.process.close()
+        """End every filter's process, for good: whoever waits for one is told. Idempotent."""
+        for queue in self._queues.values():
+            await queue.process.stop()
+        if tasks := [queue.task for queue in self._queues.values() if queue.task is not None]:
+            await asyncio.wait(tasks)

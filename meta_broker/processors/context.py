@@ -85,6 +85,7 @@ class Context:
     listener: TopicListener
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
+    is_stopping: bool = False  # no branch begins any more
     counters: Counters = field(default_factory=Counters)
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)

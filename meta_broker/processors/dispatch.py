@@ -46,7 +46,7 @@ class Dispatcher:
         self._topic = TopicProcessor(context, self._fetch.wake)
 
     async def close(self) -> None:
-        """End what runs beside the loop. Idempotent."""
+        """End what runs beside the loop: what it has still to answer is refused. Idempotent."""
         await self._filters.close()
 
     def release(self, peer: Peer) -> list[bytes]:

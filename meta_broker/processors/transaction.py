@@ -92,6 +92,8 @@ class TransactionProcessor:
         seconds = min(request.timeout_seconds or 0, self._context.config.broker.transaction_timeout_seconds_max)
         live = peer.local_transactions.get(key) if isinstance(key, LocalKey) else self._store.transactions.get(key)
         if live is None or live.is_over:
+            if self._context.is_stopping:
+                raise XaError(XaCode.XAER_RMFAIL, "this broker is stopping: begin on another one, or once it is back")
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             if isinstance(key, LocalKey):
