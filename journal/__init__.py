@@ -2,9 +2,9 @@
 
 Read: xid, states, frame, batches, outcomes, topic_changes, records (pure) -> fold (what records add up to), fence
 (what waits for durability) -> storage (the only file that calls the OS) -> next_segment (made ahead of need), segments,
-scan (torn or rotten?), checkpoint -> group_commit (the thread that writes) -> journal (append and read) -> recovery
--> transaction_store (begin, put, prepare, commit, rollback, recover) -> inspection, damage, check (reading from
-outside, dead or live).
+scan (torn or rotten?), checkpoint -> group_commit (the thread that writes) -> journal (append and read) -> recovery,
+carrying (live branches, forward) -> transaction_store (begin, put, prepare, commit, rollback, recover) -> inspection,
+damage, check (reading from outside, dead or live).
 
 Imports no sibling, knows no socket and no event loop.
 """

@@ -12,7 +12,7 @@ from journal.checkpoint import Checkpoint
 from journal.errors import InvalidRecord
 from journal.fold import JournalState
 from journal.frame import Lsn, Offset
-from journal.records import NO_BRANCH, Commit, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut, decode
+from journal.records import NO_BRANCH, Carry, Commit, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut, decode
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import Segments
 from journal.xid import BranchKey
@@ -105,7 +105,7 @@ class _Survey:
             case TxPut(key, branch_lsn, name, _):
                 put = self._bytes_put(key, branch_lsn)
                 put[name] = put.get(name, 0) + header.body_bytes
-            case Prepare(key, branch_lsn, _, _):
+            case Prepare(key, branch_lsn, _, _) | Carry(key, branch_lsn, _, _, _, _):
                 self._bytes_put(key, branch_lsn)
             case Rollback(key, branch_lsn, _):
                 self._bytes_put(key, branch_lsn)

@@ -14,6 +14,8 @@ from journal.frame import Header, Lsn, Offset
 from journal.outcomes import Ended, Outcome, Outcomes
 from journal.records import (
     NO_BRANCH,
+    CarriedRun,
+    Carry,
     CheckpointMark,
     Commit,
     Decision,
@@ -96,6 +98,11 @@ class Branch:
         self.bytes += run.bytes
         self.weight += weight(run.bytes)
 
+    @property
+    def oldest_lsn(self) -> Lsn:
+        """Where the journal must still begin for its sake: its first run, but for what a carry is in the middle of."""
+        return next(iter(self.runs.values()))[0].lsn
+
     def takes(self, spans: dict[PartitionName, Span]) -> tuple[Take, ...]:
         """What a commit takes now: each partition's runs as one contiguous block from that partition's end."""
         return tuple(
@@ -120,7 +127,8 @@ class JournalState:
     checkpoint: int = 0  # number of the newest checkpoint file that a record mentions
     spans: dict[PartitionName, Span] = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)  # what producers numbered: a retry is stored once
-    branches: dict[Lsn, Branch] = field(default_factory=dict)  # by first LSN, in the order of their first puts
+    # By first LSN; the one whose first run lies furthest behind comes first.
+    branches: dict[Lsn, Branch] = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=Outcomes)  # how XA branches ended
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
@@ -180,6 +188,8 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                     raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
                 branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
                 _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
+            case Carry():
+                _carry(state, header, record)
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
             case CheckpointMark(number, _):
@@ -210,6 +220,23 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
         next_state(branch.key, branch.state, BranchEvent.PUT)
     branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
     state.branches_weight += weight(header.body_bytes)
+
+
+def _carry(state: JournalState, header: Header, record: Carry) -> None:
+    """From here on the branch's runs point at the copies; their order, times and counts stay."""
+    branch = _live(state, record.key, record.branch_lsn)
+    runs = branch.runs.get(record.name, [])
+    first, carried = record.first, record.runs
+    if [CarriedRun(*run) for run in runs[first : first + len(carried)]] != list(carried):
+        raise ValueError(f"{len(carried)} runs from number {first} on in {record.name}: they are not the branch's")
+    if sum(run.bytes for run in carried) != header.body_bytes:
+        raise ValueError(f"a body of {header.body_bytes} bytes, where the runs have other lengths")
+    if first == 0 and record.name == next(iter(branch.runs)):  # its very first put: a carry begins
+        state.branches[branch.first_lsn] = state.branches.pop(branch.first_lsn)
+    lsn = header.body_lsn
+    for at, run in enumerate(carried, first):
+        runs[at] = Run(lsn, run.bytes, run.messages, run.time_ms)
+        lsn = Lsn(lsn + run.bytes)
 
 
 def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:

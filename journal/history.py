@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from journal.errors import InvalidRecord, RottenJournal
 from journal.fold import JournalState, Publication, Run, apply
 from journal.frame import Lsn, Offset
-from journal.records import Commit, PartitionName, Put, PutBatch, Rollback, TxPut, decode
+from journal.records import Carry, Commit, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
 from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
@@ -46,7 +46,7 @@ class _Rest:
 
     def __init__(self, names: set[PartitionName]) -> None:
         self._names = names
-        self._runs: dict[Lsn, dict[PartitionName, list[Run]]] = {}  # by first LSN, of the branches seen
+        self._left: dict[Lsn, dict[PartitionName, _Left]] = {}  # by first LSN, of the branches seen
 
     def of(self, entry: Entry) -> list[Publication]:
         header = entry.header
@@ -55,20 +55,44 @@ class _Rest:
                 return [Publication(name, base, Run(header.body_lsn, header.body_bytes, count, header.time_ms))]
             case TxPut(_, branch_lsn, name, count) if name in self._names:
                 run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
-                self._runs.setdefault(branch_lsn or header.lsn, {}).setdefault(name, []).append(run)
+                self._left_in(branch_lsn or header.lsn, name).put[run.lsn] = run
+            case Carry(_, branch_lsn, name) as carry if name in self._names:
+                self._left_in(branch_lsn, name).carry(carry, header.body_lsn)
             case Rollback(_, branch_lsn, _):
-                self._runs.pop(branch_lsn, None)
-            case Commit(_, branch_lsn, _, _) as commit:
-                return list(self._published(header.lsn, commit, self._runs.pop(branch_lsn, {})))
+                self._left.pop(branch_lsn, None)
+            case Commit(_, branch_lsn, _, takes):
+                left = self._left.pop(branch_lsn, {})
+                return [each for take in takes if take.name in left for each in left[take.name].taken(header.lsn, take)]
         return []
 
-    def _published(self, lsn: Lsn, commit: Commit, runs: dict[PartitionName, list[Run]]) -> Iterator[Publication]:
-        """The runs that are left: the last ones of each take, for what was put first was deleted first."""
-        for take in commit.takes:
-            left = runs.get(take.name, [])
-            base = take.base + take.bytes - sum(run.bytes for run in left)
-            if base < take.base:
+    def _left_in(self, branch_lsn: Lsn, name: PartitionName) -> "_Left":
+        return self._left.setdefault(branch_lsn, {}).setdefault(name, _Left())
+
+
+class _Left:
+    """What is left of a branch's runs in one partition, each where its newest copy stands."""
+
+    def __init__(self) -> None:
+        self.put: dict[Lsn, Run] = {}  # never carried, by LSN: the last ones, for runs are carried in put order
+        self._carried: dict[int, Run] = {}  # by the bytes that the branch put before them
+
+    def carry(self, record: Carry, lsn: Lsn) -> None:
+        position = record.position
+        for run in record.runs:
+            self.put.pop(run.lsn, None)
+            self._carried[position] = Run(lsn, run.bytes, run.messages, run.time_ms)
+            position, lsn = position + run.bytes, Lsn(lsn + run.bytes)
+
+    def taken(self, lsn: Lsn, take: Take) -> Iterator[Publication]:
+        """The publications of the COMMIT at *lsn*, as far as their bytes are left. Raises InvalidRecord."""
+        position = take.bytes - sum(run.bytes for run in self.put.values())
+        runs = dict(sorted(self._carried.items()))
+        for run in self.put.values():
+            runs[position] = run
+            position += run.bytes
+        end = 0
+        for position, run in runs.items():
+            if position < end or position + run.bytes > take.bytes:
                 raise InvalidRecord(f"LSN {lsn}: COMMIT takes less in {take.name} than the branch put there")
-            for run in left:
-                yield Publication(take.name, Offset(base), run)
-                base += run.bytes
+            yield Publication(take.name, Offset(take.base + position), run)
+            end = position + run.bytes

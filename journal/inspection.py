@@ -12,6 +12,7 @@ from journal.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.errors import InvalidRecord, StorageFailed
 from journal.frame import Header, Lsn, Offset, kind_name, unpack
 from journal.records import (
+    Carry,
     CheckpointMark,
     Commit,
     Decision,
@@ -118,6 +119,11 @@ def _said(header: Header, record: Record) -> _Said:
             return _Said(key)
         case TopicChange(topic=topic):
             return _Said(note=f"{topic}: {describe_change(record)}")
+        case Carry(key, branch_lsn, name, first, _, runs):
+            place = Place(name, None, header.body_bytes, sum(run.messages for run in runs))
+            last = first + len(runs) - 1
+            note = f"carries runs {first} to {last} from LSN {min(run.lsn for run in runs)} on"
+            return _Said(key, branch_lsn, (place,), note)
         case Pad():
             return _Said()
     assert_never(record)

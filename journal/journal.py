@@ -123,9 +123,9 @@ class Journal:
         lsn = writer.append(kind, meta, body, body_bytes, time_ms)
         return Header(kind, 0, len(meta), body_bytes, 0, self.epoch, self.incarnation, lsn, writer.flushed, time_ms)
 
-    def check_fits(self, record: Record) -> None:
-        """Raises RecordTooLarge if *record*, which has no body, could not be appended; changes nothing."""
-        self._writer.check_fits(len(encode(record)[1]), 0)
+    def check_fits(self, record: Record, body_bytes: int = 0) -> None:
+        """Raises RecordTooLarge if *record* could not be appended; changes nothing."""
+        self._writer.check_fits(len(encode(record)[1]), body_bytes)
 
     def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
         """Block until every byte below *lsn* is fsynced. Any thread but an event loop's.

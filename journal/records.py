@@ -1,6 +1,6 @@
 """What a record says: one frozen struct a kind, encoded to and decoded from a record's meta part. Pure.
 
-The body of PUT and TX_PUT is message frames, copied verbatim and never looked into; every other kind has none.
+The body of PUT, TX_PUT and CARRY is message frames, copied verbatim and never looked into; every other kind has none.
 PUT and COMMIT name the base offset they take in each partition: redo is physical, and a lost or doubled record shows.
 A transaction's records carry the LSN of its first record, *branch_lsn*: one identifier may serve several
 branches in the life of a broker, a branch's first LSN never.
@@ -32,6 +32,8 @@ _RUN = struct.Struct("<II")  # message count, partition; the topic follows
 _TAKE_COUNT = struct.Struct("<BI")  # one phase, takes
 _TAKE = struct.Struct("<QQIIB")  # base offset, bytes, message count, partition, topic bytes; the topic follows
 _PREPARE = struct.Struct("<QQ")  # messages, bytes
+_CARRY = struct.Struct("<IIQIB")  # partition, first run, bytes before it, runs, topic bytes; topic and runs follow
+_CARRIED = struct.Struct("<QQII")  # LSN before, milliseconds, bytes, messages
 _EPOCH = struct.Struct("<II")
 _CHECKPOINT = struct.Struct("<QQ")  # file number, LSN
 
@@ -117,6 +119,29 @@ class Rollback(msgspec.Struct, frozen=True):
     reason: RollbackReason
 
 
+class CarriedRun(NamedTuple):
+    """A run as it was before it was carried: its frames stood at *lsn*, and were put at *time_ms*."""
+
+    lsn: Lsn
+    bytes: int
+    messages: int
+    time_ms: int
+
+
+class Carry(msgspec.Struct, frozen=True):
+    """Some of a live branch's runs in one partition, copied forward. Body: their frames, one behind the other.
+
+    *first*: how many runs of the branch there come before, in put order; *position*: how many bytes.
+    """
+
+    key: BranchKey
+    branch_lsn: Lsn
+    name: PartitionName
+    first: int
+    position: int
+    runs: tuple[CarriedRun, ...]
+
+
 class Epoch(msgspec.Struct, frozen=True):
     """The first record of an open: from here on records carry this epoch and incarnation."""
 
@@ -162,6 +187,7 @@ Record = (
     | Decision
     | Forget
     | TopicChange
+    | Carry
 )
 
 
@@ -194,6 +220,11 @@ def encode(record: Record) -> tuple[Kind, bytes]:
             return Kind.DECISION, _branch(key, NO_BRANCH) + participants.encode()
         case Forget(key):
             return Kind.FORGET, _branch(key, NO_BRANCH)
+        case Carry(key, branch_lsn, name, first, position, runs):
+            topic_raw = _topic_bytes(name)
+            head = _CARRY.pack(name.partition, first, position, len(runs), len(topic_raw)) + topic_raw
+            each = [_CARRIED.pack(run.lsn, run.time_ms, run.bytes, run.messages) for run in runs]
+            return Kind.CARRY, _branch(key, branch_lsn) + head + b"".join(each)
         case TopicChange(topic=topic):
             return Kind.TOPIC, encode_change(record, _bytes_of(topic))
     assert_never(record)
@@ -202,6 +233,16 @@ def encode(record: Record) -> tuple[Kind, bytes]:
 def commit_bytes_at_most(partitions: int) -> int:
     """No COMMIT that takes in so many partitions has a longer meta part."""
     return _BRANCH.size + 4 * KEY_BYTES_MAX + _TAKE_COUNT.size + partitions * (_TAKE.size + TOPIC_BYTES_MAX)
+
+
+def carry_bytes_at_most(runs: int) -> int:
+    """No CARRY of so many runs has a longer meta part."""
+    return _BRANCH.size + 4 * KEY_BYTES_MAX + _CARRY.size + TOPIC_BYTES_MAX + runs * _CARRIED.size
+
+
+def carry_bytes(key: BranchKey, name: PartitionName, runs: int) -> int:
+    """The length of a CARRY's meta part."""
+    return len(_branch(key, NO_BRANCH)) + _CARRY.size + len(_topic_bytes(name)) + runs * _CARRIED.size
 
 
 def decode(header: Header, meta: memoryview) -> Record:
@@ -342,6 +383,21 @@ def _read_forget(meta: bytes) -> Forget:
     return Forget(key)
 
 
+def _read_carry(meta: bytes) -> Carry:
+    key, branch_lsn, at = _read_branch(meta)
+    partition, first, position, runs, topic_bytes = _CARRY.unpack_from(meta, at)
+    at += _CARRY.size
+    name = PartitionName(_topic(meta[at : at + topic_bytes]), partition)
+    at += topic_bytes
+    if not runs or len(meta) - at != runs * _CARRIED.size:
+        raise ValueError(f"{len(meta) - at} bytes where {runs} runs should be named")
+    carried = tuple(
+        CarriedRun(Lsn(lsn), size, messages, time_ms)
+        for lsn, time_ms, size, messages in _CARRIED.iter_unpack(meta[at:])
+    )
+    return Carry(key, branch_lsn, name, first, position, carried)
+
+
 def _read_topic_change(meta: bytes) -> TopicChange:
     return decode_change(meta, _topic)
 
@@ -359,4 +415,5 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.DECISION: _read_decision,
     Kind.FORGET: _read_forget,
     Kind.TOPIC: _read_topic_change,
+    Kind.CARRY: _read_carry,
 }

@@ -112,6 +112,30 @@ class Scanner:
         return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty)
 
 
+def record_around(segments: Segments, lsn: int) -> Header | None:
+    """The record whose body the byte at *lsn* lies in, checksums verified; None if it does not read back.
+
+    Its header is found from behind: a word that equals its own address, as in the search for a later record. Raises
+    KeyError when no segment holds *lsn*.
+    """
+    base, file = segments.locate(lsn)
+    view, stop = file.view(), lsn
+    while stop > base + SEGMENT_HEADER_BYTES:
+        high = (stop - 1) >> 16  # what all LSNs of a block of 64 KiB have in common
+        begin = max(high << 16, base + SEGMENT_HEADER_BYTES)
+        chunk = bytes(view[begin - base + LSN_FIELD : stop - base + LSN_FIELD])
+        at = len(chunk)
+        while (at := chunk.rfind(high.to_bytes(6, "little"), 0, at)) >= 2:
+            found = begin + at - 2
+            if found % ALIGNMENT == 0 and int.from_bytes(chunk[at - 2 : at + 6], "little") == found:
+                header = unpack(view, found - base, found)
+                if isinstance(header, Header):
+                    return header if header.body_lsn <= lsn < header.body_lsn + header.body_bytes else None
+            at += 5  # the next match begins before this one, and may overlap it
+        stop = begin
+    return None
+
+
 def judge(dirty: bool, was_fsynced: bool) -> Verdict:
     """The verdict on the end of the good records. *dirty*: something but zeros follows; *was_fsynced*: see above."""
     match dirty, was_fsynced:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from journal.batches import BatchSequence, StoredBatch
+from journal.carrying import Piece
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
@@ -20,6 +21,8 @@ from journal.group_commit import Defer
 from journal.journal import Journal, JournalConfig
 from journal.records import (
     NO_BRANCH,
+    CarriedRun,
+    Carry,
     CheckpointMark,
     Commit,
     Epoch,
@@ -31,6 +34,7 @@ from journal.records import (
     Rollback,
     RollbackReason,
     TxPut,
+    carry_bytes_at_most,
     commit_bytes_at_most,
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
@@ -88,6 +92,7 @@ class JournalTransactionStore:
         # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
         self._clock_ms = clock_ms
+        self._carried_bytes_max = journal.body_bytes_max - carry_bytes_at_most(1)
 
     @classmethod
     def open(
@@ -134,7 +139,7 @@ class JournalTransactionStore:
     def _begin_life(self, version: str) -> None:
         """The records of an open: who writes from now on, and what is presumed aborted."""
         self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
-        for branch in list(self.state.branches.values()):
+        for branch in sorted(self.state.branches.values(), key=lambda branch: branch.first_lsn):
             if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey):
                 self.transactions[branch.key] = Transaction(branch.key, branch.began_ms, branch=branch)
                 self.alive += 1
@@ -191,7 +196,8 @@ class JournalTransactionStore:
     def transactional_put(
         self, transaction: Transaction, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int
     ) -> Lsn:
-        """Store *count* messages inside a branch, visible to nobody. Raises XaError once it is prepared or over.
+        """Store *count* messages inside a branch, visible to nobody. Raises XaError once it is prepared or over,
+        RecordTooLarge.
 
         The caller may answer at once: until PREPARE the broker promises nothing.
         """
@@ -199,6 +205,9 @@ class JournalTransactionStore:
         branch = transaction.branch
         first_lsn = NO_BRANCH if branch is None else branch.first_lsn
         record = TxPut(transaction.key, first_lsn, name, count)
+        if frame_bytes > self._carried_bytes_max:  # what is taken in must fit into a CARRY too
+            run = CarriedRun(NO_BRANCH, frame_bytes, count, 0)
+            self.journal.check_fits(Carry(transaction.key, first_lsn, name, 0, 0, (run,)), frame_bytes)
         lsn = self._append(record, frames, frame_bytes).lsn
         if branch is None:
             transaction.branch = next(reversed(self.state.branches.values()))
@@ -258,6 +267,19 @@ class JournalTransactionStore:
             for key, transaction in self.transactions.items()
             if transaction.state is BranchState.PREPARED and qualifier in (None, key.qualifier)
         ]
+
+    def carry(self, piece: Piece, frames: Sequence[Buffer]) -> Lsn | None:
+        """Append copies of a live branch's runs, which point at them from here on. *frames*: what `copies` gave.
+
+        Returns the LSN below which that is durable once acknowledged; None, and nothing is done, once the branch is
+        over.
+        """
+        branch = piece.branch
+        if branch.first_lsn not in self.state.branches:
+            return None
+        carried = tuple(CarriedRun(*run) for run in piece.runs)
+        record = Carry(branch.key, branch.first_lsn, piece.name, piece.first, piece.position, carried)
+        return self._append(record, frames, piece.bytes).lsn
 
     # -- topics -----------------------------------------------------------------------------------------------
 

@@ -136,11 +136,13 @@ class Broker:
             if not stop.done():
                 server.tick()
                 store.maybe_checkpoint(loop, worker)
+                store.carrying.maybe_begin(loop, worker)
             if self._is_reload_asked and not stop.done():
                 self._is_reload_asked = False
                 await self._reload(context, offering)
         if stop.exception() is None:
             await self._stop_with_care(server, context)
+        await store.carrying.finish()
         await store.finish_checkpoint()
         stop.result()
 

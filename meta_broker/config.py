@@ -42,6 +42,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "connections_max": (1, 1_000_000),
     "checkpoint_bytes": (1, _BYTES_MAX),
     "checkpoint_seconds": (0.001, _SECONDS_MAX),
+    "carry_after_segments": (1, 1_000_000),
     "transaction_timeout_seconds_max": (1, _SECONDS_MAX),
     "transactions_max": (1, 10_000_000),
     "local_transactions_per_connection_max": (1, 10_000_000),
@@ -91,6 +92,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     connections_max: int = 10_000  # beyond, a new one is told 503 and closed
     checkpoint_bytes: int = 64 * MIB  # journal between two checkpoints: what recovery has to replay at most
     checkpoint_seconds: float = 60.0
+    carry_after_segments: int = 4  # how far a live branch may lie behind before its messages are copied forward
     transaction_timeout_seconds_max: int = 60
     transactions_max: int = 100_000  # alive at once, XA and local; beyond, BEGIN is refused
     local_transactions_per_connection_max: int = 10_000

@@ -7,8 +7,9 @@ next life begins beyond every record.
 
 from collections.abc import Callable
 
-from meta_client.protocol.id_layout import BIRTH_MS, BROKER_BITS, SEQUENCE_BITS
-
+BIRTH_MS = 1_303_895_660_503
+SEQUENCE_BITS = 12
+BROKER_BITS = 10
 _SEQUENCE_MAX = (1 << SEQUENCE_BITS) - 1
 
 

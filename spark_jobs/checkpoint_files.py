@@ -56,6 +56,7 @@ class Checkpoints:
                     len(mark.runs),
                     sum(run.messages for run in mark.runs),
                     sum(run.bytes for run in mark.runs),
+                    min(run.lsn for run in mark.runs),
                 )
                 for mark in checkpoint.branches
             ]
@@ -104,4 +105,5 @@ def _implausible(checkpoint: Checkpoint) -> str | None:
         numbers += [mark.partition, mark.start, mark.end]
     for branch in checkpoint.branches:
         numbers += [branch.first_lsn, sum(run.messages for run in branch.runs), sum(run.bytes for run in branch.runs)]
+        numbers += [run.lsn for run in branch.runs]
     return None if max(numbers) <= LSN_MAX else f"it holds a number beyond {LSN_MAX}"

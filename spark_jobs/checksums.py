@@ -56,7 +56,7 @@ def frame_findings(records: DataFrame) -> DataFrame:
         "message count", lsn, lsn, subject, text("says %s messages, its body holds %s", messages, frames)
     )
     return findings(
-        records.where(F.col("kind").isin(Kind.PUT.name, Kind.PUT_BATCH.name, Kind.TX_PUT.name)),
+        records.where(F.col("kind").isin(Kind.PUT.name, Kind.PUT_BATCH.name, Kind.TX_PUT.name, Kind.CARRY.name)),
         (error.isNotNull(), broken),
         (error.isNull() & ~frames.eqNullSafe(messages), miscounted),
     )

@@ -90,8 +90,8 @@ def branch_findings(
 ) -> DataFrame:
     """Live branches (BranchRow) that differ from the refold, that the checkpoint leaves out, or that are not live.
 
-    A branch that began below *first_lsn* is confirmed by nothing; only the *newest* checkpoint may not name one:
-    retention never passes a live branch.
+    A branch that began below *first_lsn* is confirmed by nothing: it was carried forward. But what the *newest*
+    checkpoint knows of it must not have stood there: retention never passes a live branch's messages.
     """
     at, branch, decided = F.col("at"), F.col("branch_lsn"), F.col("decided_lsn")
     alive = by_branch.join(
@@ -120,7 +120,6 @@ def branch_findings(
     )
     both = live.join(refolded, ["number", "at", "branch_lsn"], "full")
     is_named, is_refolded = F.col("key").isNotNull(), F.col("refolded").isNotNull()
-    is_expected = (branch >= first_lsn) | (F.col("number") == F.lit(newest))
     left_out = _about(
         "branch left out",
         first_lsn,
@@ -139,10 +138,17 @@ def branch_findings(
         f"says of the branch begun at LSN %s: {_BRANCH}; by the records it is {_BRANCH}",
         *(branch, *_branch_columns(""), *_branch_columns("refolded.")),
     )
+    not_kept = _about(
+        "branch not kept",
+        first_lsn,
+        "names the branch %s, begun at LSN %s, some of whose messages stood at LSN %s, which is deleted",
+        *(F.col("key"), branch, F.col("oldest_lsn")),
+    )
     return findings(
         both,
         (~is_named, left_out),
-        (~is_refolded & is_expected, not_live),
+        (~is_refolded & (branch >= first_lsn), not_live),
+        ((F.col("number") == F.lit(newest)) & (F.col("oldest_lsn") < first_lsn), not_kept),
         (is_named & is_refolded & (says != F.col("refolded")), differs),
     )
 

@@ -6,6 +6,7 @@ from journal.errors import InvalidRecord
 from journal.frame import Header, kind_name
 from journal.records import (
     NO_BRANCH,
+    Carry,
     CheckpointMark,
     Commit,
     Decision,
@@ -57,7 +58,7 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
     except InvalidRecord as error:
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
-    if with_frames and isinstance(record, Put | PutBatch | TxPut):
+    if with_frames and isinstance(record, Put | PutBatch | TxPut | Carry):
         frames, compressed, frames_error = count_frames(entry.body)
         return row._replace(frames=frames, compressed=compressed, frames_error=frames_error)
     return row
@@ -74,6 +75,8 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = max(branch_lsn, messages, size)
         case Commit(branch_lsn=branch_lsn, takes=takes):
             largest = max([branch_lsn, *(take.base + take.bytes for take in takes)])
+        case Carry(branch_lsn=branch_lsn, position=position, runs=runs):
+            largest = max([branch_lsn, position + header.body_bytes, *(run.lsn for run in runs)])
         case CheckpointMark(number=number, lsn=lsn):
             largest = max(number, lsn)
         case Epoch() | Pad() | Decision() | Forget() | TopicChange():
@@ -114,6 +117,16 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             return head._replace(key=str(key), branch_lsn=branch_lsn, one_phase=one_phase, takes=rows)
         case Rollback(key, branch_lsn, reason):
             return head._replace(key=str(key), branch_lsn=branch_lsn, reason=reason.name)
+        case Carry(key, branch_lsn, name, _, _, runs):
+            return head._replace(
+                key=str(key),
+                branch_lsn=branch_lsn,
+                topic=name.topic,
+                partition=name.partition,
+                messages=sum(run.messages for run in runs),
+                bytes=header.body_bytes,
+                body_lsn=header.body_lsn,
+            )
         case Epoch(_, _, version):
             return head._replace(version=version)
         case CheckpointMark(number, lsn):

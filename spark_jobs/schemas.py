@@ -66,14 +66,14 @@ class RecordRow(NamedTuple):
     durable_lsn: MaybeLong = None  # the journal was known durable below it when this was written
     time_ms: MaybeLong = None
     time: MaybeTime = None  # the same, as a timestamp
-    key: MaybeText = None  # transaction key as on the wire; TX_PUT, PREPARE, COMMIT, ROLLBACK
+    key: MaybeText = None  # transaction key as on the wire; TX_PUT, PREPARE, COMMIT, ROLLBACK, CARRY
     branch_lsn: MaybeLong = None  # LSN of the branch's first record, that record's own included
-    topic: MaybeText = None  # PUT, TX_PUT, TOPIC; a COMMIT's are in `takes`
+    topic: MaybeText = None  # PUT, TX_PUT, CARRY, TOPIC; a COMMIT's are in `takes`
     partition: MaybeLong = None
     base_offset: MaybeLong = None  # PUT: where in the partition its first frame stands
     messages: MaybeLong = None  # of the body, or promised by a PREPARE
     bytes: MaybeLong = None  # bytes of the body, or promised by a PREPARE
-    body_lsn: MaybeLong = None  # PUT, TX_PUT: where the message frames begin
+    body_lsn: MaybeLong = None  # PUT, TX_PUT, CARRY: where the message frames begin
     takes: MaybeTakes = None  # COMMIT
     one_phase: MaybeFlag = None  # COMMIT
     reason: MaybeText = None  # of a ROLLBACK, what TOPIC changed, or why BAD is bad
@@ -141,6 +141,7 @@ class BranchRow(NamedTuple):
     runs: Long
     messages: Long
     bytes: Long
+    oldest_lsn: Long  # where the first of its messages stand now
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:

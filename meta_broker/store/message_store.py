@@ -24,6 +24,7 @@ from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
+from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.partition_index import PartitionIndex, Spill, file_name
 from meta_broker.store.retention_job import Retention
 
@@ -95,6 +96,7 @@ class MessageStore:
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
         self._retention = Retention(config.retention, transactions, indexes.by_name)
+        self.carrying = CarryingJob(transactions, self.fence, config.broker.carry_after_segments)
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_reached: asyncio.Future[dict[PartitionName, Spill | None]] | None = None
 

@@ -70,7 +70,7 @@ class Retention:
         self._due = time.monotonic() + self._schedule.next_s(_now())
         entries = {name: self._indexes[name].filed_with(spill) for name, spill in spills.items()}
         ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
-        needed = min([checkpoint.lsn, *(branch.first_lsn for branch in checkpoint.branches)])
+        needed = min([checkpoint.lsn, *(run.lsn for branch in checkpoint.branches for run in branch.runs)])
         floor, segments = self._floor(checkpoint.lsn), self._transactions.journal.segments
         self._chosen = await loop.run_in_executor(worker, cut_at, segments, floor, needed, entries, ends)
         if self._chosen is None:

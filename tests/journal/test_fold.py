@@ -4,9 +4,11 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.fold import JournalState, Publication, Run, apply
-from journal.frame import Header, Lsn, Offset
+from journal.frame import HEADER_BYTES, Header, Lsn, Offset
 from journal.records import (
     NO_BRANCH,
+    CarriedRun,
+    Carry,
     Commit,
     Decision,
     Epoch,
@@ -189,3 +191,44 @@ def test_epoch_and_time() -> None:
     fold = Fold()
     fold.add(Epoch(3, 9, "v"))
     assert (fold.state.epoch, fold.state.incarnation, fold.state.time_ms) == (3, 9, 1_000)
+
+
+def carried(fold: Fold, name: PartitionName) -> tuple[CarriedRun, ...]:
+    return tuple(CarriedRun(*run) for run in fold.state.branches[first(fold)].runs[name])
+
+
+def test_a_carry_moves_runs_and_changes_nothing_else(fold: Fold) -> None:
+    prepare(fold)
+    lsn, before = first(fold), carried(fold, ORDERS)
+    branch = fold.state.branches[lsn]
+    stock = list(branch.runs[STOCK])
+    record = Carry(A, lsn, ORDERS, 1, 8, before[1:])
+    body_lsn = fold.state.lsn + HEADER_BYTES + len(encode(record)[1])
+    assert fold.add(record, 8) == []
+    assert branch.runs == {ORDERS: [Run(*before[0]), Run(Lsn(body_lsn), *before[1][1:])], STOCK: stock}
+    assert (branch.state, branch.messages, branch.bytes) == (BranchState.PREPARED, 3, 23)
+
+
+def test_the_branch_furthest_behind_comes_first(fold: Fold) -> None:
+    fold.add(TxPut(B, NO_BRANCH, ORDERS, 1), 8)
+    a, b = fold.state.branches
+    fold.add(Carry(A, a, STOCK, 0, 0, carried(fold, STOCK)), 7)
+    assert list(fold.state.branches) == [a, b], "its first put is where it was"
+    fold.add(Carry(A, a, ORDERS, 0, 0, carried(fold, ORDERS)[:1]), 8)
+    assert list(fold.state.branches) == [b, a]
+
+
+@pytest.mark.parametrize("wrong", ["branch", "key", "partition", "first", "lsn", "more", "body"])
+def test_a_carry_of_what_the_branch_did_not_put_is_refused(fold: Fold, wrong: str) -> None:
+    lsn, runs = first(fold), carried(fold, ORDERS)
+    record = Carry(
+        B if wrong == "key" else A,
+        Lsn(lsn + 8) if wrong == "branch" else lsn,
+        STOCK if wrong == "partition" else ORDERS,
+        int(wrong == "first"),
+        0,
+        {"lsn": (runs[0]._replace(lsn=Lsn(8)), runs[1]), "more": (*runs, runs[1])}.get(wrong, runs),
+    )
+    with pytest.raises(InvalidRecord, match="Carry contradicts what came before"):
+        fold.add(record, 15 if wrong == "body" else sum(run.bytes for run in record.runs))
+    assert carried(fold, ORDERS) == runs

@@ -16,6 +16,8 @@ from journal.fold import JournalState, apply
 from journal.frame import ALIGNMENT, Header, Kind, Lsn, Offset, pack, unpack
 from journal.records import (
     NO_BRANCH,
+    CarriedRun,
+    Carry,
     CheckpointMark,
     Commit,
     Decision,
@@ -74,6 +76,10 @@ RUN_TIME: list[tuple[Record, bytes]] = [
         b"",
     ),
 ]
+CARRIED: list[tuple[Record, bytes]] = [
+    (Carry(XA, Lsn(288), ORDERS, 0, 0, (CarriedRun(Lsn(388), 8, 2, TIME_MS),)), b"in doubt"),
+]
+CARRIED_AT = 1024
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
 
 
@@ -116,6 +122,8 @@ def struct_of(rows: list[Row]) -> str:
         ("COMMIT", records._TAKE_COUNT.format),
         ("Take", records._TAKE.format),
         ("ROLLBACK", "<B"),
+        ("CARRY", records._CARRY.format),
+        ("Carried run", records._CARRIED.format),
         ("TOPIC", topic_changes.HEAD.format),
         ("EPOCH", records._EPOCH.format),
         ("CHECKPOINT", records._CHECKPOINT.format),
@@ -159,9 +167,13 @@ def examples() -> dict[tuple[str, int], bytes]:
     return {(kind, int(lsn)): bytes.fromhex(text) for kind, lsn, text in found}
 
 
+def start_of(chain: list[tuple[Record, bytes]]) -> int:
+    return CARRIED_AT if chain is CARRIED else segments.SEGMENT_HEADER_BYTES
+
+
 def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int], bytes]]:
-    """Every record of *chain* as the code writes it from LSN 128 on, under its kind and LSN."""
-    lsn = segments.SEGMENT_HEADER_BYTES
+    """Every record of *chain* as the code writes it, under its kind and LSN."""
+    lsn = start_of(chain)
     for record, body in chain:
         kind, meta = encode(record)
         is_pad = kind is Kind.PAD
@@ -173,10 +185,11 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    assert dict([*encoded(BROKER), *encoded(PRODUCER), *encoded(RUN_TIME), *encoded(COORDINATOR)]) == examples()
+    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, COORDINATOR)
+    assert dict([each for chain in chains for each in encoded(chain)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, COORDINATOR])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)
@@ -184,7 +197,7 @@ def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]])
         if name in names:
             segment[lsn : lsn + len(raw)] = raw
     view = memoryview(segment)
-    lsn = segments.SEGMENT_HEADER_BYTES
+    lsn = start_of(chain)
     for record, body in chain:
         header = unpack(view, lsn, lsn)
         assert isinstance(header, Header)

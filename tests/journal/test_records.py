@@ -11,6 +11,8 @@ from journal.errors import InvalidRecord
 from journal.frame import HEADER_BYTES, META_BYTES_MAX, Bad, Header, Kind, Lsn, Offset, pack, unpack
 from journal.records import (
     TOPIC_BYTES_MAX,
+    CarriedRun,
+    Carry,
     CheckpointMark,
     Commit,
     Decision,
@@ -25,6 +27,8 @@ from journal.records import (
     RollbackReason,
     Take,
     TxPut,
+    carry_bytes,
+    carry_bytes_at_most,
     decode,
     encode,
 )
@@ -45,6 +49,8 @@ KEYS: st.SearchStrategy[BranchKey] = st.one_of(
     st.builds(XaKey, st.builds(Xid, INT32, st.binary(max_size=64), st.binary(max_size=64)), WORDS.filter(bool)),
 )
 TAKES = st.builds(Take, NAMES, OFFSETS, U64, U32)
+CARRIED = st.lists(st.builds(CarriedRun, LSNS, U32, U32, U64), min_size=1, max_size=5).map(tuple)
+CARRIES = st.builds(Carry, KEYS, LSNS, NAMES, U32, U64, CARRIED)
 RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Put, NAMES, OFFSETS, U32),
     st.builds(TxPut, KEYS, LSNS, NAMES, U32),
@@ -56,6 +62,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.just(Pad()),
     st.builds(Decision, KEYS, TEXT),
     st.builds(Forget, KEYS),
+    CARRIES,
     st.builds(TopicChange, topic=TOPICS, state=st.just(TopicState.SET), section=U32, partitions=U32.filter(bool)),
 )
 
@@ -68,6 +75,12 @@ def header_of(kind: int, meta: bytes) -> Header:
 def test_a_record_reads_back(record: Record) -> None:
     kind, meta = encode(record)
     assert decode(header_of(kind, meta), memoryview(meta)) == record
+
+
+@given(CARRIES)
+def test_the_length_of_a_carry_is_known_before_it_is_made(record: Carry) -> None:
+    length = len(encode(record)[1])
+    assert length == carry_bytes(record.key, record.name, len(record.runs)) <= carry_bytes_at_most(len(record.runs))
 
 
 @given(st.integers(0, 255), st.binary(max_size=200))

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_broker.message_ids import MessageIds
-from meta_client.protocol.id_layout import BIRTH_MS
+from meta_broker.message_ids import BIRTH_MS, MessageIds
 
 NOW = 1_700_000_000_000
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from journal.carrying import copies, pieces
 from journal.checkpoint import Checkpoint
 from journal.records import Commit, Put, decode
 from journal.segments import Segments
@@ -115,6 +116,47 @@ def test_what_retention_deleted_is_not_lost(honest: Path, audit: Audit) -> None:
 
     edit_checkpoint(honest, 3, 3, start_later)
     assert audit(honest).check("offsets").holds
+
+
+def test_a_branch_that_was_carried_outlives_what_it_was_put_into(tmp_path: Path, audit: Audit) -> None:
+    path = tmp_path / "carried"
+    with store_in(path) as store:
+        store.prepare(doubtful := transaction(store, "doubtful", (REFUNDS, 4), (ORDERS, 2), (REFUNDS, 1)))
+        store.prepare(transaction(store, "left-behind", (REFUNDS, 1)))
+        for _ in range(100):
+            put(store, ORDERS, 5)
+        assert doubtful.branch is not None
+        for piece in pieces(doubtful.branch, store.journal.body_bytes_max):
+            store.carry(piece, copies(store.journal, piece))
+        put(store, ORDERS, 1)
+        kept = doubtful.branch.oldest_lsn
+        checkpoint(store)
+        checkpoint(store)
+    segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
+    assert segments.drop_before(kept) > 1
+    segments.close()
+    start = _first_offset(path, segment_bases(path)[0], ORDERS.topic)
+
+    def start_later(said: Checkpoint) -> Checkpoint:
+        marks = [msgspec.structs.replace(mark, start=start) for mark in said.partitions]
+        return msgspec.structs.replace(said, partitions=marks)
+
+    edit_checkpoint(path, 2, 2, start_later)
+    report = audit(path)
+    assert report.check("checkpoints").counts == {"branch not kept": 1}
+    assert "XID:1:6c6566742d626568696e64" in str(report.check("checkpoints"))
+    edit_checkpoint(
+        path,
+        2,
+        2,
+        lambda said: msgspec.structs.replace(said, branches=[b for b in said.branches if b.first_lsn == 200]),
+    )
+    assert audit(path).holds
+    with store_in(path) as store:
+        (live,) = store.recover()
+        store.commit(live, one_phase=False)
+    report = audit(path)
+    assert report.holds, report.as_json()
 
 
 def _first_offset(path: Path, base: int, topic: str) -> int:
