@@ -7,9 +7,8 @@ next life begins beyond every record.
 
 from collections.abc import Callable
 
-BIRTH_MS = 1_303_895_660_503
-SEQUENCE_BITS = 12
-BROKER_BITS = 10
+from meta_client.protocol.id_layout import BIRTH_MS, BROKER_BITS, SEQUENCE_BITS
+
 _SEQUENCE_MAX = (1 << SEQUENCE_BITS) - 1
 
 

@@ -6,6 +6,7 @@ from meta_broker.filters.runner import Filters
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.filtering import Filtering
+from meta_broker.processors.find import FindProcessor
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
@@ -15,6 +16,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     Dropped,
     Fetch,
+    Find,
     Get,
     MultiPut,
     OffsetQuery,
@@ -42,11 +44,13 @@ class Dispatcher:
         filtering = Filtering(context, self._filters)
         self._get = GetProcessor(context, filtering)
         self._fetch = FetchProcessor(context, filtering)
+        self._find = FindProcessor(context)
         self._stats = StatsProcessor(context)
         self._topic = TopicProcessor(context, self._fetch.wake)
 
     async def close(self) -> None:
         """End what runs beside the loop: what it has still to answer is refused. Idempotent."""
+        await self._find.close()
         await self._filters.close()
 
     def release(self, peer: Peer) -> list[bytes]:
@@ -56,6 +60,7 @@ class Dispatcher:
     def peer_gone(self, peer: Peer) -> None:
         """A connection ended. Raises StorageFailed once the journal has stopped."""
         self._fetch.peer_gone(peer)
+        self._find.peer_gone(peer)
         self.transactions.peer_gone(peer)
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:
@@ -73,6 +78,8 @@ class Dispatcher:
                 self._get.handle_offset(request, peer)
             case Offsets():
                 self._get.handle_offsets(request, peer)
+            case Find():
+                self._find.handle(request, peer)
             case Version():
                 peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
             case Stats():

@@ -9,7 +9,7 @@ from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.answers import OffsetRange, format_offset_range
 from meta_client.protocol.encoder import encode_result, value_line
-from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets
+from meta_client.protocol.requests import OFFSET_END, Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
 
 
@@ -86,7 +86,7 @@ def missed(context: Context, request: Get | Fetch) -> None:
     context.count(Statistic.GET_MISS, request.topic)
 
 
-def closed(context: Context, request: Get | Fetch) -> bytes:
+def closed(context: Context, request: Get | Fetch | Find) -> bytes:
     """The answer for a partition that an operator closed."""
     text = b"Partition[%d-%d] has been closed" % (context.config.broker_id, request.partition)
     return encode_result(Status.FORBIDDEN, text, request.opaque)
@@ -107,7 +107,7 @@ def bad_size(request: Get | Fetch) -> bytes:
     return encode_result(Status.BAD_REQUEST, b"Bad request,invalid max size:%d" % request.bytes_max, request.opaque)
 
 
-def unknown_partition(request: Get | Fetch | OffsetQuery | Offsets) -> bytes:
+def unknown_partition(request: Get | Fetch | Find | OffsetQuery | Offsets) -> bytes:
     """The answer for a partition that does not exist."""
     text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
     return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

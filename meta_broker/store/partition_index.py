@@ -47,6 +47,15 @@ class Place(NamedTuple):
     bytes: int
 
 
+class StoredRun(NamedTuple):
+    """Whole messages, *messages* of them, in the journal and in their partition."""
+
+    offset: int
+    lsn: int
+    bytes: int
+    messages: int
+
+
 class Spill(NamedTuple):
     """What a checkpoint adds to an index file: *data* from entry *first* on."""
 
@@ -137,6 +146,13 @@ class PartitionIndex:
             offset += wanted
             entry += 1
         self._last_read = entry if entry < count and self._offset(entry) == offset else entry - 1
+
+    def runs(self, offset: int) -> Iterator[StoredRun]:
+        """The runs from the one that holds *offset* on; *offset* must be in [start, end)."""
+        assert self.start <= offset < self.end
+        for entry in range(self._find(offset), len(self)):
+            base, lsn, _, size, messages = self._entry(entry)
+            yield StoredRun(base, lsn, size, messages)
 
     def nearest(self, offset: int) -> int:
         """Where reading can begin near *offset*: the start of the run it lies in, or the nearer end (spec 4.9)."""

@@ -26,6 +26,7 @@ SUMMARIES: Final = {
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
     "consume": "Show messages.",
+    "find": "Find messages by key, by id, or from a time on.",
     "topics": "List, create, alter, close, open and delete topics.",
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag.",

@@ -117,11 +117,11 @@ def consume(
 def _show(message: ReceivedMessage, *, as_json: bool) -> None:
     """Print one message at once: somebody may be waiting for it. Raises OSError."""
     out = sys.stdout.buffer
-    out.write((json.dumps(_object(message)).encode() if as_json else message.payload) + b"\n")
+    out.write((json.dumps(message_object(message)).encode() if as_json else message.payload) + b"\n")
     out.flush()
 
 
-def _object(message: ReceivedMessage) -> dict[str, object]:
+def message_object(message: ReceivedMessage) -> dict[str, object]:
     """A message for scripts; a payload that is not UTF-8 stands there in base64."""
     shown: dict[str, object] = {
         "topic": message.topic,

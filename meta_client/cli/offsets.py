@@ -75,13 +75,22 @@ def _row(client: Client, topic: str, partition: Partition, time_ms: int | None) 
     return row if found is None else row | {"start": found[0], "end": found[1], "at": found[2]}
 
 
+def ask_range(connection: Connection, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
+    """Where the partition begins, ends, and was at *time_ms*; None: the broker knows nothing of times. Raises
+    MetaError."""
+    if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+        return None
+    request = Offsets(topic, partition.number, time_ms, next_opaque())
+    reply = connection.submit(request)
+    return parse_offset_range(wait_result(reply, ANSWER_TIMEOUT_S, f"offsets {topic}/{partition}").message)
+
+
 def _ask(
     connection: Connection, topic: str, partition: Partition, time_ms: int | None
 ) -> OffsetRange | tuple[int, int, None]:
     what = f"offsets {topic}/{partition}"
-    if "offsets" in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
-        request = Offsets(topic, partition.number, 0 if time_ms is None else time_ms, next_opaque())
-        return parse_offset_range(wait_result(connection.submit(request), ANSWER_TIMEOUT_S, what).message)
+    if (found := ask_range(connection, topic, partition, 0 if time_ms is None else time_ms)) is not None:
+        return found
     if time_ms is not None:
         click.echo(f"warning: the broker of {partition} knows nothing of times: it is no metaq broker", err=True)
     try:

@@ -41,6 +41,16 @@ class BrokerAway(MetaError):
     """The broker of a partition is not up, nor a slave of it. Start it, or wait."""
 
 
+def read_from(
+    client: Client, topic: str, partition: Partition, url: BrokerUrl | None, offset: int, bytes_max: int = FETCH_BYTES
+) -> Iterator[ReceivedMessage]:
+    """The messages of one partition from *offset* on, until there are no more. Raises as `read_topic_messages`.
+
+    *url* is its broker's, None if that is not up; *bytes_max* is what is asked for at a time.
+    """
+    return _read_to_end(client, FetchRequest(topic, partition, offset, bytes_max, lambda batch: None, REST_S), url)
+
+
 def read_topic_messages(client: Client, topic: str, start: int, *, follow: bool) -> Iterator[ReceivedMessage]:
     """Every message of every partition from *start* on, a partition after the other; then end, or wait for more.
 

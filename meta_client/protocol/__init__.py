@@ -2,5 +2,5 @@
 
 Read: status, checksum, integers, xa (vocabulary) -> requests, responses (what is said) -> errors, answers (what
 the texts inside responses mean) -> compression, messages (frames inside values), stamping -> encoder -> limits,
-buffer, request_lines, response_lines, decoder -> version.
+buffer, request_lines, response_lines, decoder -> version, id_layout.
 """

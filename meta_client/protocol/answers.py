@@ -10,6 +10,7 @@ from typing import NamedTuple
 from journal.xid import BranchKey, parse_key
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.integers import int32, int64
+from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.xa import XaCode
 
 _QUOTED_MAX = 80
@@ -45,6 +46,42 @@ def parse_offset_range(message: bytes) -> OffsetRange:
     except ValueError as error:
         raise _malformed("an offsets' answer", message, error) from error
     return OffsetRange(start, end, at)
+
+
+class FoundAt(NamedTuple):
+    """A message that was searched for: where it begins, and how long its frame is."""
+
+    offset: int
+    bytes: int
+
+
+class Found(NamedTuple):
+    """A find has looked at everything below *next_offset* of a partition that ends at *end*."""
+
+    next_offset: int
+    end: int
+    matches: list[FoundAt]
+
+
+def format_found(found: Found) -> bytes:
+    """The text of a find's 200."""
+    return b" ".join([b"%d %d" % found[:2], *(b"%d:%d" % match for match in found.matches)])
+
+
+def parse_found(message: bytes) -> Found:
+    """Read the text of a find's 200."""
+    try:
+        next_offset, end, *words = message.split(b" ")
+        pairs = [word.partition(b":") for word in words]
+        found = Found(int64(next_offset), int64(end), [FoundAt(int64(at), int32(size)) for at, _, size in pairs])
+        offsets = [match.offset for match in found.matches]
+        if not 0 <= found.next_offset <= found.end or offsets != sorted(set(offsets)):
+            raise ValueError("its offsets are in no order")
+        if any(match.offset < 0 or match.bytes < HEADER_BYTES for match in found.matches):
+            raise ValueError("no message is so short, or begins there")
+    except ValueError as error:
+        raise _malformed("a find's answer", message, error) from error
+    return found
 
 
 def format_put_place(place: PutPlace) -> bytes:

@@ -11,9 +11,10 @@ from typing import assert_never
 from journal.xid import BranchKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
-from meta_client.protocol.limits import LINE_BYTES_MAX
+from meta_client.protocol.limits import FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
 from meta_client.protocol.requests import (
     Fetch,
+    Find,
     Get,
     MultiPut,
     OffsetQuery,
@@ -48,6 +49,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = b"offset %b %b %b\r\n" % (_token(topic), _token(group), numbers)
         case Offsets(topic, partition, time_ms, opaque):
             line = b"offsets %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(time_ms), _int32(opaque))
+        case Find():
+            line = _find(request)
         case Stats(item, opaque):
             # Without an item the ancestor writes two spaces, and so do we.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))
@@ -110,6 +113,25 @@ def _fetch(fetch: Fetch) -> bytes:
         _int32(fetch.bytes_min),
         _int32(fetch.wait_ms),
         _int32(fetch.opaque),
+    )
+
+
+def _find(find: Find) -> bytes:
+    if not 0 < find.matches_max <= FIND_MATCHES_MAX:
+        raise LocalProtocolError(f"a find names 1 to {FIND_MATCHES_MAX} messages, not {find.matches_max}")
+    if isinstance(find.wanted, int):
+        wanted = b"id=%d" % _int64(find.wanted)
+    elif len(find.wanted) <= FIND_KEY_BYTES_MAX:
+        wanted = b"key=" + find.wanted.hex().encode()
+    else:
+        raise LocalProtocolError(f"a key of {len(find.wanted)} bytes can't be searched for, {FIND_KEY_BYTES_MAX} can")
+    return b"find %b %d %d %d %b %d\r\n" % (
+        _token(find.topic),
+        _int32(find.partition),
+        _int64(find.offset),
+        find.matches_max,
+        wanted,
+        _int32(find.opaque),
     )
 
 

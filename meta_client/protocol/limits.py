@@ -15,6 +15,12 @@ BODY_BYTES_MAX = 16 * MIB
 BATCH_MESSAGES_MAX = 4096
 
 
+# Of an attribute that is searched for: in hexadecimal it fits into a line, with names beside it. Of the matches that
+# one answer names: a few KiB.
+FIND_KEY_BYTES_MAX = 2 * KIB
+FIND_MATCHES_MAX = 256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one connection's decoder; a peer that goes over one is cut off."""

@@ -13,10 +13,11 @@ from journal.batches import BatchSequence
 from journal.records import PRODUCER_BYTES_MAX
 from journal.xid import parse_key
 from meta_client.protocol.integers import int32, int32_repeated, int64
-from meta_client.protocol.limits import BATCH_MESSAGES_MAX
+from meta_client.protocol.limits import BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
     Fetch,
+    Find,
     Get,
     MultiPut,
     OffsetQuery,
@@ -149,6 +150,27 @@ def _offsets(tokens: list[bytes]) -> tuple[Request, int]:
     return Offsets(tokens[1].decode(), int32(tokens[2]), int64(tokens[3]), int32(tokens[4])), 0
 
 
+def _find(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 7:
+        raise ValueError(f"find has 7 tokens, not {len(tokens)}")
+    if not 0 < (matches_max := int32(tokens[4])) <= FIND_MATCHES_MAX:
+        raise ValueError(f"a find names 1 to {FIND_MATCHES_MAX} messages, not {matches_max}")
+    topic, partition, offset = tokens[1].decode(), int32(tokens[2]), int64(tokens[3])
+    return Find(topic, partition, offset, matches_max, _wanted(tokens[5]), int32(tokens[6])), 0
+
+
+def _wanted(token: bytes) -> bytes | int:
+    kind, _, value = token.partition(b"=")
+    match kind:
+        case b"id":
+            return int64(value)
+        case b"key":
+            # Only the spelling that the encoder uses: bytes.fromhex would take white space and capitals, too.
+            if (key := bytes.fromhex(value.decode())).hex().encode() == value and len(key) <= FIND_KEY_BYTES_MAX:
+                return key
+    raise ValueError(f"{token[:40]!r} is neither id=<number> nor key=<hexadecimal>")
+
+
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
     item = tokens[1].decode() if len(tokens) > 1 else ""
     return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
@@ -223,6 +245,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"fetch": _fetch,
     b"offset": _offset,
     b"offsets": _offsets,
+    b"find": _find,
     b"transaction": _transaction,
     b"version": _version,
     b"stats": _stats,

@@ -104,6 +104,21 @@ class Offsets(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class Find(msgspec.Struct, frozen=True):
+    """Ask where messages are that stand at *offset* or behind it, *matches_max* of them at most. Extension `find`.
+
+    *wanted*: the attribute they have, in UTF-8, or the message id. A message must begin at *offset*, unless it is
+    beyond an end.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    matches_max: int
+    wanted: bytes | int
+    opaque: int
+
+
 class Stats(msgspec.Struct, frozen=True):
     """Ask for the statistics text of *item*; the empty item is the broker itself."""
 
@@ -178,5 +193,17 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 Request = (
-    Put | MultiPut | Get | Fetch | OffsetQuery | Offsets | Stats | Version | Quit | Transaction | Sync | TopicCommand
+    Put
+    | MultiPut
+    | Get
+    | Fetch
+    | OffsetQuery
+    | Offsets
+    | Find
+    | Stats
+    | Version
+    | Quit
+    | Transaction
+    | Sync
+    | TopicCommand
 )

@@ -50,7 +50,7 @@ def request(random: Random) -> bytes:
     key, body = random.choice(KEYS), random.randbytes(random.choice([0, 1, 30, 500]))
     checksum = random.choice([-1, zlib.crc32(body) & 0x7FFFFFFF, number(random)])
     flag = random.choice([0, 1, 0x4D510100, 0x4D510201, number(random)])
-    match random.randrange(9):
+    match random.randrange(10):
         case 0:
             with_key = f"{key} " if random.random() < 0.5 else ""
             return f"put {topic} {partition} {len(body)} {flag} {checksum} {with_key}{opaque}\r\n".encode() + body
@@ -80,6 +80,9 @@ def request(random: Random) -> bytes:
             verb = random.choice(["create", "alter", "close", "open", "show", "delete"])
             setting = random.choice(["", "partitions=2 ", "partitions=0-9 ", "stat=maybe ", f"x={number(random)} "])
             return f"topic {verb} {topic} {setting}{opaque}\r\n".encode()
+        case 8:
+            wanted = random.choice(["key=", "key=61", f"id={number(random)}", "key=6", f"id={2**63 - 1}"])
+            return f"find {topic} {partition} {number(random)} {number(random)} {wanted} {opaque}\r\n".encode()
         case _:
             return random.choice([b"version 1\r\n", b"v\r\n", b"sync orders 0 1 0 5 -1 1\r\nx", b"quit\r\n"])
 

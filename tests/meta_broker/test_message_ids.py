@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_broker.message_ids import BIRTH_MS, MessageIds
+from meta_broker.message_ids import MessageIds
+from meta_client.protocol.id_layout import BIRTH_MS
 
 NOW = 1_700_000_000_000
 

@@ -17,6 +17,7 @@ from meta_client.protocol.messages import Message, encode_body, encode_frame, it
 from meta_client.protocol.requests import (
     Dropped,
     Fetch,
+    Find,
     Get,
     OffsetQuery,
     Offsets,
@@ -58,6 +59,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s),
     st.builds(OffsetQuery, names, names, int32s, int64s, int32s),
     st.builds(Offsets, names, int32s, int64s, int32s),
+    st.builds(Find, names, int32s, int64s, st.integers(1, 256), parts | int64s, int32s),
     st.builds(Stats, names | st.just(""), int32s),
     st.builds(Version, int32s),
     st.builds(Quit),
@@ -86,7 +88,7 @@ responses: st.SearchStrategy[Response] = st.one_of(
 
 # Bytes near the language, so that many lines are nearly right: whole words, separators, numbers, and noise.
 words = b"put get fetch sync offset transaction stats version result value data m s1 t g 0 1 -1 5 64 TX:s:1 null BEGIN"
-words += b" XID:1:67:62:uq"
+words += b" XID:1:67:62:uq find key=61 id=7"
 whole_commands = [b"put t 0 5 0 -1 1\r\nhello", b"value 5 1\r\nhello", b"result 200 0 1\r\n", b"quit\r\n"]
 separators = [b"\r\n", b"\r", b"\n", b" ", b"hello"]
 pieces = [*(word + b" " for word in words.split()), *whole_commands, *separators]

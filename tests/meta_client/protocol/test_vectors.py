@@ -55,6 +55,8 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
             values[name] = values[name].encode()
     if "body_hex" in values:
         values["body"] = bytes.fromhex(values["body_hex"])
+    if "wanted_hex" in values:
+        values["wanted"] = bytes.fromhex(values["wanted_hex"])
     if values["key"] is not None:
         values["key"] = parse_key(values["key"])
     if values["sequence"] is not None:
@@ -65,7 +67,7 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
     if "settings" in values:
         values["settings"] = tuple(map(tuple, values["settings"]))
     names = set(kind.__struct_fields__)
-    assert given.keys() - {"body_hex"} <= names
+    assert given.keys() - {"body_hex", "wanted_hex"} <= names
     command: Command = kind(**{name: values[name] for name in names})
     return command
 

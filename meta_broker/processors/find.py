@@ -1,0 +1,124 @@
+"""find: where messages with an attribute or an id stand (extension, PROTOCOL.md).
+
+A search may have gigabytes before it. A request looks at a bounded part of them, in pieces that a worker thread takes
+between the loop's turns, and its answer says where to go on: so no search holds up anybody but those behind it.
+"""
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Final
+
+from journal.records import PartitionName
+from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.get import closed, unknown_partition, visible_index
+from meta_broker.store.partition_index import PartitionIndex
+from meta_broker.store.search import Looked, NoMessageThere, look_for
+from meta_client.protocol.answers import Found, FoundAt, format_found
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.id_layout import broker_of, time_ms_of
+from meta_client.protocol.requests import Find
+from meta_client.protocol.status import Status
+
+PIECES_MAX: Final = 32  # of one request: some 30 ms of the worker, which another connection's request may wait for
+RUNS_MAX: Final = 512  # of one piece: what the loop gathers for it, in a fraction of a millisecond
+
+
+class FindProcessor:
+    """Answers finds, one after the other. Loop thread only.
+
+    How many wait is bounded by who asks: a connection's requests in flight.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: deque[tuple[Find, Peer]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._worker: ThreadPoolExecutor | None = None  # from the first find on
+
+    def handle(self, find: Find, peer: Peer) -> None:
+        self._waiting.append((find, peer))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task.add_done_callback(self._ended)
+
+    def peer_gone(self, peer: Peer) -> None:
+        """Nobody waits for these answers any more."""
+        if self._waiting:
+            self._waiting = deque(each for each in self._waiting if each[1] is not peer)
+
+    async def close(self) -> None:
+        """End the worker; what has no answer yet is refused. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        while self._waiting:
+            find, peer = self._waiting.popleft()
+            peer.send(encode_result(Status.UNAVAILABLE, b"the broker stops: search again once it is back", find.opaque))
+        if self._worker is not None:
+            self._worker.shutdown()
+            self._worker = None
+
+    async def _drain(self) -> None:
+        while self._waiting:
+            find, peer = self._waiting.popleft()
+            try:
+                answer = await self._answer(find)
+            except asyncio.CancelledError:
+                self._waiting.appendleft((find, peer))
+                raise
+            peer.send(answer)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _answer(self, find: Find) -> bytes:
+        context = self._context
+        name = PartitionName(find.topic, find.partition)
+        if context.topics.is_closed(*name):
+            return closed(context, find)
+        index = visible_index(context, name)
+        if index is None:
+            if not context.topics.offers(*name):
+                return unknown_partition(find)
+            return encode_result(Status.SUCCESS, format_found(Found(0, 0, [])), find.opaque)
+        try:
+            found = await self._find(find, index)
+        except NoMessageThere:
+            text = b"no message begins at offset %d: ask from where one does" % find.offset
+            return encode_result(Status.BAD_REQUEST, text, find.opaque)
+        return encode_result(Status.SUCCESS, format_found(found), find.opaque)
+
+    async def _find(self, find: Find, index: PartitionIndex) -> Found:
+        """Raises NoMessageThere."""
+        wanted, end = find.wanted, index.end
+        offset = find.offset
+        if isinstance(wanted, int):
+            if broker_of(wanted) != self._context.config.broker_id:
+                return Found(end, end, [])
+            offset = max(offset, index.at_time(time_ms_of(wanted)))  # no record is older than the ids in it
+        matches: list[FoundAt] = []
+        for _ in range(PIECES_MAX):
+            offset = min(max(offset, index.start), end)  # retention may have moved the start
+            if offset == end or len(matches) == find.matches_max:
+                break
+            looked = await self._look(find, index, offset, find.matches_max - len(matches))
+            offset = looked.next_offset
+            matches += looked.matches
+        return Found(min(offset, end), end, matches)
+
+    async def _look(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> Looked:
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "find")
+        runs = list(islice(index.runs(offset), RUNS_MAX))
+        read = self._context.store.journal.slice
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._worker, look_for, find.wanted, read, runs, offset, matches_max)
+        except KeyError:
+            if index.start <= offset:
+                raise
+            return Looked(index.start, [])  # deleted meanwhile, and the partition begins further on

@@ -1,0 +1,122 @@
+"""`metaq find`: messages by key, by id, or from a time on."""
+
+import datetime
+import json
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from meta_client.cli.messages import message_object
+from meta_client.cli.offsets import Moment
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.reading import NothingToRead
+from meta_client.cli.searching import Hit, Wanted, search_partition
+from meta_client.client import Client
+from meta_client.consumer.plan import plan_routes
+from meta_client.protocol.errors import MetaError
+from meta_client.protocol.integers import INT64_MAX, INT64_MIN
+from zk.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.paths import TopicKind
+
+NOT_FOUND: Final = 1  # exit status
+INCOMPLETE: Final = 2  # exit status: nothing found, and some partitions could not be searched
+SHOWN_BYTES: Final = 40  # of a payload, in a table
+COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "payload")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key", metavar="TEXT", help="Messages with this attribute.")
+@click.option(
+    "--id", "message_id", type=click.IntRange(INT64_MIN, INT64_MAX), metavar="ID", help="The message with this id."
+)
+@click.option("--since", type=Moment(), help="Messages put at this time or later. ISO 8601; local time.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="End after N messages."
+)
+@zk_option
+@json_option
+def find(
+    topic: str,
+    key: str | None,
+    message_id: int | None,
+    since: datetime.datetime | None,
+    limit: int,
+    zk: str,
+    as_json: bool,
+) -> None:
+    """Find messages of TOPIC by their attribute, by their id, or from a time on.
+
+    The broker searches, a partition after the other. Messages of a transaction are found once it is committed; with
+    --since they count as `metaq offsets --at` says. With --json the whole payload is shown, a message a line, as soon
+    as it is found.
+
+    Exit status: 0 found, 1 there is no such message, 2 a partition could not be searched, and nothing was found.
+
+    \b
+      metaq find orders --key 536365
+      metaq find orders --id 2063597574291456 --json
+      metaq find orders --since 2010-12-05T10:00 --key 536365 --limit 1
+    """
+    if key is None and message_id is None and since is None:
+        raise click.UsageError("nothing to find: give --key, --id or --since")
+    wanted = Wanted(key=key, message_id=message_id, since_ms=None if since is None else int(since.timestamp() * 1000))
+    count = 0
+    rows: list[dict[str, object]] = []
+    failures: list[MetaError] = []
+    with connected(zk) as client:
+        for hit in _search(client, topic, wanted, limit, failures):
+            count += 1
+            if as_json:
+                click.echo(json.dumps(message_object(hit.message) | {"time": _time(hit)}))
+            else:
+                rows.append(_row(hit))
+    if rows:
+        print_rows(COLUMNS, rows, as_json=False, empty="")
+    for error in failures:
+        click.echo(f"warning: {' '.join(str(error).split())}", err=True)
+    if not count:
+        if not failures:
+            click.echo("no such message", err=True)
+        sys.exit(INCOMPLETE if failures else NOT_FOUND)
+
+
+def _search(client: Client, topic: str, wanted: Wanted, limit: int, failures: list[MetaError]) -> Iterator[Hit]:
+    """What every partition has, *limit* messages at most. A partition that can't be searched adds to *failures*."""
+    partitions = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
+    if not partitions:
+        raise NothingToRead(f"find in {topic}: no broker offers this topic: see `metaq topics`")
+    routes = plan_routes(read_brokers(client.session))
+    for partition in sorted(partitions):
+        try:
+            for hit in search_partition(client, topic, partition, routes.get(partition.broker_id), wanted, limit):
+                yield hit
+                limit -= 1
+        except MetaError as error:
+            failures.append(error)
+        if not limit:
+            return
+
+
+def _row(hit: Hit) -> dict[str, object]:
+    message = hit.message
+    shown = message.payload[:SHOWN_BYTES].decode(errors="replace")
+    return {
+        "partition": message.partition,
+        "offset": message.offset,
+        "message_id": message.message_id,
+        "time": _time(hit),
+        "attribute": message.attribute,
+        "payload": shown + "..." * (len(message.payload) > SHOWN_BYTES),
+    }
+
+
+def _time(hit: Hit) -> str | None:
+    """When it was put, for people and scripts: local time, and which that is."""
+    if hit.time_ms is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(hit.time_ms / 1000, datetime.UTC).astimezone()
+    return moment.isoformat(timespec="milliseconds")

@@ -1,0 +1,144 @@
+"""Searching a partition for the command line: by the broker where it can (extension `find`), else by reading it."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import click
+
+from meta_client.calls import wait_result
+from meta_client.cli.offsets import ask_range
+from meta_client.cli.reading import BrokerAway, read_from
+from meta_client.client import Client
+from meta_client.connection import Connection
+from meta_client.connections import CONNECT_TIMEOUT_S
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.errors import NotSupported
+from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import Found, parse_found
+from meta_client.protocol.id_layout import broker_of, time_ms_of
+from meta_client.protocol.limits import FIND_MATCHES_MAX
+from meta_client.protocol.requests import Find
+from zk.broker_url import BrokerUrl
+from zk.nodes import Partition
+
+EXTENSION: Final = "find"
+ANSWER_TIMEOUT_S: Final = 30.0  # others may search at the same broker, which takes one search after the other
+TELL_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is searched for: messages that agree with everything that is given."""
+
+    key: str | None = None
+    message_id: int | None = None
+    since_ms: int | None = None
+
+    def agrees(self, message: ReceivedMessage) -> bool:
+        is_key = self.key is None or message.attribute == self.key
+        return is_key and (self.message_id is None or message.message_id == self.message_id)
+
+    @property
+    def on_wire(self) -> bytes | int | None:
+        """What a broker can search for; None: only a time is given."""
+        return self.message_id if self.message_id is not None else None if self.key is None else self.key.encode()
+
+
+class Hit(NamedTuple):
+    """A message that was found, and when it was put (Unix milliseconds), where its id tells."""
+
+    message: ReceivedMessage
+    time_ms: int | None
+
+
+class Progress:
+    """Tells how far a search of one partition is, once a second; of a search that is over sooner, nothing."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._told = time.monotonic()
+
+    def at(self, offset: int, end: int | None) -> None:
+        if (now := time.monotonic()) - self._told >= TELL_EVERY_S:
+            self._told = now
+            of = "" if end is None else f" of {end}"
+            click.echo(f"searched {self._what} up to offset {offset}{of}", err=True)
+
+
+def search_partition(
+    client: Client, topic: str, partition: Partition, url: BrokerUrl | None, wanted: Wanted, matches_max: int
+) -> Iterator[Hit]:
+    """The messages of one partition that agree with *wanted*, by offset, *matches_max* at most.
+
+    Raises BrokerAway, NotSupported (a time, and the broker knows of none), and as reading does.
+    """
+    what = f"{topic}/{partition}"
+    if url is None:
+        raise BrokerAway(f"find in {what}: its broker is not up: start it, or wait")
+    connection = client.connections.get(url, CONNECT_TIMEOUT_S)
+    capabilities = connection.capabilities(ANSWER_TIMEOUT_S)
+    is_metaq = capabilities.metaq_version is not None
+    if is_metaq and wanted.message_id is not None and broker_of(wanted.message_id) != partition.broker_id:
+        return  # a metaq broker gives out ids of its own, and stores no others
+    start = 0
+    if wanted.since_ms is not None:
+        found = ask_range(connection, topic, partition, wanted.since_ms)
+        if found is None:
+            raise NotSupported(f"{url} knows nothing of times: search {what} without --since")
+        start = found.at
+    progress = Progress(what)
+    searched: Iterator[ReceivedMessage]
+    if wanted.on_wire is None:
+        searched = read_from(client, topic, partition, url, start)
+    elif EXTENSION in capabilities.extensions:
+        searched = _search_there(
+            client, connection, topic, partition, url, wanted.on_wire, start, matches_max, progress
+        )
+    else:
+        click.echo(f"warning: {url} can't search: {what} is read here, message by message", err=True)
+        searched = _told(read_from(client, topic, partition, url, start), progress.at)
+    left = matches_max
+    for message in searched:
+        if wanted.agrees(message):
+            yield Hit(message, time_ms_of(message.message_id) if is_metaq else None)
+            left -= 1
+        if not left:
+            return
+
+
+def _told(messages: Iterator[ReceivedMessage], tell: Callable[[int, int | None], None]) -> Iterator[ReceivedMessage]:
+    for message in messages:
+        tell(message.offset, None)
+        yield message
+
+
+def _search_there(
+    client: Client,
+    connection: Connection,
+    topic: str,
+    partition: Partition,
+    url: BrokerUrl,
+    wanted: bytes | int,
+    offset: int,
+    matches_max: int,
+    progress: Progress,
+) -> Iterator[ReceivedMessage]:
+    """What the broker finds, each read where it says. More may be asked for than is taken."""
+    while True:
+        request = Find(topic, partition.number, offset, min(matches_max, FIND_MATCHES_MAX), wanted, next_opaque())
+        found = _ask(connection, request, partition)
+        for place in found.matches:
+            message = next(read_from(client, topic, partition, url, place.offset, place.bytes), None)
+            if message is not None and message.offset == place.offset:  # else it was deleted in between
+                yield message
+        if found.next_offset >= found.end:
+            return
+        offset = found.next_offset
+        progress.at(offset, found.end)
+
+
+def _ask(connection: Connection, request: Find, partition: Partition) -> Found:
+    what = f"find in {request.topic}/{partition} from {request.offset} on"
+    return parse_found(wait_result(connection.submit(request), ANSWER_TIMEOUT_S, what).message)
