@@ -147,7 +147,7 @@ class _Audit:
             match record:
                 case Decision(key, _):
                     self.decided[key] = None
-                case Forget(key):
+                case Forget(key) if self.state is None or key not in self.state.heuristics:
                     self.decided.pop(key, None)
                 case _ if self.state is not None:
                     apply(self.state, header, record)
@@ -191,6 +191,9 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
         mine_end, their_end = mine_ended.get(name_of), their_ended.get(name_of)
         if mine_end != their_end:
             yield f"the outcome of {name_of} is {_ending(their_end)}, the records say {_ending(mine_end)}"
+    for decided in sorted(told.heuristics.keys() | state.heuristics.keys()):
+        if told.heuristics.get(decided) != state.heuristics.get(decided):
+            yield f"the operator's decision about {decided} is not that of the records"
     for topic in sorted(told.topics.keys() | state.topics.keys()):
         if told.topics.get(topic) != state.topics.get(topic):
             yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"

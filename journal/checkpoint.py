@@ -14,6 +14,7 @@ from journal.batches import StoredBatch
 from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Run, Span
 from journal.frame import Lsn, Offset
+from journal.heuristics import HeuristicEnd
 from journal.outcomes import Ended
 from journal.records import PartitionName
 from journal.states import BranchState
@@ -97,6 +98,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     batches: list[BatchesMark] = []  # by last use
     topics: list[TopicChange] = []  # what was decided at run time, by topic
     outcomes: list[Ended] = []  # how XA branches ended, the oldest first
+    heuristics: list[HeuristicEnd] = []  # what operators ended and nobody forgot, the oldest first
 
 
 def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
@@ -122,6 +124,7 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
         ],
         topics=[change for _, change in sorted(state.topics.items())],
         outcomes=list(state.outcomes),
+        heuristics=list(state.heuristics.values()),
     )
 
 
@@ -155,6 +158,11 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         if not isinstance(parse_key(ended.key), XaKey):
             raise ValueError(f"an outcome of {ended.key!r}, which is no XA branch")
         state.outcomes.note(ended)
+    for decided in checkpoint.heuristics:
+        key = parse_key(decided.key)
+        if not isinstance(key, XaKey) or key in state.heuristics:
+            raise ValueError(f"a decision about {decided.key!r}, which is no XA branch or named twice")
+        state.heuristics[key] = decided
     return state
 
 

@@ -12,7 +12,20 @@ from journal.checkpoint import Checkpoint
 from journal.errors import InvalidRecord
 from journal.fold import JournalState
 from journal.frame import Lsn, Offset
-from journal.records import NO_BRANCH, Carry, Commit, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut, decode
+from journal.heuristics import HeuristicDecision
+from journal.records import (
+    NO_BRANCH,
+    Carry,
+    Commit,
+    Heuristic,
+    PartitionName,
+    Prepare,
+    Put,
+    PutBatch,
+    Rollback,
+    TxPut,
+    decode,
+)
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import Segments
 from journal.xid import BranchKey
@@ -110,6 +123,10 @@ class _Survey:
             case Rollback(key, branch_lsn, _):
                 self._bytes_put(key, branch_lsn)
                 self._decided(branch_lsn)
+            case Heuristic(key, branch_lsn, decision):
+                self._bytes_put(key, branch_lsn)
+                if decision is HeuristicDecision.COMPLETE:
+                    self._decided(branch_lsn)
             case Commit(key, branch_lsn, _, takes):
                 put = self._bytes_put(key, branch_lsn)
                 for take in takes:

@@ -13,6 +13,10 @@ class JournalClosed(JournalError):
     """The journal was closed; nothing can be appended any more."""
 
 
+class NoJournal(JournalError):
+    """The directory holds no journal. Name the data directory of a broker."""
+
+
 class ForeignJournal(JournalError):
     """The directory belongs to another broker or cluster, or to a newer metaq. Nothing was touched."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
 from journal.frame import Header, Lsn, Offset
+from journal.heuristics import EVENTS, HeuristicDecision, HeuristicEnd
 from journal.outcomes import Ended, Outcome, Outcomes
 from journal.records import (
     NO_BRANCH,
@@ -21,6 +22,7 @@ from journal.records import (
     Decision,
     Epoch,
     Forget,
+    Heuristic,
     Pad,
     PartitionName,
     Prepare,
@@ -91,6 +93,7 @@ class Branch:
     messages: int = 0
     bytes: int = 0
     weight: int = 0
+    decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
     def add(self, name: PartitionName, run: Run) -> None:
         self.runs.setdefault(name, []).append(run)
@@ -130,6 +133,7 @@ class JournalState:
     # By first LSN; the one whose first run lies furthest behind comes first.
     branches: dict[Lsn, Branch] = field(default_factory=dict)
     outcomes: Outcomes = field(default_factory=Outcomes)  # how XA branches ended
+    heuristics: dict[XaKey, HeuristicEnd] = field(default_factory=dict)  # what operators ended, until it is forgotten
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
 
@@ -178,18 +182,27 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 branch.prepared_ms = header.time_ms
             case Commit(key, branch_lsn, one_phase, takes):
                 branch = _live(state, key, branch_lsn)
+                if branch.decision is HeuristicDecision.ROLLBACK:
+                    raise ValueError("an operator decided to roll it back")
                 event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
                 branch.state = next_state(key, branch.state, event)
                 _end(state, branch, Outcome.COMMITTED, header.time_ms)
                 return list(_publish(state, branch, takes))
             case Rollback(key, branch_lsn, reason):
                 branch = _live(state, key, branch_lsn)
+                if branch.decision is HeuristicDecision.COMMIT:
+                    raise ValueError("an operator decided to commit it")
                 if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
                     raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
                 branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
                 _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
             case Carry():
                 _carry(state, header, record)
+            case Heuristic():
+                _decide(state, header, record)
+            case Forget(key):
+                if not isinstance(key, XaKey) or state.heuristics.pop(key, None) is None:
+                    raise ValueError(f"nobody decided about {key}")
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
             case CheckpointMark(number, _):
@@ -198,7 +211,7 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 pass
             case TopicChange():
                 _change_topic(state, record)
-            case Decision() | Forget():
+            case Decision():
                 raise ValueError("a coordinator's record in a broker's journal")
             case _:
                 assert_never(record)
@@ -239,9 +252,37 @@ def _carry(state: JournalState, header: Header, record: Carry) -> None:
         lsn = Lsn(lsn + run.bytes)
 
 
-def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
+def _decide(state: JournalState, header: Header, record: Heuristic) -> None:
+    branch, key = _live(state, record.key, record.branch_lsn), record.key
+    seen = branch.prepared_ms, branch.messages, branch.bytes
+    if not isinstance(key, XaKey) or seen != (record.prepared_ms, record.messages, record.bytes):
+        raise ValueError(f"decided about {record.messages} messages of {record.bytes} bytes, which is not what it put")
+    after = next_state(key, branch.state, EVENTS[record.decision])
+    state.heuristics.pop(key, None)  # of another branch of that name; this one is the newest
+    state.heuristics[key] = HeuristicEnd(
+        key=str(key),
+        decision=record.decision,
+        who=record.who,
+        why=record.why,
+        time_ms=header.time_ms,
+        prepared_ms=record.prepared_ms,
+        messages=record.messages,
+        bytes=record.bytes,
+    )
+    if record.decision is HeuristicDecision.COMPLETE:
+        branch.state = after
+        _remove(state, branch)
+    else:
+        branch.decision = record.decision
+
+
+def _remove(state: JournalState, branch: Branch) -> None:
     del state.branches[branch.first_lsn]
     state.branches_weight -= branch.weight
+
+
+def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
+    _remove(state, branch)
     if isinstance(branch.key, XaKey):  # a local one is its connection's, which has heard
         state.outcomes.note(Ended(str(branch.key), outcome, time_ms))
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from journal.errors import InvalidRecord, RottenJournal
 from journal.fold import JournalState, Publication, Run, apply
 from journal.frame import Lsn, Offset
-from journal.records import Carry, Commit, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
+from journal.heuristics import HeuristicDecision
+from journal.records import Carry, Commit, Heuristic, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
 from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
@@ -58,7 +59,7 @@ class _Rest:
                 self._left_in(branch_lsn or header.lsn, name).put[run.lsn] = run
             case Carry(_, branch_lsn, name) as carry if name in self._names:
                 self._left_in(branch_lsn, name).carry(carry, header.body_lsn)
-            case Rollback(_, branch_lsn, _):
+            case Rollback(_, branch_lsn, _) | Heuristic(_, branch_lsn, HeuristicDecision.COMPLETE):
                 self._left.pop(branch_lsn, None)
             case Commit(_, branch_lsn, _, takes):
                 left = self._left.pop(branch_lsn, {})

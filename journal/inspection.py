@@ -18,6 +18,7 @@ from journal.records import (
     Decision,
     Epoch,
     Forget,
+    Heuristic,
     Pad,
     PartitionName,
     Prepare,
@@ -109,6 +110,9 @@ def _said(header: Header, record: Record) -> _Said:
             return _Said(key, branch_lsn, places, "one phase" if one_phase else "two phases")
         case Rollback(key, branch_lsn, reason):
             return _Said(key, branch_lsn, (), reason.name.lower().replace("_", " "))
+        case Heuristic(key, branch_lsn, decision, _, messages, size, who, why):
+            note = f"{decision.name.lower()} {messages} messages of {size} bytes by {who}: {why}"
+            return _Said(key, branch_lsn, (), note)
         case Epoch(_, _, version):
             return _Said(note=f"opened by metaq {version}")
         case CheckpointMark(number, lsn):

@@ -18,6 +18,7 @@ import msgspec
 from journal.batches import BatchSequence
 from journal.errors import InvalidRecord
 from journal.frame import Header, Kind, Lsn, Offset, kind_name
+from journal.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
 from journal.topic_changes import TopicChange, decode_change, encode_change
 from journal.xid import KEY_BYTES_MAX, BranchKey, InvalidXid, parse_key
 
@@ -34,6 +35,7 @@ _TAKE = struct.Struct("<QQIIB")  # base offset, bytes, message count, partition,
 _PREPARE = struct.Struct("<QQ")  # messages, bytes
 _CARRY = struct.Struct("<IIQIB")  # partition, first run, bytes before it, runs, topic bytes; topic and runs follow
 _CARRIED = struct.Struct("<QQII")  # LSN before, milliseconds, bytes, messages
+_HEURISTIC = struct.Struct("<BQQQHH")  # decision, prepared, messages, bytes, who bytes, why bytes; who and why follow
 _EPOCH = struct.Struct("<II")
 _CHECKPOINT = struct.Struct("<QQ")  # file number, LSN
 
@@ -142,6 +144,20 @@ class Carry(msgspec.Struct, frozen=True):
     runs: tuple[CarriedRun, ...]
 
 
+class Heuristic(msgspec.Struct, frozen=True):
+    """An operator decided about a branch in doubt, and what was seen of it then. A COMMIT or ROLLBACK follows, unless
+    the decision is to COMPLETE: that ends the branch by itself."""
+
+    key: BranchKey
+    branch_lsn: Lsn
+    decision: HeuristicDecision
+    prepared_ms: int
+    messages: int
+    bytes: int
+    who: str
+    why: str
+
+
 class Epoch(msgspec.Struct, frozen=True):
     """The first record of an open: from here on records carry this epoch and incarnation."""
 
@@ -169,7 +185,8 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Forget(msgspec.Struct, frozen=True):
-    """Every participant has heard the decision; it needs no remembering. Only in a coordinator's journal."""
+    """It needs no remembering. A coordinator's decision: every participant has heard it; an operator's: somebody has
+    looked at it."""
 
     key: BranchKey
 
@@ -181,6 +198,7 @@ Record = (
     | Prepare
     | Commit
     | Rollback
+    | Heuristic
     | Epoch
     | CheckpointMark
     | Pad
@@ -210,6 +228,10 @@ def encode(record: Record) -> tuple[Kind, bytes]:
             return Kind.COMMIT, head + b"".join(map(_take, takes))
         case Rollback(key, branch_lsn, reason):
             return Kind.ROLLBACK, _branch(key, branch_lsn) + bytes([reason])
+        case Heuristic(key, branch_lsn, decision, prepared_ms, messages, size, who, why):
+            said = _words(who, WHO_BYTES_MAX), _words(why, WHY_BYTES_MAX)
+            head = _HEURISTIC.pack(decision, prepared_ms, messages, size, *map(len, said))
+            return Kind.HEURISTIC, _branch(key, branch_lsn) + head + b"".join(said)
         case Epoch(epoch, incarnation, version):
             return Kind.EPOCH, _EPOCH.pack(epoch, incarnation) + version.encode()
         case CheckpointMark(number, lsn):
@@ -284,6 +306,13 @@ def _producer_bytes(producer: str) -> bytes:
     return raw
 
 
+def _words(text: str, bytes_max: int) -> bytes:
+    raw = text.encode()
+    if not 0 < len(raw) <= bytes_max:
+        raise ValueError(f"{text[:80]!r} is not 1 to {bytes_max} bytes long")
+    return raw
+
+
 def _take(take: Take) -> bytes:
     topic = _topic_bytes(take.name)
     return _TAKE.pack(take.base, take.bytes, take.count, take.name.partition, len(topic)) + topic
@@ -355,6 +384,17 @@ def _read_rollback(meta: bytes) -> Rollback:
     return Rollback(key, branch_lsn, RollbackReason(reason))
 
 
+def _read_heuristic(meta: bytes) -> Heuristic:
+    key, branch_lsn, at = _read_branch(meta)
+    decision, prepared_ms, messages, size, who_bytes, why_bytes = _HEURISTIC.unpack_from(meta, at)
+    at += _HEURISTIC.size
+    who, why = meta[at : at + who_bytes], meta[at + who_bytes :]
+    if len(who) != who_bytes or len(why) != why_bytes or not who or not why:
+        raise ValueError(f"{len(meta) - at} bytes where who and why take {who_bytes} and {why_bytes}")
+    said = who.decode(), why.decode()
+    return Heuristic(key, branch_lsn, HeuristicDecision(decision), prepared_ms, messages, size, *said)
+
+
 def _read_epoch(meta: bytes) -> Epoch:
     epoch, incarnation = _EPOCH.unpack_from(meta)
     return Epoch(epoch, incarnation, meta[_EPOCH.size :].decode())
@@ -409,6 +449,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PREPARE: _read_prepare,
     Kind.COMMIT: _read_commit,
     Kind.ROLLBACK: _read_rollback,
+    Kind.HEURISTIC: _read_heuristic,
     Kind.EPOCH: _read_epoch,
     Kind.CHECKPOINT: _read_checkpoint,
     Kind.PAD: _read_pad,

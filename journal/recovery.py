@@ -79,7 +79,7 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     """
     number, content, damaged = read_newest(segments.storage)
     checkpoint, state = content or (None, JournalState(segments.start))
-    _check_reaches(segments, checkpoint)
+    check_reaches(segments, checkpoint)
     start = state.lsn
     lost = sink.restore(checkpoint.partitions if checkpoint else [])
     for name in sorted(lost):
@@ -103,7 +103,7 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
 
 
-def _check_reaches(segments: Segments, checkpoint: Checkpoint | None) -> None:
+def check_reaches(segments: Segments, checkpoint: Checkpoint | None) -> None:
     """Raises RottenJournal unless the segments go on where *checkpoint* ends."""
     path = segments.storage.path
     if checkpoint is None:

@@ -36,6 +36,9 @@ class BranchState(Enum):
     IN_USE = 1
     PREPARED = 2
     FINISHED = 3
+    HEUR_COMMIT = 4  # an operator committed it; so until it is forgotten, like the next two
+    HEUR_ROLLBACK = 5
+    HEUR_COMPLETE = 6  # an operator took it away, neither committed nor rolled back
     __hash__ = object.__hash__  # what the tables are walked by: an enumeration's own is a call of Python
 
 
@@ -48,6 +51,10 @@ class BranchEvent(Enum):
     COMMIT_TWO_PHASE = "commit in two phases"
     ROLLBACK = "rollback"
     TIMEOUT = "timeout"
+    HEURISTIC_COMMIT = "heuristic commit"
+    HEURISTIC_ROLLBACK = "heuristic rollback"
+    HEURISTIC_COMPLETE = "heuristic completion"
+    FORGET = "forget"
     __hash__ = object.__hash__
 
 
@@ -72,6 +79,21 @@ class BranchNotStarted(XaError):
 S = BranchState
 E = BranchEvent
 
+_HEURISTIC: Final[Mapping[S, tuple[XaCode, str]]] = {
+    S.HEUR_COMMIT: (XaCode.XA_HEURCOM, "committed"),
+    S.HEUR_ROLLBACK: (XaCode.XA_HEURRB, "rolled back"),
+    S.HEUR_COMPLETE: (XaCode.XA_HEURHAZ, "completed"),
+}
+
+
+class HeuristicallyEnded(XaError):
+    """An operator ended this branch: whoever asks hears how, until it is forgotten (spec 2.7, note 3)."""
+
+    def __init__(self, key: BranchKey, state: BranchState) -> None:
+        code, word = _HEURISTIC[state]
+        super().__init__(code, f"XA transaction '{key}' has been heuristically {word}.")
+
+
 NEXT_XA: Final[Mapping[S, Mapping[E, S]]] = {
     S.START: {
         E.PUT: S.IN_USE,
@@ -92,7 +114,13 @@ NEXT_XA: Final[Mapping[S, Mapping[E, S]]] = {
         E.COMMIT_TWO_PHASE: S.FINISHED,
         E.ROLLBACK: S.FINISHED,
         E.TIMEOUT: S.PREPARED,  # never: that branch has promised
+        E.HEURISTIC_COMMIT: S.HEUR_COMMIT,
+        E.HEURISTIC_ROLLBACK: S.HEUR_ROLLBACK,
+        E.HEURISTIC_COMPLETE: S.HEUR_COMPLETE,
     },
+    S.HEUR_COMMIT: {E.FORGET: S.FINISHED},
+    S.HEUR_ROLLBACK: {E.FORGET: S.FINISHED},
+    S.HEUR_COMPLETE: {E.FORGET: S.FINISHED},
     S.FINISHED: {},
 }
 
@@ -103,7 +131,7 @@ NEXT_LOCAL: Final[Mapping[S, Mapping[E, S]]] = {
         S.START: (E.PUT, E.COMMIT_ONE_PHASE, E.COMMIT_TWO_PHASE, E.ROLLBACK, E.TIMEOUT),
         S.IN_USE: (E.PUT, E.COMMIT_ONE_PHASE, E.COMMIT_TWO_PHASE, E.ROLLBACK, E.TIMEOUT),
     }.items()
-} | {S.PREPARED: {}, S.FINISHED: {}}
+} | {state: {} for state in (S.PREPARED, S.FINISHED, *_HEURISTIC)}
 
 _REFUSED: Final[Mapping[E, str]] = {
     E.PUT: "Cannot put now: the transaction has been prepared.",
@@ -112,17 +140,24 @@ _REFUSED: Final[Mapping[E, str]] = {
     E.COMMIT_ONE_PHASE: "Cannot commit now.",
     E.ROLLBACK: "Cannot roll back now.",
     E.TIMEOUT: "Cannot time out now.",
+    E.HEURISTIC_COMMIT: "Cannot decide for it: only a prepared branch is in doubt.",
+    E.HEURISTIC_ROLLBACK: "Cannot decide for it: only a prepared branch is in doubt.",
+    E.HEURISTIC_COMPLETE: "Cannot decide for it: only a prepared branch is in doubt.",
+    E.FORGET: "Cannot forget it: nobody decided for it.",
 }
 
 
 def next_state(key: BranchKey, state: BranchState, event: BranchEvent) -> BranchState:
-    """The state after *event*. Raises XaError (BranchNotStarted once finished) for what is not in the table."""
+    """The state after *event*. Raises XaError for what is not in the table: BranchNotStarted once it is finished,
+    HeuristicallyEnded once an operator has ended it."""
     if state is S.FINISHED:
         raise BranchNotStarted(key)
     is_local = isinstance(key, LocalKey)
     if is_local and event is E.PREPARE:
         raise XaError(XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
     after = (NEXT_LOCAL if is_local else NEXT_XA)[state].get(event)
+    if after is None and state in _HEURISTIC:
+        raise HeuristicallyEnded(key, state)
     if after is None:
         raise XaError(XaCode.XAER_PROTO, _REFUSED[event])
     return after

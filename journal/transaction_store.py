@@ -18,6 +18,7 @@ from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkp
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
 from journal.group_commit import Defer
+from journal.heuristics import EVENTS, STATES, HeuristicDecision
 from journal.journal import Journal, JournalConfig
 from journal.records import (
     NO_BRANCH,
@@ -26,6 +27,8 @@ from journal.records import (
     CheckpointMark,
     Commit,
     Epoch,
+    Forget,
+    Heuristic,
     PartitionName,
     Prepare,
     Put,
@@ -39,7 +42,7 @@ from journal.records import (
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments
-from journal.states import BranchEvent, BranchNotStarted, BranchState, XaCode, next_state
+from journal.states import BranchEvent, BranchNotStarted, BranchState, HeuristicallyEnded, XaCode, next_state
 from journal.storage import Buffer, Storage
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, XaKey
@@ -61,6 +64,7 @@ class Transaction:
     timeout_ms: int = 0
     branch: Branch | None = None
     is_over: bool = False
+    origin: str = ""  # who began it, for people; not known of a branch that is older than this life of the broker
 
     @property
     def state(self) -> BranchState:
@@ -130,22 +134,28 @@ class JournalTransactionStore:
             raise
         store = cls(journal, recovered, clock_ms)
         try:
-            store._begin_life(version)
+            for publication in store._begin_life(version):
+                (sink or NoSink()).publish(publication)
         except BaseException:
             journal.close()
             raise
         return store
 
-    def _begin_life(self, version: str) -> None:
-        """The records of an open: who writes from now on, and what is presumed aborted."""
+    def _begin_life(self, version: str) -> list[Publication]:
+        """The records of an open, durable on return: who writes from now on, what is presumed aborted, and what an
+        operator had decided when the power went. Returns what that publishes."""
         self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
+        published: list[Publication] = []
         for branch in sorted(self.state.branches.values(), key=lambda branch: branch.first_lsn):
-            if branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey):
+            if branch.decision is not None:
+                published += self._carry_out(branch, branch.decision).publications
+            elif branch.state is BranchState.PREPARED and isinstance(branch.key, XaKey):
                 self.transactions[branch.key] = Transaction(branch.key, branch.began_ms, branch=branch)
                 self.alive += 1
             else:
                 self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.PRESUMED))
         self.journal.wait_flushed(self.journal.end)
+        return published
 
     def now_ms(self) -> int:
         """The store's clock, which timeouts go by."""
@@ -188,10 +198,12 @@ class JournalTransactionStore:
         return transaction
 
     def find(self, key: XaKey) -> Transaction:
-        """The live branch of *key*. Raises BranchNotStarted."""
-        if (transaction := self.transactions.get(key)) is None:
-            raise BranchNotStarted(key)
-        return transaction
+        """The live branch of *key*. Raises BranchNotStarted, HeuristicallyEnded."""
+        if (transaction := self.transactions.get(key)) is not None:
+            return transaction
+        if (ended := self.state.heuristics.get(key)) is not None:
+            raise HeuristicallyEnded(key, STATES[ended.decision])
+        raise BranchNotStarted(key)
 
     def transactional_put(
         self, transaction: Transaction, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int
@@ -280,6 +292,40 @@ class JournalTransactionStore:
         carried = tuple(CarriedRun(*run) for run in piece.runs)
         record = Carry(branch.key, branch.first_lsn, piece.name, piece.first, piece.position, carried)
         return self._append(record, frames, piece.bytes).lsn
+
+    # -- heuristics: what an operator decides ----------------------------------------------------------------------
+
+    def decide(self, transaction: Transaction, decision: HeuristicDecision, who: str, why: str) -> Done:
+        """End a prepared branch by hand. The decision is a record of its own, with its evidence; what it does, but for
+        COMPLETE, a second one: should only the first survive, the next open does the rest.
+
+        Raises XaError unless the branch is prepared, ValueError for a *who* or *why* that is empty or too long.
+        """
+        next_state(transaction.key, transaction.state, EVENTS[decision])
+        branch = transaction.branch
+        assert branch is not None, "a prepared branch has messages"
+        seen = branch.prepared_ms, branch.messages, branch.bytes
+        done = self._append(Heuristic(branch.key, branch.first_lsn, decision, *seen, who, why))
+        if decision is not HeuristicDecision.COMPLETE:
+            done = self._carry_out(branch, decision)
+        self._forget(transaction)
+        return done
+
+    def _carry_out(self, branch: Branch, decision: HeuristicDecision) -> Done:
+        if decision is HeuristicDecision.COMMIT:
+            return self._append(Commit(branch.key, branch.first_lsn, False, branch.takes(self.state.spans)))
+        return self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.ASKED))
+
+    def heuristics(self, qualifier: str | None = None) -> list[XaKey]:
+        """The branches that operators ended and nobody forgot, of a unique qualifier (None: all), oldest first."""
+        return [key for key in self.state.heuristics if qualifier in (None, key.qualifier)]
+
+    def forget(self, key: XaKey) -> Lsn:
+        """Drop what an operator decided about *key*; nothing happens to a branch that is live, or unknown (spec 2.7).
+
+        Returns the LSN to wait for.
+        """
+        return self._append(Forget(key)).lsn if key in self.state.heuristics else self.journal.end
 
     # -- topics -----------------------------------------------------------------------------------------------
 

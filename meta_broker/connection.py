@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._can_write = True
         self._is_deaf = False  # nothing more is read: what was asked is answered, then the connection closes
         self._is_quitting = False  # nothing more is handled: once nothing is in flight, the connection closes
-        self._name = "?"
+        self.name = "?"
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         if self._owner.opened(self, taken):
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
-            self._name = str(self._transport.get_extra_info("peername"))
+            self.name = ":".join(map(str, (self._transport.get_extra_info("peername") or ("?",))[:2]))
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
@@ -77,7 +77,7 @@ class Connection(asyncio.Protocol):
             self._requests.extend(self._decoder.receive_data(data))
         except RemoteProtocolError as error:
             if not self._is_deaf:
-                log.warning("connection closed peer=%s reason=%s", self._name, error)
+                log.warning("connection closed peer=%s reason=%s", self.name, error)
                 self._requests.extend(self._decoder.completed_before_failure)
             self._is_deaf = True
         self._note_received(gets_on=len(self._requests) > waiting)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     def drop_body(self, reason: str) -> None:
         """Let go of the body that is not all here, and answer its request with *reason*."""
-        log.warning("body dropped peer=%s bytes=%d reason=%s", self._name, self._received_bytes, reason)
+        log.warning("body dropped peer=%s bytes=%d reason=%s", self.name, self._received_bytes, reason)
         self._requests.append(self._decoder.drop_body(reason))
         self._note_received(gets_on=False)
         self._work_later()
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self, reason: str) -> None:
         """As abort; says why."""
-        log.warning("connection dropped peer=%s reason=%s", self._name, reason)
+        log.warning("connection dropped peer=%s reason=%s", self.name, reason)
         self.abort()
 
     def abort(self) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from journal.frame import Kind
+from journal.heuristics import HeuristicDecision
 from journal.records import RollbackReason
 from spark_jobs.findings import finding, findings, partition_name, text
 
@@ -23,7 +24,9 @@ def branches(records: DataFrame) -> DataFrame:
     kind, lsn = F.col("kind"), F.col("lsn")
     is_put, is_prepare = kind == Kind.TX_PUT.name, kind == Kind.PREPARE.name
     is_commit, is_rollback = kind == Kind.COMMIT.name, kind == Kind.ROLLBACK.name
-    is_outcome = is_commit | is_rollback
+    # What an operator completed is gone, as if rolled back; what he committed or rolled back has such a record as well.
+    is_completed = (kind == Kind.HEURISTIC.name) & (F.col("reason") == HeuristicDecision.COMPLETE.name)
+    is_outcome = is_commit | is_rollback | is_completed
     return (
         records.where(F.col("branch_lsn").isNotNull())
         .groupBy("branch_lsn")
@@ -40,7 +43,7 @@ def branches(records: DataFrame) -> DataFrame:
             F.max(F.when(is_prepare, F.col("messages"))).alias("promised_messages"),
             F.max(F.when(is_prepare, F.col("bytes"))).alias("promised_bytes"),
             F.count_if(is_commit).alias("commits"),
-            F.count_if(is_rollback).alias("rollbacks"),
+            F.count_if(is_rollback | is_completed).alias("rollbacks"),
             F.count_if(is_rollback & (F.col("reason") != RollbackReason.ASKED.name)).alias("unasked_rollbacks"),
             F.count_if(is_commit & ~F.col("one_phase")).alias("two_phase_commits"),
             F.min(F.when(is_outcome, lsn)).alias("decided_lsn"),

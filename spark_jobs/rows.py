@@ -12,6 +12,7 @@ from journal.records import (
     Decision,
     Epoch,
     Forget,
+    Heuristic,
     Pad,
     Prepare,
     Put,
@@ -73,6 +74,8 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = branch_lsn
         case Prepare(branch_lsn=branch_lsn, messages=messages, bytes=size):
             largest = max(branch_lsn, messages, size)
+        case Heuristic(branch_lsn=branch_lsn, messages=messages, bytes=size, prepared_ms=prepared_ms):
+            largest = max(branch_lsn, messages, size, prepared_ms)
         case Commit(branch_lsn=branch_lsn, takes=takes):
             largest = max([branch_lsn, *(take.base + take.bytes for take in takes)])
         case Carry(branch_lsn=branch_lsn, position=position, runs=runs):
@@ -126,6 +129,10 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
                 messages=sum(run.messages for run in runs),
                 bytes=header.body_bytes,
                 body_lsn=header.body_lsn,
+            )
+        case Heuristic(key, branch_lsn, decision, _, messages, size):
+            return head._replace(
+                key=str(key), branch_lsn=branch_lsn, messages=messages, bytes=size, reason=decision.name
             )
         case Epoch(_, _, version):
             return head._replace(version=version)

@@ -21,6 +21,7 @@ from meta_client.protocol.status import Status
 class Peer(Protocol):
     """A connection, as processors see it."""
 
+    name: str  # where it connects from
     local_transactions: dict[LocalKey, Transaction]
     held_bytes: int  # of answers that wait at the fence
 

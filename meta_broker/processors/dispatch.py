@@ -3,6 +3,7 @@
 from typing import assert_never
 
 from meta_broker.filters.runner import Filters
+from meta_broker.processors.branch import BranchProcessor
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.filtering import Filtering
@@ -14,6 +15,7 @@ from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
+    BranchCommand,
     Dropped,
     Fetch,
     Find,
@@ -46,6 +48,7 @@ class Dispatcher:
         self._fetch = FetchProcessor(context, filtering)
         self._find = FindProcessor(context)
         self._stats = StatsProcessor(context)
+        self._branch = BranchProcessor(context)
         self._topic = TopicProcessor(context, self._fetch.wake)
 
     async def close(self) -> None:
@@ -86,6 +89,8 @@ class Dispatcher:
                 self._stats.handle(request, peer)
             case TopicCommand():
                 self._topic.handle(request, peer)
+            case BranchCommand():
+                self._branch.handle(request, peer)
             case Quit():
                 peer.unanswered()
                 peer.quit()

@@ -9,6 +9,7 @@ from journal.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, LocalKey, XaKey
 from meta_broker.processors.context import Context, Peer
+from meta_client.branch_report import DECIDED
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Transaction as TransactionRequest
@@ -62,12 +63,12 @@ class TransactionProcessor:
             case Verb.FORGET:
                 if not isinstance(request.key, XaKey):
                     raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
-                peer.send(encode_result(Status.SUCCESS, b"", request.opaque))
+                lsn = self._store.forget(request.key)
+                self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
             case Verb.RECOVER:
-                found = self._store.recover(request.qualifier)
-                keys = format_keys(transaction.key for transaction in found)
+                found = [transaction.key for transaction in self._store.recover(request.qualifier)]
+                keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
                 self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
-
             case Verb.STATUS:
                 status = self._status(request.key, peer)
                 self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, status.encode())
@@ -78,6 +79,8 @@ class TransactionProcessor:
         live = self._store.transactions.get(key) if isinstance(key, XaKey) else peer.local_transactions.get(key)
         if live is not None and not live.is_over:
             return BranchStatus.PREPARED if live.state is BranchState.PREPARED else BranchStatus.ACTIVE
+        if isinstance(key, XaKey) and (decided := self._store.state.heuristics.get(key)) is not None:
+            return DECIDED[decided.decision]
         ended = self._store.state.outcomes.find(str(key))
         return BranchStatus.UNKNOWN if ended is None else BranchStatus(ended.outcome)
 
@@ -96,6 +99,7 @@ class TransactionProcessor:
                 raise XaError(XaCode.XAER_RMFAIL, "this broker is stopping: begin on another one, or once it is back")
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
+            transaction.origin = peer.name
             if isinstance(key, LocalKey):
                 peer.local_transactions[key] = transaction
             if transaction.timeout_ms:

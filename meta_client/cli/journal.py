@@ -19,6 +19,7 @@ from journal.journal import JournalConfig
 from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
+from journal.xid import BranchKey
 from meta_client.cli.journal_text import (
     compressed_in,
     line_object,
@@ -143,6 +144,12 @@ def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | s
         yield segments, checkpoints, storage
     finally:
         segments.close()
+
+
+def decisions_in(directory: Path) -> list[BranchKey]:
+    """What the coordinator's log in *directory* has decided to commit, and not forgotten."""
+    with opened(directory) as (segments, checkpoints, _), progress(segments) as on_progress:
+        return check(segments, checkpoints, on_progress).decided
 
 
 @contextmanager

@@ -30,7 +30,7 @@ SUMMARIES: Final = {
     "topics": "List, create, alter, close, open and delete topics.",
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag.",
-    "txn": "What is in doubt.",
+    "txn": "What is in doubt, and how to end it by hand.",
     "journal": "Read a broker's log offline: dump, check.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
 }

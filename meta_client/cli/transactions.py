@@ -1,62 +1,275 @@
-"""`metaq txn`: what is in doubt."""
+"""`metaq txn`: what is in doubt, why, and what to do."""
 
+import getpass
+import json
+import socket
 import sys
+import time
+from pathlib import Path
+from typing import Final
 
 import click
 
-from journal.xid import Xid
-from meta_client.cli.options import connected
+from journal.heuristics import HeuristicDecision
+from journal.xid import InvalidXid, XaKey, Xid, parse_key
+from meta_client.branch_report import Report
+from meta_client.cli.branch_text import show_lines, since_ms, sql_of
+from meta_client.cli.branches import Branches, NoBranch, opened_branches
+from meta_client.cli.journal import decisions_in
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.xa_verbs import XaVerbs
 
-NAME = "metaq-cli"
-INCOMPLETE = 1  # exit status: the list lacks what a broker did not tell
+INCOMPLETE: Final = 1  # exit status: the list lacks what a broker did not tell
+DECLINED: Final = 1  # exit status: whoever was asked said no
+QUOTED_MAX: Final = 5
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The data directory of a broker that does not run, instead of a cluster.",
+)
+broker_option = click.option("--broker", "broker_id", type=int, metavar="ID", help="Only the branch on this broker.")
+branch_argument = click.argument("branch", metavar="BRANCH")
+why_option = click.option("--why", required=True, metavar="TEXT", help="Goes on record, for whoever asks later.")
+who_option = click.option("--who", metavar="TEXT", help="Who answers for it.  [default: user@host]")
+yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @click.group()
 def txn() -> None:
-    """What is in doubt: prepared branches that nobody has finished yet.
+    """What is in doubt: prepared branches that nobody has finished yet, and how to end one by hand.
+
+    A branch is given as its xid, the text that psycopg and pgjdbc give PostgreSQL as gid, or as its key on the wire.
 
     \b
     metaq txn list
-    metaq txn list --qualifier metaq-demo --json
+    metaq txn show 1_by0x_bXE=
+    metaq txn commit 1_by0x_bXE= --why "order o-1 is in the database"
+    metaq txn list --dir /var/lib/metaq/0
     """
 
 
 @txn.command(name="list")
 @zk_option
+@directory_option
 @click.option("--qualifier", metavar="TEXT", help="Only branches of producers with this unique qualifier.")
 @json_option
-def list_branches(zk: str, qualifier: str | None, as_json: bool) -> None:
+def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_json: bool) -> None:
     """List prepared branches, and heuristic outcomes, of every broker.
 
-    The xid is the text that psycopg and pgjdbc give PostgreSQL as gid; the SQL beside it shows the branches of the
-    same transaction that a database holds. Exit status 1 if a broker could not be asked: then the list lacks its
-    branches, and the missing broker is named on stderr.
+    The SQL beside a branch shows those of the same transaction that a database holds. Exit status 1 if a broker could
+    not be asked: then the list lacks its branches, and the missing broker is named on stderr.
     """
-    with connected(zk) as client:
-        listing = XaVerbs(client.topology, client.connections, NAME, NAME).list_prepared(qualifier)
-    rows = [
-        {
-            "xid": str(key.xid),
-            "broker": broker_id,
-            "qualifier": key.qualifier,
-            "key": str(key),
-            "sql": _branches_in_postgres(key.xid),
-        }
-        for broker_id, keys in sorted(listing.keys.items())
-        for key in keys
-    ]
-    columns = ("xid", "broker", "qualifier", "key", "sql")
+    with opened_branches(zk, directory) as branches:
+        reports = branches.listed(qualifier)
+        failures = branches.failures
+    now_s = time.time()
+    rows = []
+    for report in reports:
+        key = _key(report["key"])
+        row = {"xid": str(key.xid), "state": report["state"], "messages": report.get("messages")}
+        row["age_s"] = max(0, round(now_s - since_ms(report) / 1000)) if since_ms(report) else None
+        rows.append(
+            row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
+        )
+    columns = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
     print_rows(columns, rows, as_json=as_json, empty="nothing is in doubt")
-    for failure in listing.failures.values():
+    for failure in failures.values():
         click.echo(f"warning: the list is incomplete: {failure}", err=True)
-    if listing.failures:
+    if failures:
         sys.exit(INCOMPLETE)
 
 
-def _branches_in_postgres(xid: Xid) -> str:
-    """A query to paste: the branches of one global transaction differ in the part after the last underscore."""
-    transaction = str(xid).rpartition("_")[0]
-    columns = "gid, database, prepared"
-    return f"SELECT {columns} FROM pg_prepared_xacts WHERE gid ^@ '{transaction}_'"  # noqa: S608 - for a person to paste; base64 holds no quote
+@txn.command()
+@branch_argument
+@zk_option
+@directory_option
+@broker_option
+@click.option(
+    "--decisions",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The coordinator's log: tells whether it had decided to commit.",
+)
+@json_option
+def show(
+    branch: str, zk: str, directory: Path | None, broker_id: int | None, decisions: Path | None, as_json: bool
+) -> None:
+    """Show all that is known of BRANCH, and the command that would end it."""
+    with opened_branches(zk, directory) as branches:
+        report = _find(branches, branch, broker_id)
+    key = _key(report["key"])
+    decided = None if decisions is None else _is_decided(decisions, key)
+    if as_json:
+        click.echo(json.dumps(report | {"xid": str(key.xid), "decided": decided}))
+        return
+    where, now_ms = _where(directory, report), time.time_ns() // 1_000_000
+    for line in show_lines(report, key, now_ms, where, decided):
+        click.echo(line)
+
+
+@txn.command()
+@branch_argument
+@zk_option
+@directory_option
+@broker_option
+@why_option
+@who_option
+@yes_option
+@json_option
+def commit(
+    branch: str,
+    zk: str,
+    directory: Path | None,
+    broker_id: int | None,
+    why: str,
+    who: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Commit BRANCH by hand: its messages are published. Its coordinator is told so when it asks (XA_HEURCOM)."""
+    _decide(HeuristicDecision.COMMIT, branch, zk, directory, broker_id, why, who, yes, as_json)
+
+
+@txn.command()
+@branch_argument
+@zk_option
+@directory_option
+@broker_option
+@why_option
+@who_option
+@yes_option
+@json_option
+def rollback(
+    branch: str,
+    zk: str,
+    directory: Path | None,
+    broker_id: int | None,
+    why: str,
+    who: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Roll BRANCH back by hand: its messages are never seen. Its coordinator is told so when it asks (XA_HEURRB)."""
+    _decide(HeuristicDecision.ROLLBACK, branch, zk, directory, broker_id, why, who, yes, as_json)
+
+
+@txn.command()
+@branch_argument
+@zk_option
+@directory_option
+@broker_option
+@why_option
+@who_option
+@yes_option
+@json_option
+def complete(
+    branch: str,
+    zk: str,
+    directory: Path | None,
+    broker_id: int | None,
+    why: str,
+    who: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Take BRANCH away, neither committed nor rolled back: what it was for has been done in another way.
+
+    Its messages are never seen. Its coordinator is told that nobody vouches for the outcome (XA_HEURHAZ).
+    """
+    _decide(HeuristicDecision.COMPLETE, branch, zk, directory, broker_id, why, who, yes, as_json)
+
+
+@txn.command()
+@branch_argument
+@zk_option
+@directory_option
+@broker_option
+@yes_option
+def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, yes: bool) -> None:
+    """Drop what was decided by hand about BRANCH. A coordinator that asks later hears that there is no such branch."""
+    with opened_branches(zk, directory) as branches:
+        report = _find(branches, branch, broker_id)
+        if (decision := report.get("decision")) is None:
+            raise NoBranch(f"{branch} is {report['state']}: nobody decided by hand, so nothing is to forget")
+        if not yes:
+            _confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
+        branches.forget(_key(report["key"]), report["broker"])
+    click.echo(f"forgotten: {report['key']}")
+
+
+def _decide(
+    decision: HeuristicDecision,
+    branch: str,
+    zk: str,
+    directory: Path | None,
+    broker_id: int | None,
+    why: str,
+    who: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    name = who or f"{getpass.getuser()}@{socket.gethostname()}"
+    with opened_branches(zk, directory) as branches:
+        report = _find(branches, branch, broker_id)
+        key = _key(report["key"])
+        what = f"{decision.name.lower()} {key.xid} on broker {report['broker']}, {report['messages']} messages"
+        if not yes:
+            _confirm(f"{what}: nothing undoes it. Go on?")
+        ended = branches.decide(key, report["broker"], decision, name, why)
+    if as_json:
+        click.echo(json.dumps(ended | {"xid": str(key.xid)}))
+        return
+    state = ended["state"].replace("_", " ")
+    click.echo(f"{state}: {key.xid}")
+    click.echo(f"once its coordinator has been told: metaq txn forget {key} {_where(directory, report)}")
+
+
+def _confirm(question: str) -> None:
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        sys.exit(DECLINED)
+
+
+def _where(directory: Path | None, report: Report) -> str:
+    """The options that lead to the branch."""
+    return f"--dir {directory}" if directory is not None else f"--broker {report['broker']}"
+
+
+def _find(branches: Branches, text: str, broker_id: int | None) -> Report:
+    """The one branch that *text* names."""
+    wanted = _parse(text)
+    found = [
+        report
+        for report in branches.listed(wanted.qualifier if isinstance(wanted, XaKey) else None)
+        if broker_id in (None, report["broker"]) and wanted in (_key(report["key"]), _key(report["key"]).xid)
+    ]
+    if not found and isinstance(wanted, XaKey) and broker_id is not None:
+        return branches.show(wanted, broker_id)  # not in doubt, but perhaps active
+    if not found:
+        asked = "; ".join(branches.failures.values()) or "see metaq txn list"
+        raise NoBranch(f"no branch in doubt is called {text}: {asked}")
+    if len(found) > 1:
+        names = ", ".join(f"{one['key']} on broker {one['broker']}" for one in found[:QUOTED_MAX])
+        raise NoBranch(f"{len(found)} branches are called {text}: name one by its key and --broker, of {names}")
+    return found[0]
+
+
+def _parse(text: str) -> XaKey | Xid:
+    try:
+        return _key(text) if text.startswith("XID:") else Xid.parse(text)
+    except InvalidXid as error:
+        raise click.UsageError(f"{error}: give a branch as `metaq txn list` shows it") from error
+
+
+def _key(text: str) -> XaKey:
+    key = parse_key(text)
+    assert isinstance(key, XaKey), "local transactions are never in doubt"
+    return key
+
+
+def _is_decided(directory: Path, key: XaKey) -> bool:
+    """Whether the coordinator's log in *directory* holds a decision about the transaction that *key* is a branch of."""
+    name = key.xid.format_id, key.xid.gtrid
+    return any((one.xid.format_id, one.xid.gtrid) == name for one in decisions_in(directory) if isinstance(one, XaKey))

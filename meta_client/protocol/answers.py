@@ -131,6 +131,9 @@ class BranchStatus(StrEnum):
     PREPARED = "prepared"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
+    HEURISTICALLY_COMMITTED = "heuristically_committed"  # by an operator, and nobody has forgotten it yet
+    HEURISTICALLY_ROLLED_BACK = "heuristically_rolled_back"
+    HEURISTICALLY_COMPLETED = "heuristically_completed"
     UNKNOWN = "unknown"  # never begun, without messages, or finished so long ago that nobody remembers
 
 

@@ -7,12 +7,15 @@ puts into a command can start another one: tokens hold no white space and no con
 import re
 from functools import lru_cache
 from typing import assert_never
+from urllib.parse import quote
 
 from journal.xid import BranchKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from meta_client.protocol.limits import FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
 from meta_client.protocol.requests import (
+    BranchCommand,
+    BranchVerb,
     Fetch,
     Find,
     Get,
@@ -62,6 +65,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = _transaction(request)
         case TopicCommand():
             line = _topic_command(request)
+        case BranchCommand():
+            line = _branch_command(request)
         case MultiPut():
             line, body = _mput(request), request.body
         case Sync():
@@ -174,13 +179,21 @@ def _sync(sync: Sync) -> bytes:
 
 
 def _topic_command(command: TopicCommand) -> bytes:
-    words = [b"topic", command.verb.value.encode(), _token(command.topic)]
+    words = [b"topic", command.verb.encode(), _token(command.topic)]
     for key, value in command.settings:
         if "=" in key:
             raise LocalProtocolError(f"{key!r} is no key of a setting: an equals sign would end it")
         words.append(_word(f"{key}={value}"))
     words.append(b"%d\r\n" % _int32(command.opaque))
     return b" ".join(words)
+
+
+def _branch_command(command: BranchCommand) -> bytes:
+    words = [b"branch", command.verb.encode(), _key(command.key)]
+    if command.verb is not BranchVerb.SHOW:
+        # Anything but these characters is written %XX: what people say holds spaces.
+        words += [_word(quote(text, safe="")) for text in (command.who, command.why)]
+    return b" ".join([*words, b"%d\r\n" % _int32(command.opaque)])
 
 
 def _transaction(request: Transaction) -> bytes:
@@ -190,7 +203,7 @@ def _transaction(request: Transaction) -> bytes:
         b"transaction",
         b"null" if request.key is None else _key(request.key),
         _token(request.session_id),
-        request.verb.value.encode(),
+        request.verb.encode(),
     ]
     if timeout is not None and expires:
         words.append(b"%d" % _int32(timeout))

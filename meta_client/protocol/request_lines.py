@@ -8,14 +8,17 @@ extension is one more entry.
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 
 from journal.batches import BatchSequence
 from journal.records import PRODUCER_BYTES_MAX
-from journal.xid import parse_key
+from journal.xid import XaKey, parse_key
 from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
+    BranchCommand,
+    BranchVerb,
     Fetch,
     Find,
     Get,
@@ -224,6 +227,18 @@ def _topic(tokens: list[bytes]) -> tuple[Request, int]:
     return TopicCommand(TopicVerb(tokens[1].decode()), tokens[2].decode(), tuple(settings), int32(tokens[-1])), 0
 
 
+def _branch(tokens: list[bytes]) -> tuple[Request, int]:
+    verb = BranchVerb(tokens[1].decode()) if len(tokens) > 1 else BranchVerb.SHOW
+    expected = 4 if verb is BranchVerb.SHOW else 6
+    if len(tokens) != expected:
+        raise ValueError(f"branch {verb} has {expected} tokens, not {len(tokens)}")
+    key = parse_key(tokens[2].decode())
+    if not isinstance(key, XaKey):
+        raise ValueError(f"{key} is no XA branch")
+    who, why = (unquote(token.decode(), errors="strict") for token in tokens[3:-1]) if expected == 6 else ("", "")
+    return BranchCommand(verb, key, who, why, int32(tokens[-1])), 0
+
+
 def _require(tokens: list[bytes], count: int) -> None:
     if len(tokens) < count:
         raise ValueError(f"{count} tokens are needed, {len(tokens)} came")
@@ -251,5 +266,6 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"stats": _stats,
     b"sync": _sync,
     b"topic": _topic,
+    b"branch": _branch,
     b"quit": _quit,
 }

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from journal.batches import BatchSequence
-from journal.xid import BranchKey
+from journal.xid import BranchKey, XaKey
 from meta_client.protocol.integers import INT32_MAX
 from meta_client.protocol.status import Status
 
@@ -184,6 +184,28 @@ class TopicCommand(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class BranchVerb(StrEnum):
+    """What an operator wants of a branch."""
+
+    SHOW = "show"  # decides nothing
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    COMPLETE = "complete"
+
+
+class BranchCommand(msgspec.Struct, frozen=True):
+    """Look at an XA branch, or decide about one in doubt. Extension `branch`.
+
+    *who* and *why* go on record; they are empty in a SHOW, and must not be in the others.
+    """
+
+    verb: BranchVerb
+    key: XaKey
+    who: str
+    why: str
+    opaque: int
+
+
 class Dropped(msgspec.Struct, frozen=True):
     """A put, mput or sync whose body the decoder passed over, unkept. Never sent: answer it with what it says."""
 
@@ -206,4 +228,5 @@ Request = (
     | Transaction
     | Sync
     | TopicCommand
+    | BranchCommand
 )

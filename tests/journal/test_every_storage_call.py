@@ -18,13 +18,14 @@ from journal.errors import StorageFailed
 from journal.fold import Publication
 from journal.frame import Lsn
 from journal.group_commit import SYNC, FlushMode
+from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore, Transaction
 from journal.xid import LocalKey
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
-from tests.fixtures.ledger import Event, Ledger, Verb, found_by
+from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
 
 STEPS = 45
@@ -63,7 +64,8 @@ class Workload:
         name = random.choice((ORDERS, STOCK))
         number = next(self.numbers)
         data = b"<%d %s>" % (number, b"." * random.randrange(400))
-        verbs = ["put", "begin"] + ["more", "finish", "prepare", "decide"] * bool(self.branches) + ["checkpoint"]
+        verbs = ["put", "begin"] + ["more", "finish", "prepare", "prepare", "decide"] * bool(self.branches)
+        verbs += ["checkpoint"] + ["forget"] * bool(store.state.heuristics)
         match random.choice(verbs):
             case "put":
                 done = store.put(name, [data], len(data), 1)
@@ -83,7 +85,19 @@ class Workload:
                 if live.state.name == "IN_USE" and not isinstance(live.key, LocalKey):
                     _, lsn = store.prepare(live)
                     self.ledger.add(Event(lsn, Verb.PREPARE, branch, live.key))
-            case "finish" | "decide":
+            case "decide":
+                branch = random.choice(list(self.branches))
+                live = self.branches[branch]
+                if live.state.name == "PREPARED":
+                    del self.branches[branch]
+                    with appended(store) as records:
+                        done = store.decide(live, random.choice(list(HeuristicDecision)), "a test", "to see")
+                    self.index.publish_all(done.publications)
+                    note_decision(self.ledger, records, branch, live.key)
+            case "forget":
+                decided = random.choice(store.heuristics())
+                self.ledger.add(Event(store.forget(decided), Verb.FORGET, key=decided))
+            case "finish":
                 branch = random.choice(list(self.branches))
                 live = self.branches.pop(branch)
                 if random.random() < 0.6:

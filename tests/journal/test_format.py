@@ -14,6 +14,7 @@ from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
 from journal.frame import ALIGNMENT, Header, Kind, Lsn, Offset, pack, unpack
+from journal.heuristics import HeuristicDecision
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -23,6 +24,7 @@ from journal.records import (
     Decision,
     Epoch,
     Forget,
+    Heuristic,
     Pad,
     PartitionName,
     Prepare,
@@ -80,6 +82,9 @@ CARRIED: list[tuple[Record, bytes]] = [
     (Carry(XA, Lsn(288), ORDERS, 0, 0, (CarriedRun(Lsn(388), 8, 2, TIME_MS),)), b"in doubt"),
 ]
 CARRIED_AT = 1024
+OPERATOR: list[tuple[Record, bytes]] = [
+    (Heuristic(XA, Lsn(288), HeuristicDecision.COMMIT, TIME_MS, 2, 8, "ann@db1", "the order is in the database"), b""),
+]
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
 
 
@@ -185,11 +190,11 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, COORDINATOR)
+    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, COORDINATOR)
     assert dict([each for chain in chains for each in encoded(chain)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, COORDINATOR])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)

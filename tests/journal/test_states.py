@@ -20,17 +20,29 @@ PROTO_TWO_PHASE = (
     "Cannot do 2 phase commit if the transaction has not been prepared.",
 )
 NO_PREPARE = (XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
-PUT, PREPARE, ONE_PHASE, TWO_PHASE, ROLLBACK, TIMEOUT = BranchEvent
+NOT_IN_DOUBT = (XaCode.XAER_PROTO, "Cannot decide for it: only a prepared branch is in doubt.")
+NOT_DECIDED = (XaCode.XAER_PROTO, "Cannot forget it: nobody decided for it.")
+UNDECIDED = (NOT_IN_DOUBT, NOT_IN_DOUBT, NOT_IN_DOUBT, NOT_DECIDED)
+HEURCOM = (XaCode.XA_HEURCOM, f"XA transaction '{XA}' has been heuristically committed.")
+HEURRB = (XaCode.XA_HEURRB, f"XA transaction '{XA}' has been heuristically rolled back.")
+HEURHAZ = (XaCode.XA_HEURHAZ, f"XA transaction '{XA}' has been heuristically completed.")
 
-# Columns as spec 2.7 has them: put, PREPARE, COMMIT_ONE_PHASE, COMMIT_TWO_PHASE, ROLLBACK, timeout.
+# Columns as spec 2.7 has them: put, PREPARE, COMMIT_ONE_PHASE, COMMIT_TWO_PHASE, ROLLBACK, timeout; and those of 2.10:
+# heuristic commit, rollback, completion; FORGET.
 XA_TABLE = {
-    S.START: (S.IN_USE, S.FINISHED, S.FINISHED, PROTO_TWO_PHASE, S.FINISHED, S.FINISHED),
-    S.IN_USE: (S.IN_USE, S.PREPARED, S.FINISHED, PROTO_TWO_PHASE, S.FINISHED, S.FINISHED),
-    S.PREPARED: (PROTO_PUT, PROTO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.PREPARED),
+    S.START: (S.IN_USE, S.FINISHED, S.FINISHED, PROTO_TWO_PHASE, S.FINISHED, S.FINISHED, *UNDECIDED),
+    S.IN_USE: (S.IN_USE, S.PREPARED, S.FINISHED, PROTO_TWO_PHASE, S.FINISHED, S.FINISHED, *UNDECIDED),
+    S.PREPARED: (
+        *(PROTO_PUT, PROTO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.PREPARED),
+        *(S.HEUR_COMMIT, S.HEUR_ROLLBACK, S.HEUR_COMPLETE, NOT_DECIDED),
+    ),
+    S.HEUR_COMMIT: (*[HEURCOM] * 9, S.FINISHED),
+    S.HEUR_ROLLBACK: (*[HEURRB] * 9, S.FINISHED),
+    S.HEUR_COMPLETE: (*[HEURHAZ] * 9, S.FINISHED),
 }
 LOCAL_TABLE = {
-    S.START: (S.IN_USE, NO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.FINISHED),
-    S.IN_USE: (S.IN_USE, NO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.FINISHED),
+    S.START: (S.IN_USE, NO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.FINISHED, *UNDECIDED),
+    S.IN_USE: (S.IN_USE, NO_PREPARE, S.FINISHED, S.FINISHED, S.FINISHED, S.FINISHED, *UNDECIDED),
 }
 
 

@@ -57,7 +57,7 @@ def test_a_wait_ends_on_time_among_thousands(lone_broker: BrokerProcess) -> None
         for wait_ms in (300, 20, 100):
             started = time.monotonic()
             assert client.ask(fetch(1, 0, -wait_ms, wait_ms)) == Data(b"", 0, "m", -wait_ms)
-            assert wait_ms / 1000 - 0.001 <= time.monotonic() - started < wait_ms / 1000 + 0.2
+            assert wait_ms / 1000 - 0.001 <= time.monotonic() - started < wait_ms / 1000 + 0.7
 
 
 def test_the_broker_bounds_the_wait(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ NAMES = [PartitionName("orders", number) for number in range(3)]
 class Somebody:
     """A peer that nobody talks to."""
 
+    name: str = "a test"
     local_transactions: dict[LocalKey, Transaction] = field(default_factory=dict)
     held_bytes: int = 0
 

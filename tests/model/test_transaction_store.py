@@ -17,14 +17,15 @@ from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
 from journal.fold import Publication
 from journal.group_commit import SYNC, FlushMode
+from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.records import PartitionName, RollbackReason
-from journal.states import BranchState, XaCode, XaError
+from journal.states import BranchState, HeuristicallyEnded, XaCode, XaError
 from journal.transaction_store import Transaction
-from journal.xid import LocalKey
+from journal.xid import LocalKey, XaKey
 from tests.fixtures.faulty_storage import GATE_TIMEOUT_S, FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
-from tests.fixtures.ledger import Event, Ledger, Verb, found_by
+from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
 
 NAMES = st.sampled_from([ORDERS, STOCK, PartitionName("stock", 4)])
@@ -60,7 +61,7 @@ class TransactionStoreMachine(RuleBasedStateMachine):
 
     def undecided(self) -> list[Event]:
         """The PREPARE events of branches that are not decided."""
-        decided = {event.branch for event in self.ledger.events if event.verb in (Verb.COMMIT, Verb.ROLLBACK)}
+        decided = {event.branch for event in self.ledger.events if event.ends_branch}
         return [e for e in self.ledger.events if e.verb is Verb.PREPARE and e.branch not in decided]
 
     @rule(cut=st.sampled_from(PowerCut), lost=st.frozensets(NAMES))
@@ -232,6 +233,36 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         else:
             self.over(branch, live, before, Verb.ROLLBACK, lsn, end)
 
+    @rule(branch=consumes(branches), decision=st.sampled_from(HeuristicDecision))
+    def decide(self, branch: int, decision: HeuristicDecision) -> None:
+        if (live := self.live.get(branch)) is None:
+            return
+        end = self.store.journal.end
+        if live.state is not BranchState.PREPARED:
+            with pytest.raises(XaError, match=r"Cannot decide for it|Cannot"):
+                self.store.decide(live, decision, "the model", "to see")
+            assert self.store.journal.end == end
+            return
+        with appended(self.store) as records:
+            done = self.store.decide(live, decision, "the model", "to see")
+        self.index.publish_all(done.publications)
+        note_decision(self.ledger, records, branch, live.key)
+        del self.live[branch]
+        assert isinstance(live.key, XaKey)
+        with pytest.raises(HeuristicallyEnded):
+            self.store.find(live.key)
+        self.settle()
+
+    @rule(key=KEYS)
+    def forget(self, key: str) -> None:
+        name, end = xa(key), self.store.journal.end
+        is_decided = name in self.store.state.heuristics
+        lsn = self.store.forget(name)
+        assert (lsn > end) == is_decided
+        if is_decided:
+            self.ledger.add(Event(lsn, Verb.FORGET, key=name))
+        self.settle()
+
     def over(self, branch: int, live: Transaction, before: BranchState, verb: Verb, lsn: int, end: int) -> None:
         assert live.state is BranchState.FINISHED
         del self.live[branch]
@@ -279,6 +310,7 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         }
         assert {live.key for live in self.store.recover()} == truth.prepared.keys()
         assert {one.key: one.outcome for one in self.store.state.outcomes} == truth.ended
+        assert {key: one.decision for key, one in self.store.state.heuristics.items()} == truth.decided
         in_flight = {live.key for live in self.live.values() if not isinstance(live.key, LocalKey)}
         assert self.store.transactions.keys() == in_flight
 

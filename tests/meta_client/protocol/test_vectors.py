@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,13 @@ def to_wire(text: str) -> bytes:
     )
 
 
+VERBS: dict[type[Any], Callable[[str], Any]] = {
+    requests.TopicCommand: requests.TopicVerb,
+    requests.BranchCommand: requests.BranchVerb,
+    requests.Transaction: requests.TransactionVerb,
+}
+
+
 def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
     absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence"))
     values: dict[str, Any] = absent | given
@@ -62,8 +70,7 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
     if values["sequence"] is not None:
         values["sequence"] = BatchSequence(*values["sequence"])
     if "verb" in values:
-        verbs = requests.TopicVerb if kind is requests.TopicCommand else requests.TransactionVerb
-        values["verb"] = verbs(values["verb"])
+        values["verb"] = VERBS[kind](values["verb"])
     if "settings" in values:
         values["settings"] = tuple(map(tuple, values["settings"]))
     names = set(kind.__struct_fields__)

@@ -1,0 +1,64 @@
+"""A stopped broker's directory: its state read without changing a byte, and opened to decide about a branch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from journal.checkpoint import read_newest
+from journal.errors import NoJournal, RottenJournal
+from journal.fold import JournalState
+from journal.journal import JournalConfig
+from journal.recovery import check_reaches, replay
+from journal.scan import Scanner, Verdict
+from journal.segments import Segments
+from journal.storage import DirectoryStorage
+from journal.transaction_store import JournalTransactionStore
+
+
+@contextmanager
+def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
+    """What the journal in *directory* adds up to, and its segments, to read bodies from. Takes no lock: of a broker
+    that runs, what was on disk a moment ago. Raises NoJournal, RottenJournal, InvalidRecord, StorageFailed."""
+    storage = DirectoryStorage.open_for_reading(directory)
+    _, content, _ = read_newest(storage)
+    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)
+    try:
+        if not len(segments):
+            raise NoJournal(f"{directory} holds no journal: name the data directory of a broker")
+        checkpoint, state = content or (None, JournalState(segments.start))
+        check_reaches(segments, checkpoint)
+        scanner = Scanner(segments, state.lsn)
+        replay(scanner, state, lambda publication: None)
+        end = scanner.finish()
+        if end.verdict is Verdict.ROTTEN:
+            raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
+        yield state, segments
+    finally:
+        segments.close()
+
+
+@contextmanager
+def opened_store(directory: Path, version: str) -> Iterator[JournalTransactionStore]:
+    """The store of a broker that does not run, locked; it does what a start does: cuts a torn tail, rolls back what was
+    active. What is decided is durable when the block ends; the broker's indexes follow at its next start.
+
+    Raises NoJournal, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord, StorageFailed.
+    """
+    look = DirectoryStorage.open_for_reading(directory)
+    reading = Segments.open(look, None, JournalConfig().segment_bytes, writable=False)
+    try:
+        if not len(reading):
+            raise NoJournal(f"{directory} holds no journal: name the data directory of a broker")
+        identity, segment_bytes = reading.identity, reading.locate(reading.end - 1)[1].size
+    finally:
+        reading.close()
+    storage = DirectoryStorage.open_for_writing(directory)
+    try:
+        config = JournalConfig(segment_bytes=segment_bytes)
+        store = JournalTransactionStore.open(storage, identity, config, version=version)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        storage.close()

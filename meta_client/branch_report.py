@@ -1,0 +1,108 @@
+"""What is known of a branch, for an operator: the same report from a broker and from a stopped broker's directory."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from journal.fold import Branch
+from journal.heuristics import HeuristicDecision, HeuristicEnd
+from journal.states import BranchState
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.compression import codec_number
+from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
+
+PARTITIONS_SHOWN: Final = 100
+MESSAGES_SHOWN: Final = 5
+PREVIEW_BYTES: Final = 80
+PEEK_BYTES: Final = 16 * 1024  # of a run: five small messages, or the beginning of a large one
+
+DECIDED: Final = {
+    HeuristicDecision.COMMIT: BranchStatus.HEURISTICALLY_COMMITTED,
+    HeuristicDecision.ROLLBACK: BranchStatus.HEURISTICALLY_ROLLED_BACK,
+    HeuristicDecision.COMPLETE: BranchStatus.HEURISTICALLY_COMPLETED,
+}
+
+Report = dict[str, Any]  # JSON
+Read = Callable[[int, int], bytes | memoryview]  # so many bytes of the journal from an LSN on
+
+
+def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int = 0) -> Report:
+    """Of a branch that has messages. *origin*: who began it, if known. Times are in ms since 1970; 0: never."""
+    partitions = [
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "messages": sum(run.messages for run in runs),
+            "bytes": sum(run.bytes for run in runs),
+            "first_lsn": runs[0].lsn,
+            "last_ms": runs[-1].time_ms,
+        }
+        for name, runs in list(branch.runs.items())[:PARTITIONS_SHOWN]
+    ]
+    status = BranchStatus.PREPARED if branch.state is BranchState.PREPARED else BranchStatus.ACTIVE
+    return {
+        "key": str(branch.key),
+        "state": status.value,
+        "messages": branch.messages,
+        "bytes": branch.bytes,
+        "origin": origin or None,
+        "began_ms": branch.began_ms,
+        "prepared_ms": branch.prepared_ms,
+        "timeout_ms": timeout_ms,
+        "first_lsn": branch.first_lsn,
+        "partitions_total": len(branch.runs),
+        "partitions": partitions,
+        "first_messages": list(_first_messages(branch, read)),
+        "decision": None,
+    }
+
+
+def empty_report(key: str, *, origin: str, began_ms: int, timeout_ms: int) -> Report:
+    """Of a branch that was begun and has no messages yet."""
+    nothing = {"messages": 0, "bytes": 0, "prepared_ms": 0, "first_lsn": None, "partitions_total": 0, "decision": None}
+    known = {"key": key, "state": BranchStatus.ACTIVE.value, "origin": origin or None, "began_ms": began_ms}
+    return known | {"timeout_ms": timeout_ms, "partitions": [], "first_messages": []} | nothing
+
+
+def decided_report(ended: HeuristicEnd) -> Report:
+    """Of a branch that an operator ended."""
+    return {
+        "key": ended.key,
+        "state": DECIDED[ended.decision].value,
+        "messages": ended.messages,
+        "bytes": ended.bytes,
+        "prepared_ms": ended.prepared_ms,
+        "decision": {
+            "decision": ended.decision.name.lower(),
+            "who": ended.who,
+            "why": ended.why,
+            "time_ms": ended.time_ms,
+        },
+    }
+
+
+def _first_messages(branch: Branch, read: Read) -> Iterator[Report]:
+    left = MESSAGES_SHOWN
+    for name, runs in branch.runs.items():
+        for run in runs:
+            head = bytes(read(run.lsn, min(run.bytes, PEEK_BYTES)))
+            at = 0
+            while at + HEADER_BYTES <= len(head):
+                if not left:
+                    return
+                length, _, message_id, flag = HEADER.unpack_from(head, at)
+                at += HEADER_BYTES
+                shown = _preview(flag, head[at : at + length])
+                yield {"topic": name.topic, "partition": name.partition, "id": message_id, "bytes": length} | shown
+                at += length
+                left -= 1
+
+
+def _preview(flag: int, data: bytes) -> Report:
+    """The attribute and how the payload begins, as far as *data*, which may be cut off, tells."""
+    attribute = None
+    if flag & FLAG_ATTRIBUTE:
+        end = 4 + int.from_bytes(data[:4], "big")
+        attribute, data = data[4:end][:PREVIEW_BYTES].decode(errors="replace"), data[end:]
+    if codec_number(flag):
+        return {"attribute": attribute, "payload": None}
+    return {"attribute": attribute, "payload": data[:PREVIEW_BYTES].decode(errors="replace")}

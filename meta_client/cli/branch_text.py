@@ -1,0 +1,101 @@
+"""What `metaq txn show` prints of a branch. Pure, but for the time of day."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from journal.xid import XaKey, Xid
+from meta_client.branch_report import Report
+from meta_client.cli.journal_text import printable, time_text
+from meta_client.protocol.answers import BranchStatus
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def age_text(seconds: float) -> str:
+    """`3 h 12 min`: the two largest units, rounded down."""
+    left, words = max(0, int(seconds)), list[str]()
+    for size, unit in _UNITS:
+        if left >= size or (unit == "s" and not words):
+            words.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(words[:2])
+
+
+def sql_of(xid: Xid) -> str:
+    """A query to paste: the branches of one global transaction differ in the part after the last underscore."""
+    transaction = str(xid).rpartition("_")[0]
+    columns = "gid, database, prepared"
+    return f"SELECT {columns} FROM pg_prepared_xacts WHERE gid ^@ '{transaction}_'"  # noqa: S608 - for a person to paste; base64 holds no quote
+
+
+def since_ms(report: Report) -> int:
+    """Since when it waits: prepared, or decided by hand."""
+    decision = report.get("decision")
+    return int(decision["time_ms"] if decision else report.get("prepared_ms") or report.get("began_ms") or 0)
+
+
+def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: bool | None) -> Iterator[str]:
+    """The report for people. *where*: the options that lead to the branch; *decided*: whether its coordinator's log
+    holds a decision to commit, None if nobody looked."""
+    rows = [
+        ("xid", str(key.xid)),
+        ("state", f"{report['state'].replace('_', ' ')} for {age_text((now_ms - since_ms(report)) / 1000)}"),
+        ("broker", str(report["broker"])),
+        ("qualifier", key.qualifier),
+        ("key", str(key)),
+    ]
+    if "origin" in report:
+        rows.append(("origin", report["origin"] or "not known: the broker has been restarted since"))
+    rows.append(("holds", f"{report['messages']:,} messages, {report['bytes']:,} bytes"))
+    for what, text in rows:
+        yield printable(f"{what:<10} {text}")
+    for part in report.get("partitions", ()):
+        place = f"{part['topic']}-{part['partition']}"
+        yield printable(f"           {place}: {part['messages']:,} messages, {part['bytes']:,} bytes")
+    if (hidden := report.get("partitions_total", 0) - len(report.get("partitions", ()))) > 0:
+        yield f"           and {hidden:,} more partitions"
+    for number, message in enumerate(report.get("first_messages", ())):
+        yield printable(f"{'' if number else 'begins':<10} {_message_text(message)}")
+    for number, (time_ms, what) in enumerate(_history(report)):
+        yield printable(f"{'' if number else 'history':<10} {time_text(time_ms)} {what}")
+    yield from _remedy(report, key, where, decided)
+
+
+def _message_text(message: dict[str, Any]) -> str:
+    attribute = "" if message["attribute"] is None else f" attribute {message['attribute']!r}"
+    payload = "compressed" if message["payload"] is None else repr(message["payload"])
+    place = f"{message['topic']}-{message['partition']}"
+    return f"{place} id {message['id']}{attribute}, {message['bytes']:,} bytes: {payload}"
+
+
+def _history(report: Report) -> Iterator[tuple[int, str]]:
+    if report.get("began_ms"):
+        yield report["began_ms"], f"began, at LSN {report['first_lsn']}"
+    if parts := report.get("partitions"):
+        yield max(part["last_ms"] for part in parts), "last put"
+    if report.get("prepared_ms"):
+        yield report["prepared_ms"], "prepared: since then it is in doubt"
+    if decision := report.get("decision"):
+        yield decision["time_ms"], f"{decision['decision']} decided by {decision['who']}: {decision['why']}"
+
+
+def _remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iterator[str]:
+    if report.get("decision"):
+        yield "resolve    when whoever coordinated it has been told:"
+        yield f"           metaq txn forget {key} {where}"
+        return
+    if report["state"] != BranchStatus.PREPARED:
+        yield "resolve    nothing to do: it is not prepared, and ends with its producer, or its timeout"
+        return
+    commit, rollback = (f"metaq txn {verb} {key} {where} --why '...'" for verb in ("commit", "rollback"))
+    if decided is not None:
+        found = "decided to commit" if decided else "holds no decision, which means: roll back"
+        yield f"resolve    the coordinator's log {found}"
+        yield f"           {commit if decided else rollback}"
+        return
+    yield "resolve    a coordinator that runs recover() finishes it. Without one, ask the database:"
+    yield f"           {sql_of(key.xid)}"
+    yield "           it shows the other branch as prepared: end both the same way. The data is there: the transaction"
+    yield "           committed. Else it was rolled back."
+    yield f"           {commit}"
+    yield f"           {rollback}"

@@ -1,0 +1,174 @@
+"""Where `metaq txn` finds branches: on the brokers of a cluster, or in the directory of one that does not run."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Protocol
+
+from journal.heuristics import HeuristicDecision
+from journal.offline import opened_store, read_state
+from journal.states import BranchState
+from journal.states import XaError as StateError
+from journal.xid import XaKey
+from meta_client.branch_report import Report, decided_report, live_report
+from meta_client.calls import wait_result
+from meta_client.cli.options import connected
+from meta_client.client import Client
+from meta_client.connection import Connection
+from meta_client.deadline import Deadline
+from meta_client.errors import NotSupported
+from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
+from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
+from meta_client.protocol.xa import XaCode
+from meta_client.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
+from zk.errors import ZooKeeperError
+
+NAME: Final = "metaq-cli"
+EXTENSION: Final = "branch"
+AT_ONCE: Final = 500  # reports asked for before the first is waited for
+ANSWER_TIMEOUT_S: Final = 10.0  # an fsync, on a disk that has much to do
+
+
+class NoBranch(MetaError):
+    """No such branch, or not in a state to be ended. Look at `metaq txn list`."""
+
+
+class Branches(Protocol):
+    """What operators end, and look at before."""
+
+    failures: dict[int, str]  # brokers that could not be asked; filled by listed()
+
+    def listed(self, qualifier: str | None) -> list[Report]:
+        """Everything in doubt, and what operators ended and nobody forgot. Each with `broker`, its id."""
+
+    def show(self, key: XaKey, broker_id: int) -> Report:
+        """One branch. Raises MetaError, JournalError."""
+
+    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+        """End it; durable on return. Raises as show."""
+
+    def forget(self, key: XaKey, broker_id: int) -> None:
+        """Drop what was decided. Raises as show."""
+
+
+class OnlineBranches:
+    """Asks brokers."""
+
+    def __init__(self, client: Client) -> None:
+        self.failures: dict[int, str] = {}
+        self._verbs = XaVerbs(client.topology, client.connections, NAME, NAME)
+
+    def listed(self, qualifier: str | None) -> list[Report]:
+        listing = self._verbs.list_prepared(qualifier)
+        self.failures = dict(listing.failures)
+        reports: list[Report] = []
+        for broker_id, keys in sorted(listing.keys.items()):
+            try:
+                reports += (report | {"broker": broker_id} for report in self._reports(broker_id, keys))
+            except (MetaError, ZooKeeperError) as error:
+                self.failures[broker_id] = str(error)
+        return reports
+
+    def _reports(self, broker_id: int, keys: Sequence[XaKey]) -> list[Report]:
+        connection = self._connect(broker_id)
+        if EXTENSION not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
+            return [{"key": str(key), "state": BranchStatus.PREPARED.value} for key in keys]
+        reports: list[Report] = []
+        for start in range(0, len(keys), AT_ONCE):
+            some = keys[start : start + AT_ONCE]
+            asked = connection.submit_all([_command(BranchVerb.SHOW, key) for key in some])
+            for key, reply in zip(some, asked, strict=True):
+                try:
+                    answer = wait_result(reply, ANSWER_TIMEOUT_S, f"show {key} on broker {broker_id}")
+                except XaError as error:
+                    if error.code != XaCode.XAER_NOTA:
+                        raise
+                    continue  # finished between the two questions
+                reports.append(_parse(answer.message))
+        return reports
+
+    def show(self, key: XaKey, broker_id: int) -> Report:
+        return self._ask(_command(BranchVerb.SHOW, key), broker_id)
+
+    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+        verb = BranchVerb(decision.name.lower())
+        return self._ask(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
+
+    def forget(self, key: XaKey, broker_id: int) -> None:
+        request = Transaction(key, NAME, TransactionVerb.FORGET, None, key.qualifier, next_opaque())
+        wait_result(self._connect(broker_id).submit(request), ANSWER_TIMEOUT_S, f"forget {key} on broker {broker_id}")
+
+    def _ask(self, command: BranchCommand, broker_id: int) -> Report:
+        connection = self._connect(broker_id)
+        if EXTENSION not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
+            raise NotSupported(
+                f"broker {broker_id} at {connection.url} can't be asked about a branch: it is no metaq broker, or an "
+                f"old one; of a metaq, stop it and use --dir on its data directory"
+            )
+        what = f"{command.verb} {command.key} on broker {broker_id}"
+        return _parse(wait_result(connection.submit(command), ANSWER_TIMEOUT_S, what).message) | {"broker": broker_id}
+
+    def _connect(self, broker_id: int) -> Connection:
+        return self._verbs.connect(broker_id, Deadline(REQUEST_TIMEOUT_S))
+
+
+class OfflineBranches:
+    """Reads, and writes to, the directory of a broker that does not run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.failures: dict[int, str] = {}
+        self._directory = directory
+
+    def listed(self, qualifier: str | None) -> list[Report]:
+        with read_state(self._directory) as (state, segments):
+            broker = {"broker": segments.identity.broker_id}
+            prepared = [branch for branch in state.branches.values() if branch.state is BranchState.PREPARED]
+            reports = [live_report(branch, segments.slice) for branch in prepared]
+            reports += map(decided_report, state.heuristics.values())
+        return [one | broker for one in reports if qualifier in (None, one["key"].rpartition(":")[2])]
+
+    def show(self, key: XaKey, broker_id: int) -> Report:
+        found = [one for one in self.listed(key.qualifier) if one["key"] == str(key) and one["broker"] == broker_id]
+        if not found:
+            raise NoBranch(f"{self._directory} holds no branch {key} in doubt: see metaq txn list --dir")
+        return found[0]
+
+    def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
+        try:
+            with opened_store(self._directory, version("metaq")) as store:
+                store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
+        except StateError as error:
+            raise NoBranch(error.text) from error
+        return self.show(key, broker_id)
+
+    def forget(self, key: XaKey, broker_id: int) -> None:
+        with opened_store(self._directory, version("metaq")) as store:
+            store.journal.wait_flushed(store.forget(key))
+
+
+@contextmanager
+def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[Branches]:
+    """Of the cluster that *zookeeper* knows, or of *directory*."""
+    if directory is not None:
+        yield OfflineBranches(directory)
+        return
+    with connected(zookeeper) as client:
+        yield OnlineBranches(client)
+
+
+def _command(verb: BranchVerb, key: XaKey) -> BranchCommand:
+    return BranchCommand(verb, key, "", "", next_opaque())
+
+
+def _parse(message: bytes) -> Report:
+    try:
+        report = json.loads(message)
+    except ValueError as error:
+        raise RemoteProtocolError(f"{message[:80]!r} is no report of a branch: {error}") from error
+    if not isinstance(report, dict) or not {"key", "state", "messages", "bytes"} <= report.keys():
+        raise RemoteProtocolError(f"{message[:80]!r} is no report of a branch")
+    return report

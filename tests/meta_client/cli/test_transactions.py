@@ -1,0 +1,118 @@
+"""`metaq txn`: an operator looks at what is in doubt and ends it, on a broker and in a stopped broker's directory."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from journal.xid import Xid
+from meta_client.client import Client
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.xa import XaCode
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+from zk.corner import Corner
+
+NAMES = ("order-1", "order-2", "order-3")
+XIDS = [Xid.of(name, "mq") for name in NAMES]
+
+
+def metaq(*words: str, status: int = 0, said: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meta_client.cli.main", "txn", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=said)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def rows(*words: str) -> dict[str, dict[str, Any]]:
+    listed = [json.loads(line) for line in metaq("list", *words, "--json").stdout.splitlines()]
+    return {row["xid"]: row for row in listed}
+
+
+@pytest.fixture
+def client(zookeeper: Corner, broker: BrokerProcess) -> Iterator[Client]:
+    with Client(zookeeper.connect) as client:
+        for xid in XIDS:
+            producer = client.producer(qualifier="shop")
+            producer.tpc_begin(xid, topics=("orders",))
+            producer.send("orders", xid.gtrid, "who", partition="0-0")
+            producer.tpc_prepare()
+        yield client
+
+
+def stored(broker: BrokerProcess) -> bytes:
+    with WireClient(broker.port) as wire:
+        return getattr(wire.get("orders", 0, 0, 60_000), "body", b"")
+
+
+def test_on_brokers(zookeeper: Corner, broker: BrokerProcess, client: Client) -> None:
+    zk = ("--zk", zookeeper.connect)
+    committed, rolled_back, completed = map(str, XIDS)
+    assert {row["state"] for row in rows(*zk).values()} == {"prepared"}
+    shown = metaq("show", committed, *zk).stdout
+    for text in ("prepared for", "qualifier  shop", "origin     127.0.0.1:", "orders-0: 1 messages", "'order-1'"):
+        assert text in shown
+    key = rows(*zk)[committed]["key"]
+    assert f"metaq txn commit {key} --broker 0 --why" in shown
+    assert "pg_prepared_xacts" in shown
+    assert "nothing was changed" in metaq("commit", committed, "--why", "row", *zk, status=1, said="n\n").stderr
+    assert len(rows(*zk)) == 3
+    metaq("commit", committed, "--why", "the row is there", "--who", "ann@db1", "--yes", *zk)
+    assert b"order-1" in stored(broker)
+    ended = json.loads(metaq("rollback", rolled_back, "--why", "no row", "--yes", "--json", *zk).stdout)
+    assert (ended["state"], ended["decision"]["why"]) == ("heuristically_rolled_back", "no row")
+    metaq("complete", completed, "--why", "sent by hand", *zk, said="y\n")
+    assert [row["state"] for row in rows(*zk).values()] == [
+        *("heuristically_committed", "heuristically_rolled_back", "heuristically_completed"),
+    ]
+    assert "commit decided by ann@db1: the row is there" in metaq("show", committed, *zk).stdout
+    refused = metaq("commit", rolled_back, "--why", "no", "--yes", *zk, status=2).stderr
+    assert "heuristically rolled back" in refused
+    assert refused.count("\n") == 1
+    producer = client.producer(qualifier="shop")
+    for xid, code in zip(XIDS, (XaCode.XA_HEURCOM, XaCode.XA_HEURRB, XaCode.XA_HEURHAZ), strict=True):
+        with pytest.raises(XaError) as caught:
+            producer.tpc_commit(xid)
+        assert caught.value.code == code
+        metaq("forget", str(xid), "--yes", *zk)
+    assert rows(*zk) == {}
+    assert b"order-2" not in stored(broker)
+
+
+def test_in_a_directory(zookeeper: Corner, broker: BrokerProcess, client: Client) -> None:
+    directory = ("--dir", str(broker.data))
+    committed, rolled_back, _ = map(str, XIDS)
+    running = metaq("commit", committed, "--why", "row", "--yes", *directory, status=2).stderr
+    assert "is in use by another process: stop that broker first" in running
+    assert len(rows(*directory)) == 3  # looking is free
+    broker.kill()
+    shown = json.loads(metaq("show", committed, "--json", *directory).stdout)
+    assert (shown["state"], shown["first_messages"][0]["payload"], shown["origin"]) == ("prepared", "order-1", None)
+    metaq("commit", committed, "--why", "the row is there", "--yes", *directory)
+    metaq("rollback", rolled_back, "--why", "no row", "--yes", *directory)
+    again = metaq("rollback", committed, "--why", "no", "--yes", *directory, status=2).stderr
+    assert "has been heuristically committed" in again
+    metaq("forget", rolled_back, "--yes", *directory)
+    assert set(rows(*directory)) == {committed, str(XIDS[2])}
+    broker.start()
+    assert b"order-1" in stored(broker)
+    assert b"order-2" not in stored(broker)
+    assert [row["state"] for row in rows("--zk", zookeeper.connect).values()] == ["prepared", "heuristically_committed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "nonsense"], "is not <format id>_<base64 gtrid>_<base64 bqual>"),
+        (["show", "1_bm9uZQ==_bXE="], "no branch in doubt is called"),
+        (["forget", str(XIDS[0]), "--yes"], "is prepared: nobody decided by hand"),
+        (["commit", str(XIDS[0])], "Missing option '--why'"),
+        (["commit", str(XIDS[0]), "--yes", "--why", "x" * 2000], "is not 1 to 1024 bytes long"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(zookeeper: Corner, client: Client, words: list[str], said: str) -> None:
+    assert said in metaq(*words, "--zk", zookeeper.connect, status=2).stderr
+    assert len(rows("--zk", zookeeper.connect)) == 3
