@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from journal.errors import InvalidRecord
 from journal.frame import HEADER_BYTES, Header, Lsn, Offset
+from journal.heuristics import HeuristicDecision
 from journal.records import (
     CheckpointMark,
     Commit,
+    Heuristic,
     PartitionName,
     Prepare,
     Put,
