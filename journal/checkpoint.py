@@ -29,7 +29,7 @@ _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
 
 
 class IndexMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a partition's index file belongs to the checkpoint: its first *entries*, and their CRC-32."""
+    """What of an index file belongs to the checkpoint: its first *entries*, and the CRC-32 of their last chunk."""
 
     entries: Natural
     crc: Natural

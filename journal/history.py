@@ -1,6 +1,6 @@
 """Every publication below an LSN, read back from the journal: how a lost partition index is rebuilt."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from journal.errors import InvalidRecord, RottenJournal
 from journal.fold import JournalState, Publication, Run, apply
@@ -11,18 +11,20 @@ from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
 
-def history(segments: Segments, until: Lsn, names: set[PartitionName]) -> Iterator[Publication]:
+def history(
+    segments: Segments, until: Lsn, names: set[PartitionName], is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[Publication]:
     """What records below *until* publish in the partitions *names*, in offset order per partition.
 
-    From the journal's birth, or from the first record that retention has left. Raises RottenJournal when they do
-    not read back that far, InvalidRecord when they contradict one another.
+    From the journal's birth, or from the first record that retention has left. It ends early once *is_stopped* says so.
+    Raises RottenJournal when they do not read back that far, InvalidRecord when they contradict one another.
     """
     if not names:
         return
     publications = _Birth(segments.start) if segments.start == SEGMENT_HEADER_BYTES else _Rest(names)
     scanner = Scanner(segments, segments.start)
     for entry in scanner:
-        if entry.header.lsn >= until:
+        if entry.header.lsn >= until or is_stopped():
             return
         for publication in publications.of(entry):
             if publication.name in names:

@@ -6,13 +6,14 @@ from meta_broker.filters.runner import Filters
 from meta_broker.processors.branch import BranchProcessor
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
-from meta_broker.processors.filtering import Filtering
+from meta_broker.processors.filtering import Filtering, index_damaged
 from meta_broker.processors.find import FindProcessor
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
+from meta_broker.store.index_file import IndexDamaged
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     BranchCommand,
@@ -68,6 +69,13 @@ class Dispatcher:
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
+        try:
+            self._handle(request, peer)
+        except IndexDamaged as error:
+            assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)  # nobody else reads one
+            peer.send(index_damaged(error, request.opaque))
+
+    def _handle(self, request: Request | Dropped, peer: Peer) -> None:
         match request:
             case Put() | MultiPut():
                 self._put(request, peer)

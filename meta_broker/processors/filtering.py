@@ -6,6 +6,7 @@ from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.processors.context import Context, Peer
+from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import data_line, encode_result, value_line
 from meta_client.protocol.requests import Fetch, Get
@@ -44,7 +45,11 @@ class Filtering:
                 anew()
                 return
             # Only now: what waits holds no bytes.
-            size, buffers = self._context.store.read(index, request.offset, bytes_max)
+            try:
+                size, buffers = self._context.store.read(index, request.offset, bytes_max)
+            except IndexDamaged as error:
+                peer.send(index_damaged(error, request.opaque))
+                return
             chunk = b"".join(buffers)
             try:
                 answer = decide(await process.ask(request.group, chunk), size)
@@ -62,3 +67,8 @@ class Filtering:
             peer.send(line + chunk[: answer.size])
 
         self._filters.submit(name, run)
+
+
+def index_damaged(error: IndexDamaged, opaque: int) -> bytes:
+    """The answer while an index is being rebuilt: whoever asks again is answered once it is."""
+    return encode_result(Status.UNAVAILABLE, f"{error}: it is being rebuilt, ask again later".encode(), opaque)

@@ -12,7 +12,9 @@ from typing import Final
 
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.filtering import index_damaged
 from meta_broker.processors.get import closed, unknown_partition, visible_index
+from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.partition_index import PartitionIndex
 from meta_broker.store.search import Looked, NoMessageThere, look_for
 from meta_client.protocol.answers import Found, FoundAt, format_found
@@ -90,6 +92,8 @@ class FindProcessor:
         except NoMessageThere:
             text = b"no message begins at offset %d: ask from where one does" % find.offset
             return encode_result(Status.BAD_REQUEST, text, find.opaque)
+        except IndexDamaged as error:
+            return index_damaged(error, find.opaque)
         return encode_result(Status.SUCCESS, format_found(found), find.opaque)
 
     async def _find(self, find: Find, index: PartitionIndex) -> Found:

@@ -6,7 +6,8 @@ commits. So a partition can only lose offsets from its start up to the last entr
 
 from collections.abc import Sequence
 
-from meta_broker.store.partition_index import ENTRY_BYTES, Buffer
+from journal.storage import Buffer
+from meta_broker.store.index_file import ENTRY_BYTES
 
 BLOCK_ENTRIES = 4096  # looked at in one call of min or max: a loop in C, short enough not to hold up the event loop
 LSN_MAX = 2**63 - 1

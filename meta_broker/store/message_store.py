@@ -11,9 +11,8 @@ import os
 import time
 from collections.abc import Callable, Container
 from concurrent.futures import Executor
-from pathlib import Path
 
-from journal.checkpoint import Checkpoint, PartitionMark
+from journal.checkpoint import Checkpoint
 from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
 from journal.fold import Publication
@@ -25,7 +24,9 @@ from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.store.carrying_job import CarryingJob
-from meta_broker.store.partition_index import PartitionIndex, Spill, file_name
+from meta_broker.store.index_file import IndexFile
+from meta_broker.store.indexes import Collected, Indexes, IndexRepair
+from meta_broker.store.partition_index import PartitionIndex
 from meta_broker.store.retention_job import Retention
 
 log = logging.getLogger(__name__)
@@ -36,42 +37,6 @@ COPIED_PLACES_MIN = 16  # more runs than this are joined into one buffer: cheape
 # Pages of the journal that readers touched count as this process's until they are unmapped. They come back from the
 # page cache at 0.1 ms a MiB at most, so that this costs readers of a gigabyte a second less than a hundredth.
 RELEASE_BYTES = 16 * 1024 * 1024
-
-
-class Indexes:
-    """The partition indexes of a data directory. A journal's PublicationSink."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.by_name: dict[PartitionName, PartitionIndex] = {}
-
-    def make_directory(self) -> None:
-        """Make room for the files. Raises StorageFailed."""
-        try:
-            self._directory.mkdir(exist_ok=True)
-        except OSError as error:
-            raise StorageFailed(f"{self._directory}: {error.strerror}") from error
-
-    def of(self, name: PartitionName) -> PartitionIndex:
-        """The partition's index; made on first use."""
-        if (index := self.by_name.get(name)) is None:
-            index = self.by_name[name] = PartitionIndex(self._directory / file_name(name))
-        return index
-
-    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
-        """As a checkpoint knew them; returns the partitions whose index must be rebuilt."""
-        names = [PartitionName(mark.topic, mark.partition) for mark in marks]
-        return {
-            name
-            for name, mark in zip(names, marks, strict=True)
-            if not self.of(name).restore(mark.start, mark.end, mark.index)
-        }
-
-    def publish(self, publication: Publication) -> None:
-        self.of(publication.name).publish(publication)
-
-    def trim(self, name: PartitionName, start: int) -> None:
-        self.of(name).trim(start)
 
 
 class MessageStore:
@@ -95,10 +60,11 @@ class MessageStore:
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
-        self._retention = Retention(config.retention, transactions, indexes.by_name)
+        self._repair = IndexRepair(indexes, self.journal)
+        self._retention = Retention(config.retention, transactions, indexes)
         self.carrying = CarryingJob(transactions, self.fence, config.broker.carry_after_segments)
         self._checkpoint: asyncio.Task[None] | None = None
-        self._checkpoint_reached: asyncio.Future[dict[PartitionName, Spill | None]] | None = None
+        self._checkpoint_reached: asyncio.Future[Collected] | None = None
 
     @classmethod
     def open(
@@ -198,11 +164,12 @@ class MessageStore:
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def maybe_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Begin a checkpoint if one is due and none is running."""
+        """Begin a checkpoint if one is due and none is running; and the repair of an index that needs it."""
         written = self.journal.end - self.transactions.checkpoint_lsn
         overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
         if self._checkpoint is not None:
             return
+        self._repair.maybe_begin(loop)
         if overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint:
             self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
@@ -223,26 +190,18 @@ class MessageStore:
         # at the fence, nor more. The fence passes here at that moment.
         reached = self._checkpoint_reached = loop.create_future()
         self.fence.after(checkpoint.lsn, _collect, reached, self)
-        spills: dict[PartitionName, Spill | None] = await reached
-        marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
-        await loop.run_in_executor(worker, self._write_spills, spills)
-        checkpoint = await self._retention.choose(loop, worker, checkpoint, spills)
-        number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, marks)
-        self._adopt(checkpoint, number, spills)
+        collected = await reached
+        files = await loop.run_in_executor(worker, self.indexes.write, collected)
+        checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
+        number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, collected.marks)
+        self._adopt(checkpoint, number, collected, files)
         await self._retention.checkpoint_written(loop, worker, number)
 
-    def _spills(self) -> dict[PartitionName, Spill | None]:
-        return {name: index.spill() for name, index in self.indexes.by_name.items()}
-
-    def _write_spills(self, spills: dict[PartitionName, Spill | None]) -> None:
-        for name, spill in spills.items():
-            if spill is not None:
-                self.indexes.by_name[name].write(spill)
-
-    def _adopt(self, checkpoint: Checkpoint, number: int, spills: dict[PartitionName, Spill | None]) -> None:
-        for name, spill in spills.items():
-            if spill is not None:
-                self.indexes.by_name[name].filed(spill)
+    def _adopt(
+        self, checkpoint: Checkpoint, number: int, collected: Collected, files: dict[PartitionName, IndexFile]
+    ) -> None:
+        for name, file in files.items():
+            self.indexes.by_name[name].filed(collected.spills[name], file)
         self.transactions.note_checkpoint(number, checkpoint)
         log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 
@@ -250,13 +209,16 @@ class MessageStore:
         """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`."""
         self.journal.wait_flushed(self.journal.end)
         self.advance()
-        checkpoint, spills = self.transactions.snapshot(), self._spills()
-        marks = {name: self.indexes.of(name).mark_after(spill) for name, spill in spills.items()}
-        self._write_spills(spills)
-        self._adopt(checkpoint, self.transactions.write_checkpoint(checkpoint, marks), spills)
+        checkpoint, collected = self.transactions.snapshot(), self.indexes.collect()
+        files = self.indexes.write(collected)
+        self._adopt(checkpoint, self.transactions.write_checkpoint(checkpoint, collected.marks), collected, files)
 
     async def finish_checkpoint(self) -> None:
-        """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up."""
+        """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up.
+
+        The repair of an index is given up, too.
+        """
+        await self._repair.stop()
         if self._checkpoint is not None:
             if self._checkpoint_reached is not None and not self._checkpoint_reached.done():
                 self._checkpoint.cancel()  # the journal may have stopped: the fence would never pass
@@ -270,6 +232,6 @@ class MessageStore:
             self._storage.close()
 
 
-def _collect(reached: "asyncio.Future[dict[PartitionName, Spill | None]]", store: MessageStore) -> None:
+def _collect(reached: "asyncio.Future[Collected]", store: MessageStore) -> None:
     if not reached.cancelled():
-        reached.set_result(store._spills())
+        reached.set_result(store.indexes.collect())

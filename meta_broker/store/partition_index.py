@@ -1,43 +1,25 @@
 """One partition's index: from offset to place in the journal, an entry a run. Derived data.
 
 Entries are 32 bytes, little-endian: offset, LSN of the first frame, milliseconds, bytes, messages. Those up to
-the newest checkpoint stand in a file, the tail in memory; a checkpoint names how many entries of the file it
-covers and their CRC-32, and what is lost or damaged is rebuilt from the journal.
+the newest checkpoint stand in a file (`index_file`), the tail in memory; what is lost or damaged is rebuilt from
+the journal: at start, or when a reader comes upon it.
 """
 
-import hashlib
 import mmap
-import os
 import struct
-import urllib.parse
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from journal.checkpoint import IndexMark
-from journal.checksum import crc32
-from journal.errors import StorageFailed
 from journal.fold import Publication
-from journal.records import PartitionName
+from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged, IndexFile, Spill, write
 
-Buffer = bytes | bytearray | memoryview
 ENTRY = struct.Struct("<QQQII")
-ENTRY_BYTES = ENTRY.size
 _FIRST = struct.Struct("<Q")
-assert ENTRY_BYTES == 32
-
-
-_QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
-
-
-def file_name(name: PartitionName) -> str:
-    """The index file of a partition; no two share one. A long topic's quoted form is cut and its digest added."""
-    topic = urllib.parse.quote(name.topic, safe="")
-    if len(topic) > _QUOTED_MAX:
-        digest = hashlib.blake2b(name.topic.encode(), digest_size=16).hexdigest()
-        topic = f"{topic[:100]}={digest}"  # quoting leaves no equals sign
-    return f"{topic}-{name.partition}.index"
+Buffer = bytes | bytearray | mmap.mmap
+assert ENTRY.size == ENTRY_BYTES
 
 
 class Place(NamedTuple):
@@ -56,22 +38,32 @@ class StoredRun(NamedTuple):
     messages: int
 
 
-class Spill(NamedTuple):
-    """What a checkpoint adds to an index file: *data* from entry *first* on."""
+class Covered(NamedTuple):
+    """The entries that a checkpoint covers, from *first* on; they never change again."""
 
     first: int
-    data: bytes
+    filed: IndexFile
+    spilled: bytes
+
+    def blocks(self) -> Iterator[memoryview]:
+        """All of them in order, some hundreds at a time. Any thread. Raises IndexDamaged."""
+        yield from self.filed.blocks(self.first)
+        if spilled := memoryview(self.spilled)[max(self.first - len(self.filed), 0) * ENTRY_BYTES :]:
+            yield spilled
 
 
 class PartitionIndex:
-    """The published messages of one partition, [start, end). Loop thread only, but for `write`."""
+    """The published messages of one partition, [start, end). Loop thread only, but for `write`.
 
-    def __init__(self, path: Path) -> None:
+    Whoever reads entries may come upon damage and get IndexDamaged; *on_damaged* is told once.
+    """
+
+    def __init__(self, path: Path, on_damaged: Callable[[], None] = lambda: None) -> None:
         self._path = path
-        self._filed: bytes | mmap.mmap = b""  # the file, mapped
-        self._filed_bytes = 0  # of it, what a checkpoint covers
-        self._filed_crc = 0
+        self._on_damaged = on_damaged
+        self._file = IndexFile()  # what the newest checkpoint covers
         self._tail = bytearray()  # published since
+        self.is_damaged = False  # the file is, somewhere: the next checkpoint names none
         self.start = 0
         self.end = 0  # first offset that is not published: the log end that consumers see
         self._time_ms = 0  # of the last entry
@@ -79,40 +71,26 @@ class PartitionIndex:
         self._last_read = 0  # entry where the last read ended: readers mostly go on from there
 
     def __len__(self) -> int:
-        return (self._filed_bytes + len(self._tail)) // ENTRY_BYTES
+        return self._file.entries + len(self._tail) // ENTRY_BYTES
 
     def restore(self, start: int, end: int, mark: IndexMark | None) -> bool:
-        """Go back to what a checkpoint knew. False when the file is lost or damaged: the index is then empty."""
+        """Go back to what a checkpoint knew. False when the file is lost or its end damaged: the index is then empty.
+
+        Reads the last chunk of the file, however long it is.
+        """
         self.start, self.end = start, start
         self._tail.clear()
-        self._filed, self._filed_bytes, self._filed_crc, self._time_ms = b"", 0, 0, 0
+        self._file, self._time_ms = IndexFile(), 0
         if start == end:
             return True
-        if mark is None:
+        file = IndexFile.open(self._path, mark) if mark is not None else None
+        if file is None:
             return False
-        size = mark.entries * ENTRY_BYTES
-        filed = self._map(size)
-        if filed is None or crc32(memoryview(filed)[:size]) != mark.crc:
-            return False
-        offset, _, time_ms, run_bytes, _ = ENTRY.unpack_from(filed, size - ENTRY_BYTES)
+        offset, _, time_ms, run_bytes, _ = ENTRY.unpack_from(*file.at(file.entries - 1))
         if offset + run_bytes != end:
             return False
-        self._filed, self._filed_bytes, self._filed_crc, self.end = filed, size, mark.crc, end
-        self._time_ms = time_ms
+        self._file, self.end, self._time_ms = file, end, time_ms
         return True
-
-    def _map(self, size: int) -> mmap.mmap | None:
-        """The file, mapped; None if there is none that holds *size* bytes."""
-        try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
-        except OSError:  # a directory, say
-            return None
-        finally:
-            os.close(fd)
 
     def publish(self, publication: Publication) -> None:
         """Add a run at the end. Publishing what is there already changes nothing."""
@@ -160,11 +138,10 @@ class PartitionIndex:
             return self.start
         return self.end if offset >= self.end else self._offset(self._find(offset))
 
-    def filed_with(self, spill: Spill | None) -> list[Buffer]:
-        """Every entry that a checkpoint with *spill* covers, from the partition's start on; never changes again."""
-        skipped = bisect_left(range(len(self)), self.start, key=self._offset) * ENTRY_BYTES
-        parts = [memoryview(self._filed)[: self._filed_bytes], memoryview(spill.data if spill else b"")]
-        return [parts[0][skipped:], parts[1][max(skipped - self._filed_bytes, 0) :]]
+    def covered_with(self, spill: Spill | None) -> Covered:
+        """Every entry that a checkpoint with *spill* covers, from the partition's start on. Raises IndexDamaged."""
+        first = bisect_left(range(len(self)), self.start, key=self._offset)
+        return Covered(first, self._file, spill.data if spill else b"")
 
     def at_time(self, time_ms: int) -> int:
         """The first offset of what was published at *time_ms* (Unix milliseconds) or later; the end if nothing was."""
@@ -173,35 +150,51 @@ class PartitionIndex:
 
     def spill(self) -> Spill | None:
         """What the file lacks, if anything; `filed` says that it was written."""
-        if not self._tail:
+        if not self._tail or self.is_damaged:
             return None
-        return Spill(self._filed_bytes // ENTRY_BYTES, bytes(self._tail))
+        return Spill(self._file.entries, bytes(self._tail))
 
-    def write(self, spill: Spill) -> None:
-        """Add *spill* to the file; durable on return. A worker thread's job. Raises StorageFailed."""
-        try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.pwrite(fd, spill.data, spill.first * ENTRY_BYTES)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise StorageFailed(f"{self._path}: {error.strerror}") from error
+    def write(self, spill: Spill) -> IndexFile | None:
+        """Add *spill* to the file and return it, for `filed`; durable then. A worker's job. Raises StorageFailed."""
+        return write(self._path, spill, self._file)
 
-    def mark_after(self, spill: Spill | None) -> IndexMark:
-        """What a checkpoint says of the file once *spill* is in it."""
-        data = spill.data if spill else b""
-        return IndexMark(entries=(self._filed_bytes + len(data)) // ENTRY_BYTES, crc=crc32(data, self._filed_crc))
+    @property
+    def mark(self) -> IndexMark | None:
+        """What a checkpoint says of the file when there is nothing to add to it."""
+        return None if self.is_damaged else self._file.mark
 
-    def filed(self, spill: Spill) -> None:
-        """*spill* is durable in the file: the tail begins after it."""
-        filed = self._map(self._filed_bytes + len(spill.data))
-        if filed is None:
-            return  # somebody took the file away: the entries stay in memory, and a restart rebuilds it
-        self._filed, self._filed_bytes = filed, len(filed)
-        self._filed_crc = crc32(spill.data, self._filed_crc)
+    def filed(self, spill: Spill, file: IndexFile) -> None:
+        """*spill* is durable in *file*: the tail begins after it."""
+        if self.is_damaged:
+            return  # noticed since then: the entries stay in memory until those before them are rebuilt
+        self._file = file
         del self._tail[: len(spill.data)]
+
+    # -- damage -----------------------------------------------------------------------------------------------
+
+    def rebuilding(self) -> "tuple[PartitionIndex, int]":
+        """An empty index to publish to what the file should have held, and the offset where that ends."""
+        fresh = PartitionIndex(self._path)
+        fresh.restore(self.start, -1, None)
+        return fresh, int(_FIRST.unpack_from(self._tail)[0]) if self._tail else self.end
+
+    def rebuilt(self, fresh: "PartitionIndex") -> None:
+        """Take over the entries of *fresh*; they stay in memory until a checkpoint makes the file anew."""
+        self._tail[:0] = fresh._tail
+        self._file, self.is_damaged, self._last_read = IndexFile(), False, 0
+
+    def _entry_at(self, entry: int) -> "tuple[Buffer, int]":
+        """Buffer and position of an entry. Raises IndexDamaged."""
+        file = self._file
+        if entry >= file.entries:
+            return self._tail, (entry - file.entries) * ENTRY_BYTES
+        try:
+            return file.at(entry)
+        except IndexDamaged:
+            if not self.is_damaged:
+                self.is_damaged = True
+                self._on_damaged()
+            raise
 
     def _find(self, offset: int) -> int:
         hint = self._last_read
@@ -210,13 +203,7 @@ class PartitionIndex:
         return bisect_right(range(len(self)), offset, key=self._offset) - 1
 
     def _offset(self, entry: int) -> int:
-        position = entry * ENTRY_BYTES
-        if position < self._filed_bytes:
-            return int(_FIRST.unpack_from(self._filed, position)[0])
-        return int(_FIRST.unpack_from(self._tail, position - self._filed_bytes)[0])
+        return int(_FIRST.unpack_from(*self._entry_at(entry))[0])
 
     def _entry(self, entry: int) -> tuple[int, int, int, int, int]:
-        position = entry * ENTRY_BYTES
-        if position < self._filed_bytes:
-            return ENTRY.unpack_from(self._filed, position)
-        return ENTRY.unpack_from(self._tail, position - self._filed_bytes)
+        return ENTRY.unpack_from(*self._entry_at(entry))

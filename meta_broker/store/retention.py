@@ -5,15 +5,15 @@ at a segment's base, and below it stands nothing that is still needed: no record
 the newest two checkpoints start from, and no message that a promise covers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from journal.frame import Header, Lsn, unpack
 from journal.records import PartitionName
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
+from journal.storage import Buffer
 from meta_broker.config import RetentionSection
 from meta_broker.store.index_survey import entries_lost, lowest_kept, lsns_of, offsets_of
-from meta_broker.store.partition_index import Buffer
 
 HOUR_MS = 3_600_000
 
@@ -46,7 +46,7 @@ def cut_at(
     segments: Segments,
     floor: int,
     needed: int,
-    entries: Mapping[PartitionName, list[Buffer]],
+    entries: Mapping[PartitionName, Sequence[Buffer]],
     ends: Mapping[PartitionName, int],
 ) -> Cut | None:
     """The largest cut at or below *floor* and *needed*; None when no segment can go.
@@ -67,7 +67,7 @@ def cut_at(
     return Cut(cut, starts)
 
 
-def _offset_of(parts: list[Buffer], entry: int, end: int) -> int:
+def _offset_of(parts: Sequence[Buffer], entry: int, end: int) -> int:
     for part in parts:
         offsets = offsets_of(part)
         if entry < len(offsets):

@@ -14,10 +14,13 @@ from concurrent.futures import Executor
 
 from journal.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.records import PartitionName
+from journal.segments import Segments
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import RetentionSection
 from meta_broker.schedule import Schedule
-from meta_broker.store.partition_index import PartitionIndex, Spill
+from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.indexes import Collected, Indexes
+from meta_broker.store.partition_index import Covered
 from meta_broker.store.retention import Cut, cut_at, floor_of
 
 log = logging.getLogger(__name__)
@@ -30,7 +33,7 @@ class Retention:
         self,
         section: RetentionSection,
         transactions: JournalTransactionStore,
-        indexes: dict[PartitionName, PartitionIndex],
+        indexes: Indexes,
     ) -> None:
         self._section = section
         self._transactions = transactions
@@ -43,6 +46,8 @@ class Retention:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether there is something to choose or to delete, for which a checkpoint must be written."""
+        if self._indexes.damaged:
+            return False  # what is rebuilt needs the journal as it is
         if self._durable is not None:
             return True
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
@@ -62,21 +67,26 @@ class Retention:
         loop: asyncio.AbstractEventLoop,
         worker: Executor,
         checkpoint: Checkpoint,
-        spills: dict[PartitionName, Spill | None],
+        collected: Collected,
     ) -> Checkpoint:
         """Choose a cut if one is due, and let the partitions begin behind it: *checkpoint*, which says so."""
-        if self._durable is not None or not self.wants_checkpoint:
+        if self._durable is not None or not self.wants_checkpoint or not collected.is_complete:
             return checkpoint
         self._due = time.monotonic() + self._schedule.next_s(_now())
-        entries = {name: self._indexes[name].filed_with(spill) for name, spill in spills.items()}
+        by_name = self._indexes.by_name
         ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
         needed = min([checkpoint.lsn, *(run.lsn for branch in checkpoint.branches for run in branch.runs)])
         floor, segments = self._floor(checkpoint.lsn), self._transactions.journal.segments
-        self._chosen = await loop.run_in_executor(worker, cut_at, segments, floor, needed, entries, ends)
+        try:
+            covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
+            self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, needed, covered, ends)
+        except IndexDamaged as error:
+            log.warning("nothing dropped error=%s", error)
+            return checkpoint
         if self._chosen is None:
             return checkpoint
         for name, start in self._chosen.starts.items():
-            self._indexes[name].trim(start)
+            by_name[name].trim(start)
         return self._transactions.trim(checkpoint, self._chosen.starts)
 
     async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
@@ -84,6 +94,8 @@ class Retention:
 
         Raises StorageFailed: what is left is tried again.
         """
+        if self._indexes.damaged:
+            return
         durable, self._durable = self._durable, None
         if durable is not None:
             count = await loop.run_in_executor(worker, self._drop, *durable)
@@ -95,6 +107,13 @@ class Retention:
         journal = self._transactions.journal
         remove_checkpoints_below(journal.storage, number)
         return journal.drop_before(cut.lsn, self._section.archive)
+
+
+def _choose(
+    segments: Segments, floor: int, needed: int, covered: dict[PartitionName, Covered], ends: dict[PartitionName, int]
+) -> Cut | None:
+    entries = {name: list(index.blocks()) for name, index in covered.items()}
+    return cut_at(segments, floor, needed, entries, ends)
 
 
 def _now() -> datetime.datetime:

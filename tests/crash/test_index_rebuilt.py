@@ -1,6 +1,7 @@
 """Partition indexes are derived data: lost or damaged while the broker is down, they come back, answers and all."""
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -9,7 +10,10 @@ import pytest
 
 from journal.records import PartitionName
 from journal.xid import XaKey, Xid
-from meta_client.protocol.requests import Get, OffsetQuery, TransactionVerb
+from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
+from meta_client.protocol.requests import Get, OffsetQuery, Put, TransactionVerb
+from meta_client.protocol.responses import Result
+from meta_client.protocol.status import Status
 from tests.crash.workload import CONFIG
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
@@ -76,6 +80,65 @@ def test_the_same_answers_before_and_after(damage: Callable[[Path], None], rebui
     finally:
         broker.kill()
     broker.audit()
+
+
+def test_damage_in_an_old_chunk_is_noticed_by_a_reader_and_mended_while_the_broker_serves(tmp_path: Path) -> None:
+    """A start does not read that chunk. Nobody is told a wrong offset or byte: its readers are refused for a moment."""
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    try:
+        broker.start()
+        write_many(broker, 2 * CHUNK_ENTRIES + 7)
+        write(broker)
+        before = answers(broker)
+        assert broker.stop() == 0
+        path = broker.data / "index" / "orders-0.index"
+        content = bytearray(path.read_bytes())
+        content[CHUNK_BYTES + 17 * ENTRY_BYTES + 8] ^= 0x10  # an LSN of the second chunk of three
+        path.write_bytes(content)
+        seen = len(broker.log)
+        broker.start()
+        assert "rebuilt" not in broker.log[seen:]
+        with WireClient(broker.port) as client:
+            offset = len(before_of(before)) // 2
+            answer = client.result(OffsetQuery("orders", "g", 0, offset, 1))
+            assert answer.status == Status.UNAVAILABLE
+            assert "orders-0.index: chunk 1 at byte 16384 is damaged: it is being rebuilt" in answer.text
+            client.put("orders", 0, b"goes on")
+            deadline = time.monotonic() + 20
+            while client.result(OffsetQuery("orders", "g", 0, offset, 1)).status == Status.UNAVAILABLE:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert "index rebuilt partition=orders-0" in broker.log[seen:]
+        after = answers(broker)
+        assert after != before  # by the one message
+        assert before_of(after)[:-1] == before_of(before)
+        assert broker.stop() == 0
+        assert path.read_bytes()[: len(content)] != content
+        seen = len(broker.log)
+        broker.start()
+        assert answers(broker) == after
+        assert "rebuilt" not in broker.log[seen:]
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+def before_of(found: list[object]) -> list[object]:
+    """All messages of orders-0."""
+    messages = found[0]
+    assert isinstance(messages, list)
+    return messages
+
+
+def write_many(broker: BrokerProcess, count: int) -> None:
+    """As many runs of one message in orders-0."""
+    with WireClient(broker.port) as client:
+        client.send(*(Put("orders", 0, 0, None, None, number, b"%d" % number) for number in range(1, count + 1)))
+        for _ in range(count):
+            answer = client.receive()
+            assert isinstance(answer, Result)
+            assert answer.is_success
 
 
 def write(broker: BrokerProcess) -> None:

@@ -1,7 +1,9 @@
 """A partition's index against a dumb model: published, spilled, crashed, damaged and rebuilt in any order."""
 
+import functools
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from journal.errors import StorageFailed
 from journal.fold import Publication, Run
 from journal.frame import Lsn, Offset
 from journal.records import PartitionName
-from meta_broker.store.partition_index import ENTRY_BYTES, PartitionIndex, Spill, file_name
+from meta_broker.store import index_file
+from meta_broker.store.index_file import CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged, IndexFile, Spill, file_name
+from meta_broker.store.partition_index import PartitionIndex
 
 ORDERS = PartitionName("orders", 0)
 
@@ -23,21 +27,57 @@ def publication(base: int, size: int, lsn: int) -> Publication:
     return Publication(ORDERS, Offset(base), Run(Lsn(lsn), size, 1 + size % 3, 1_700_000_000_000 + base))
 
 
+def set_chunk(entries: int) -> None:
+    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = (entries + 1) * ENTRY_BYTES, entries
+
+
+@pytest.fixture
+def small_chunks() -> Iterator[None]:
+    """Two entries a chunk, so that few entries have many chunks."""
+    set_chunk(2)
+    yield
+    set_chunk(CHUNK_ENTRIES)
+
+
+def file_bytes(entries: int) -> int:
+    return (entries + entries // index_file.CHUNK_ENTRIES) * ENTRY_BYTES
+
+
+def spilled(index: PartitionIndex) -> Spill:
+    spill = index.spill()
+    assert spill is not None
+    return spill
+
+
+def checkpoint(index: PartitionIndex) -> IndexMark:
+    spill = spilled(index)
+    file = index.write(spill)
+    assert file is not None
+    index.filed(spill, file)
+    return file.mark
+
+
 class IndexMachine(RuleBasedStateMachine):
-    """The model is the list of all publications; what a checkpoint covered of it survives a crash."""
+    """The model is the list of all publications; what a checkpoint covered of it survives a crash.
+
+    Damage is noticed at the restart when it hit the last chunk, else by whoever reads it; the index is rebuilt then.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        set_chunk(3)
         self.directory = Path(tempfile.mkdtemp())
         self.path = self.directory / "orders-0.index"
         self.index = PartitionIndex(self.path)
         self.published: list[Publication] = []
         self.mark: IndexMark | None = None
         self.marked = 0  # publications that the newest checkpoint covers
-        self.pending: tuple[Spill, IndexMark, int] | None = None
-        self.is_damaged = False  # what the mark covers; until a checkpoint writes it anew
+        self.pending: tuple[Spill, int] | None = None
+        self.is_damaged = False  # what the mark covers, and a start sees it; until a checkpoint writes it anew
+        self.is_hidden = False  # the same, and a start does not see it
 
     def teardown(self) -> None:
+        set_chunk(CHUNK_ENTRIES)
         shutil.rmtree(self.directory)
 
     @property
@@ -65,25 +105,28 @@ class IndexMachine(RuleBasedStateMachine):
     @rule()
     def begin_checkpoint(self) -> None:
         spill = self.index.spill()
-        mark = self.index.mark_after(spill)
-        assert mark.entries == len(self.published)
         if spill is not None:
-            self.pending = spill, mark, len(self.published)
+            self.pending = spill, len(self.published)
+        elif not self.index.is_damaged:
+            assert self.index.mark == (self.mark or IndexMark(entries=0, crc=0))
 
     @precondition(lambda self: self.pending is not None)
     @rule(is_written=st.booleans())
     def finish_checkpoint(self, is_written: bool) -> None:
         """The index file first, then the checkpoint; a crash in between leaves entries that no mark covers."""
         assert self.pending is not None
-        spill, mark, covered = self.pending
+        spill, covered = self.pending
         self.pending = None
-        self.index.write(spill)
-        self.is_damaged = False
+        file = self.index.write(spill)
+        assert file is not None
+        assert file.mark.entries == covered
+        if spill.first == 0:
+            self.is_damaged = self.is_hidden = False
         if is_written:
-            self.mark, self.marked = mark, covered
-            self.index.filed(spill)
+            self.mark, self.marked = file.mark, covered
+            self.index.filed(spill, file)
         else:
-            self.crash_and_restart("nothing")
+            self.crash_and_restart("nothing", 0.0)
 
     @precondition(lambda self: self.pending is None)
     @rule()
@@ -92,11 +135,14 @@ class IndexMachine(RuleBasedStateMachine):
         if self.pending is not None:
             self.finish_checkpoint(is_written=True)
 
-    @rule(damage=st.sampled_from(["nothing", "lost", "short", "flipped", "longer", "another", "directory"]))
-    def crash_and_restart(self, damage: str) -> None:
+    @rule(
+        damage=st.sampled_from(["nothing", "lost", "short", "flipped", "longer", "another", "directory"]),
+        where=st.floats(0, 1, exclude_max=True),
+    )
+    def crash_and_restart(self, damage: str, where: float) -> None:
         self.pending = None
-        if self.marked and not self.is_damaged:
-            self.is_damaged = self.do_damage(damage)
+        if self.marked and not self.is_damaged and not self.is_hidden:
+            self.do_damage(damage, where)
         is_whole = self.marked == 0 or not self.is_damaged
         self.index = PartitionIndex(self.path)
         end = sum(each.run.bytes for each in self.published[: self.marked])
@@ -106,32 +152,53 @@ class IndexMachine(RuleBasedStateMachine):
         if damage == "directory" and self.path.is_dir():
             self.path.rmdir()
 
-    def do_damage(self, damage: str) -> bool:
-        """Damage the file; whether what the checkpoint covers was hit."""
-        covered = self.marked * ENTRY_BYTES
+    def do_damage(self, damage: str, where: float) -> None:
+        """Damage the file: of what the checkpoint covers the last chunk, which a start notices, or another one."""
+        covered = file_bytes(self.marked)
         content = bytearray(self.path.read_bytes())
         match damage:
-            case "nothing":
-                return False
             case "lost":
                 self.path.unlink()
             case "short":
                 self.path.write_bytes(content[: covered - 1])
             case "flipped":
-                content[min(covered, len(content)) // 2] ^= 1
+                position = int(covered * where)
+                content[position] ^= 1
                 self.path.write_bytes(content)
-            case "longer":
-                self.path.write_bytes(content + b"\xff" * 40)
-                return False
+                last = (self.marked - 1) // index_file.CHUNK_ENTRIES
+                self.is_hidden = position // index_file.CHUNK_BYTES < last
             case "another":
                 self.path.write_bytes(bytes(len(content)))
             case "directory":
                 self.path.unlink()
                 self.path.mkdir()
-        return True
+            case "longer":
+                self.path.write_bytes(content + b"\xff" * 40)
+        self.is_damaged = damage not in ("nothing", "longer") and not self.is_hidden
+
+    def rebuild(self) -> None:
+        """What a broker does once a reader came upon damage."""
+        assert self.is_hidden
+        assert self.index.is_damaged
+        assert self.index.mark is None
+        assert self.index.spill() is None
+        fresh, end = self.index.rebuilding()
+        for each in self.published:
+            if each.base < end:
+                fresh.publish(each)
+        self.index.rebuilt(fresh)
+
+    def notice(self) -> None:
+        """Read everything: damage is noticed before anything wrong is told, and the index is rebuilt."""
+        try:
+            for offset in range(self.end):
+                assert sum(size for _, size in self.index.places(offset, 1)) == 1
+        except IndexDamaged:
+            self.rebuild()
 
     @invariant()
     def agrees_with_the_model(self) -> None:
+        self.notice()
         assert self.index.end == self.end
         assert len(self.index) == len(self.published)
         place = [lsn for each in self.published for lsn in range(each.run.lsn, each.run.lsn + each.run.bytes)]
@@ -147,6 +214,7 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def reads_on_where_it_stopped(self) -> None:
         """Readers follow one another; each goes through the whole partition with its own step."""
+        self.notice()
         for step in (3, 11, 1000):
             offset, read = 0, 0
             while offset < self.end:
@@ -157,7 +225,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestIndex.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
 
 
 def test_an_empty_partition_needs_no_file(tmp_path: Path) -> None:
@@ -170,7 +238,6 @@ def test_an_empty_partition_needs_no_file(tmp_path: Path) -> None:
 def test_a_checkpoint_without_a_mark_means_rebuilding(tmp_path: Path) -> None:
     index = PartitionIndex(tmp_path / "x.index")
     assert not index.restore(0, 10, None)
-    assert not index.restore(0, 10, IndexMark(entries=-1, crc=0))
     assert not index.restore(0, 10, IndexMark(entries=0, crc=0))
     assert (index.start, index.end, len(index)) == (0, 0, 0)
 
@@ -178,54 +245,122 @@ def test_a_checkpoint_without_a_mark_means_rebuilding(tmp_path: Path) -> None:
 def test_a_whole_file_of_another_end_is_refused(tmp_path: Path) -> None:
     index = PartitionIndex(tmp_path / "x.index")
     index.publish(publication(0, 10, 200))
-    spill = index.spill()
-    assert spill is not None
-    index.write(spill)
-    mark = index.mark_after(spill)
+    mark = checkpoint(index)
     assert index.restore(0, 10, mark)
     assert not index.restore(0, 11, mark)
 
 
-def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    index = PartitionIndex(tmp_path / "x.index")
-    mark = IndexMark(entries=0, crc=0)
-    for base in (0, 10, 20):  # three checkpoints: each adds to the file of the one before
-        index.publish(publication(base, 10, 200 + base))
-        spill = index.spill()
-        assert spill is not None
-        mark = index.mark_after(spill)
-        index.write(spill)
-        index.filed(spill)
-    content = (tmp_path / "x.index").read_bytes()
-    assert len(content) == 3 * ENTRY_BYTES
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_every_flipped_byte_is_noticed(count: int, tmp_path: Path) -> None:
+    """At the start in the last chunk, by the first reader in an older one; seals, too."""
+    path = tmp_path / "x.index"
+    index, mark = PartitionIndex(path), IndexMark(entries=0, crc=0)
+    for number in range(count):  # as many checkpoints: each adds to the file of the one before
+        index.publish(publication(10 * number, 10, 200 + 10 * number))
+        mark = checkpoint(index)
+    content, end = path.read_bytes(), 10 * count
+    assert len(content) == file_bytes(count)
     for position in range(len(content)):
         damaged = bytearray(content)
         damaged[position] ^= 0x40
-        (tmp_path / "x.index").write_bytes(damaged)
-        assert not PartitionIndex(tmp_path / "x.index").restore(0, 30, mark)
-    (tmp_path / "x.index").write_bytes(content)
-    again = PartitionIndex(tmp_path / "x.index")
-    assert again.restore(0, 30, mark)
+        path.write_bytes(damaged)
+        told = list[int]()
+        again = PartitionIndex(path, functools.partial(told.append, position))
+        if position // index_file.CHUNK_BYTES == (count - 1) // 2:
+            assert not again.restore(0, end, mark)
+            continue
+        assert again.restore(0, end, mark)
+        for _ in range(2):
+            with pytest.raises(IndexDamaged, match=rf"x\.index: chunk {position // 96} at byte"):
+                list(again.places(position // 96 * 20, 5))
+        assert told == [position]
+        with pytest.raises(IndexDamaged):
+            list(again.covered_with(None).blocks())
+    path.write_bytes(content)
+    again = PartitionIndex(path)
+    assert again.restore(0, end, mark)
     assert list(again.places(5, 10)) == [(205, 5), (210, 5)]
+    assert b"".join(again.covered_with(None).blocks()) == b"".join(index.covered_with(None).blocks())
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_chunk_of_another_partition_or_place_does_not_pass(tmp_path: Path) -> None:
+    marks = {}
+    for name in "xy":
+        index = PartitionIndex(tmp_path / f"{name}.index")
+        for number in range(5):
+            index.publish(publication(10 * number, 10, 200 + 10 * number))
+        marks[name] = checkpoint(index)
+    x, y = ((tmp_path / f"{name}.index").read_bytes() for name in "xy")
+    for content in (y[:96] + x[96:], x[96:192] + x[96:], x[:96] + x[:96] + x[192:]):
+        (tmp_path / "x.index").write_bytes(content)
+        index = PartitionIndex(tmp_path / "x.index")
+        assert index.restore(0, 50, marks["x"])
+        with pytest.raises(IndexDamaged):
+            [list(index.places(offset, 10)) for offset in range(0, 50, 10)]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_start_reads_the_last_chunk_of_a_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.index"
+    index = PartitionIndex(path)
+    for number in range(1000):
+        index.publish(publication(10 * number, 10, 200 + 10 * number))
+    mark, read = checkpoint(index), list[int]()
+    check = IndexFile._chunk
+
+    def counted(file: IndexFile, chunk: int) -> memoryview:
+        read.append(chunk)
+        return check(file, chunk)
+
+    monkeypatch.setattr(IndexFile, "_chunk", counted)
+    again = PartitionIndex(path)
+    assert again.restore(0, 10_000, mark)
+    assert read == [499]
+    for _ in range(2):
+        assert list(again.places(5000, 10)) == [(5200, 10)]
+    assert len(set(read)) == len(read) <= 12  # a bisect's worth, each once
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_renumbered_index_never_mixes_with_the_old_file(tmp_path: Path) -> None:
+    """Rebuilt after retention an index has other numbers: an older checkpoint must not believe in a mixture."""
+    path = tmp_path / "x.index"
+    index = PartitionIndex(path)
+    for number in range(6):
+        index.publish(publication(10 * number, 10, 200 + 10 * number))
+    old = checkpoint(index)
+    shifted = PartitionIndex(path)
+    assert not shifted.restore(20, 60, None)
+    for number in range(2, 6):
+        shifted.publish(publication(10 * number, 10, 200 + 10 * number))
+    new = checkpoint(shifted)
+    assert len(path.read_bytes()) == file_bytes(4)
+    assert list(path.parent.iterdir()) == [path]
+    assert not PartitionIndex(path).restore(0, 60, old)
+    assert PartitionIndex(path).restore(20, 60, new)
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     index = PartitionIndex(tmp_path / "absent" / "x.index")
     index.publish(publication(0, 10, 200))
-    spill = index.spill()
-    assert spill is not None
     with pytest.raises(StorageFailed, match=r"absent/x\.index: No such file or directory"):
-        index.write(spill)
+        index.write(spilled(index))
 
 
-def test_entries_stay_in_memory_when_their_file_is_taken_away(tmp_path: Path) -> None:
-    index = PartitionIndex(tmp_path / "x.index")
+def test_a_file_that_is_taken_away_while_it_grows(tmp_path: Path) -> None:
+    """What was in it is still mapped; what comes next finds zeros in its place, and the next start notices."""
+    path = tmp_path / "x.index"
+    index = PartitionIndex(path)
     index.publish(publication(0, 10, 200))
-    spill = index.spill()
-    assert spill is not None
-    index.filed(spill)  # somebody deleted it between `write` and this
-    assert list(index.places(0, 10)) == [(200, 10)]
-    assert index.spill() == spill
+    checkpoint(index)
+    path.unlink()
+    index.publish(publication(10, 10, 210))
+    mark = checkpoint(index)
+    with pytest.raises(IndexDamaged):
+        list(index.places(0, 10))
+    assert not PartitionIndex(path).restore(0, 20, mark)
 
 
 def test_every_topic_has_a_file_of_its_own(tmp_path: Path) -> None:
@@ -247,9 +382,8 @@ def test_an_offset_for_a_time(
     assert index.restore(0, 0, None)
     latest, expected = 0, None
     for number, time_ms in enumerate(times):
-        if number == split and (spill := index.spill()) is not None:
-            index.write(spill)
-            mark = index.mark_after(spill)
+        if number == split and number:
+            mark = checkpoint(index)
             index = PartitionIndex(path)
             assert index.restore(0, number * 10, mark)
         index.publish(Publication(ORDERS, Offset(number * 10), Run(Lsn(number), 10, 1, time_ms)))
