@@ -5,7 +5,6 @@ import itertools
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.frame import Kind
 from journal.recovery import NoSink, recover
 from journal.scan import Scanner, Verdict, judge
 from tests.fixtures.journals import SEGMENT_BYTES
@@ -77,11 +76,11 @@ def test_a_scan_goes_on_where_a_writer_has_completed_a_record() -> None:
     assert scanner.finish().verdict is Verdict.WHOLE
 
 
-@pytest.mark.parametrize("kind", [max(Kind) + 1, 200])
+@pytest.mark.parametrize("kind", [99, 200])
 def test_a_whole_record_of_an_unknown_kind_is_refused_and_not_cut(kind: int) -> None:
     storage = written({FIRST_LSN: put_record(FIRST_LSN, 0), GOOD_END: put_record(GOOD_END, FIRST_LSN, kind=kind)})
     before = bytes(storage.files["00000000000000000000.journal"].cached)
-    with pytest.raises(InvalidRecord, match=f"LSN {GOOD_END}: a record of kind {'HEURISTIC' if kind == 6 else 200}, "):
+    with pytest.raises(InvalidRecord, match=f"LSN {GOOD_END}: a record of kind {kind}, "):
         recover(opened(storage), NoSink())
     assert storage.files["00000000000000000000.journal"].cached == before
 
