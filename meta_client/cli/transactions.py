@@ -31,8 +31,6 @@ directory_option = click.option(
 )
 broker_option = click.option("--broker", "broker_id", type=int, metavar="ID", help="Only the branch on this broker.")
 branch_argument = click.argument("branch", metavar="BRANCH")
-why_option = click.option("--why", required=True, metavar="TEXT", help="Goes on record, for whoever asks later.")
-who_option = click.option("--who", metavar="TEXT", help="Who answers for it.  [default: user@host]")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
@@ -109,76 +107,47 @@ def show(
         click.echo(line)
 
 
-@txn.command()
-@branch_argument
-@zk_option
-@directory_option
-@broker_option
-@why_option
-@who_option
-@yes_option
-@json_option
-def commit(
-    branch: str,
-    zk: str,
-    directory: Path | None,
-    broker_id: int | None,
-    why: str,
-    who: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Commit BRANCH by hand: its messages are published. Its coordinator is told so when it asks (XA_HEURCOM)."""
-    _decide(HeuristicDecision.COMMIT, branch, zk, directory, broker_id, why, who, yes, as_json)
+_DECISIONS: Final = {
+    HeuristicDecision.COMMIT: """Commit BRANCH by hand: its messages are published.
 
+    Its coordinator is told so when it asks (XA_HEURCOM).
+    """,
+    HeuristicDecision.ROLLBACK: """Roll BRANCH back by hand: its messages are never seen.
 
-@txn.command()
-@branch_argument
-@zk_option
-@directory_option
-@broker_option
-@why_option
-@who_option
-@yes_option
-@json_option
-def rollback(
-    branch: str,
-    zk: str,
-    directory: Path | None,
-    broker_id: int | None,
-    why: str,
-    who: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Roll BRANCH back by hand: its messages are never seen. Its coordinator is told so when it asks (XA_HEURRB)."""
-    _decide(HeuristicDecision.ROLLBACK, branch, zk, directory, broker_id, why, who, yes, as_json)
-
-
-@txn.command()
-@branch_argument
-@zk_option
-@directory_option
-@broker_option
-@why_option
-@who_option
-@yes_option
-@json_option
-def complete(
-    branch: str,
-    zk: str,
-    directory: Path | None,
-    broker_id: int | None,
-    why: str,
-    who: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    """Take BRANCH away, neither committed nor rolled back: what it was for has been done in another way.
+    Its coordinator is told so when it asks (XA_HEURRB).
+    """,
+    HeuristicDecision.COMPLETE: """Take BRANCH away, neither committed nor rolled back: what it was for is done otherwise.
 
     Its messages are never seen. Its coordinator is told that nobody vouches for the outcome (XA_HEURHAZ).
-    """
-    _decide(HeuristicDecision.COMPLETE, branch, zk, directory, broker_id, why, who, yes, as_json)
+    """,
+}
+
+
+def _add_command(decision: HeuristicDecision, text: str) -> None:
+    @txn.command(name=decision.name.lower(), help=text)
+    @branch_argument
+    @zk_option
+    @directory_option
+    @broker_option
+    @click.option("--why", required=True, metavar="TEXT", help="Goes on record, for whoever asks later.")
+    @click.option("--who", metavar="TEXT", help="Who answers for it.  [default: user@host]")
+    @yes_option
+    @json_option
+    def decide(
+        branch: str,
+        zk: str,
+        directory: Path | None,
+        broker_id: int | None,
+        why: str,
+        who: str | None,
+        yes: bool,
+        as_json: bool,
+    ) -> None:
+        _decide(decision, branch, zk, directory, broker_id, why, who, yes, as_json)
+
+
+for _decision, _text in _DECISIONS.items():
+    _add_command(_decision, _text)
 
 
 @txn.command()
