@@ -116,9 +116,10 @@ _DECISIONS: Final = {
 
     Its coordinator is told so when it asks (XA_HEURRB).
     """,
-    HeuristicDecision.COMPLETE: """Take BRANCH away, neither committed nor rolled back: what it was for is done otherwise.
+    HeuristicDecision.COMPLETE: """Take BRANCH away, neither committed nor rolled back.
 
-    Its messages are never seen. Its coordinator is told that nobody vouches for the outcome (XA_HEURHAZ).
+    For what has been done in another way. Its messages are never seen, and its coordinator is told that nobody vouches
+    for the outcome (XA_HEURHAZ).
     """,
 }
 
