@@ -135,6 +135,10 @@ class Broker:
             await asyncio.wait([stop], timeout=TICK_S)
             if not stop.done():
                 server.tick()
+                while server.expire():
+                    await asyncio.sleep(0)
+                    if stop.done():
+                        break
                 store.maybe_checkpoint(loop, worker)
                 store.carrying.maybe_begin(loop, worker)
             if self._is_reload_asked and not stop.done():
@@ -165,6 +169,7 @@ class Broker:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), min(wait_s, LOOK_S))
             server.tick()
+            server.expire()
 
     async def _reload(self, context: Context, offering: Offering) -> None:
         """Read the configuration file again and follow what it says of topics; or nothing changes."""

@@ -123,11 +123,18 @@ class Server:
             for connection in list(self._connections):
                 connection.resume()
 
+    def expire(self) -> bool:
+        """Roll back some of what has run out of time; due twice a second. True: go on, once others had their turn.
+
+        Raises StorageFailed once the journal has stopped.
+        """
+        assert self._dispatcher is not None
+        return self._dispatcher.transactions.expire() and not self.is_journal_full()
+
     def tick(self) -> None:
-        """What is due twice a second: expired branches, connections gone silent, and how much the others hold."""
+        """What is due twice a second: connections gone silent, and how much the others hold."""
         assert self._dispatcher is not None
         context = self._dispatcher.context
-        self._dispatcher.transactions.expire()
         silent_since = self._loop.time() - context.config.broker.idle_seconds_max
         for connection in list(self._connections):
             if connection.last_active < silent_since:

@@ -19,6 +19,8 @@ from meta_client.protocol.xa import format_xa_failure
 
 log = logging.getLogger(__name__)
 
+EXPIRED_PER_TURN = 100  # branches, of which each takes a record and a line of log: some milliseconds
+
 
 class TransactionProcessor:
     """Answers transaction commands, and ends branches that nobody will end: timed out, or their connection gone."""
@@ -49,15 +51,20 @@ class TransactionProcessor:
             case Verb.PREPARE:
                 transaction = self._find(request.key, peer)
                 vote, lsn = self._store.prepare(transaction)
+                self._context.timeouts.discard(transaction)
                 answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
                 self._context.store.fence.after(lsn, peer.send, peer.take_deferred(transaction.key) + answer)
             case Verb.COMMIT_ONE_PHASE | Verb.COMMIT_TWO_PHASE:
                 one_phase = request.verb is Verb.COMMIT_ONE_PHASE
-                done = self._store.commit(self._find(request.key, peer), one_phase=one_phase)
+                transaction = self._find(request.key, peer)
+                done = self._store.commit(transaction, one_phase=one_phase)
+                self._context.timeouts.discard(transaction)
                 self._context.counters.commits += 1
                 self._context.store.fence.after(done.lsn, self._acknowledge, done, peer, request.opaque)
             case Verb.ROLLBACK:
-                lsn = self._store.rollback(self._find(request.key, peer))
+                transaction = self._find(request.key, peer)
+                lsn = self._store.rollback(transaction)
+                self._context.timeouts.discard(transaction)
                 self._context.counters.rollbacks += 1
                 self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
             case Verb.FORGET:
@@ -141,15 +148,21 @@ class TransactionProcessor:
         for transaction in peer.local_transactions.values():
             if not transaction.is_over:
                 self._store.rollback(transaction, RollbackReason.DISCONNECTED)
+                self._context.timeouts.discard(transaction)
                 self._context.counters.rollbacks += 1
         peer.local_transactions.clear()
 
-    def expire(self) -> None:
-        """Roll back what has run out of time."""
-        for transaction in self._context.timeouts.expired(time.monotonic()):
+    def expire(self) -> bool:
+        """Roll back what has run out of time, as much as may hold up the others. True: more is due, perhaps.
+
+        Raises StorageFailed once the journal has stopped.
+        """
+        expired = self._context.timeouts.expired(time.monotonic(), EXPIRED_PER_TURN)
+        for transaction in expired:
             self._store.rollback(transaction, RollbackReason.TIMED_OUT)
             self._context.counters.rollbacks += 1
             log.info("branch timed out key=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
+        return len(expired) == EXPIRED_PER_TURN
 
 
 def failure_text(error: XaError) -> str:
