@@ -1,5 +1,8 @@
 """Looking for messages in runs, against the plain reading of every message; and whatever else may stand there."""
 
+import itertools
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,32 +13,49 @@ from meta_broker.store.search import NoMessageThere, look_for
 from meta_client.protocol.answers import FoundAt
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 
-attributes = st.none() | st.sampled_from(["", "a", "b", "ab", "é"])
+KEYS = ("", "a", "b", "ab", "é")
+SEGMENT = 2048
+
+attributes = st.none() | st.sampled_from(KEYS)
+lookalikes = st.sampled_from(KEYS).map(lambda key: encode_frame(7, *encode_body(b"x", key)))
 runs_of_messages = st.lists(
-    st.lists(st.tuples(attributes, st.binary(max_size=30)), min_size=1, max_size=6), min_size=1, max_size=8
+    st.lists(st.tuples(attributes, st.binary(max_size=30) | lookalikes), min_size=1, max_size=6), min_size=1, max_size=8
 )
 
 
 class Stored:
-    """Runs of messages in a journal where other bytes stand between them."""
+    """Runs of messages in a journal of small segments, where other bytes stand between them: *gaps*, in turn."""
 
-    def __init__(self, runs: list[list[tuple[str | None, bytes]]], first_id: int = 1000) -> None:
+    def __init__(
+        self, runs: list[list[tuple[str | None, bytes]]], gaps: Sequence[bytes] = (b"\xff" * 9,), first_id: int = 1000
+    ) -> None:
         self.journal = b""
         self.runs: list[StoredRun] = []
         self.messages = b""
-        for run in runs:
+        for run, gap in zip(runs, itertools.cycle(gaps), strict=False):
             frames = b""
             for attribute, payload in run:
                 frames += encode_frame(first_id, *encode_body(payload, attribute))
                 first_id += 1
-            self.journal += b"\xff" * 9
+            self.journal += gap
+            if len(self.journal) % SEGMENT + len(frames) > SEGMENT:
+                self.journal += bytes(-len(self.journal) % SEGMENT)
             self.runs.append(StoredRun(len(self.messages), len(self.journal), len(frames), len(run)))
             self.journal += frames
             self.messages += frames
             first_id += 7  # ids of other partitions
 
     def read(self, lsn: int, size: int) -> memoryview:
-        return memoryview(self.journal)[lsn : lsn + size]
+        return memoryview(self.journal)[lsn : min(lsn + size, lsn - lsn % SEGMENT + SEGMENT)]
+
+    def swap(self, order: Sequence[int]) -> None:
+        """Let the runs have offsets in another order than they have LSNs, as after a commit."""
+        runs, offset, messages = [], 0, b""
+        for run in (self.runs[number] for number in order):
+            runs.append(run._replace(offset=offset))
+            offset += run.bytes
+            messages += self.journal[run.lsn : run.lsn + run.bytes]
+        self.runs, self.messages = runs, messages
 
     def find(self, wanted: bytes | int, offset: int, matches_max: int) -> list[FoundAt]:
         """Piece after piece, until the end or as many as asked for."""
@@ -67,11 +87,33 @@ def test_as_a_plain_reading_finds(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "FRAMES_MAX", frames)
         patch.setattr(search, "BYTES_MAX", size)
-        for key in ("", "a", "b", "ab", "é", "none"):
+        for key in (*KEYS, "none"):
             expected = stored.expected(key, start, matches_max)
             assert stored.find(key.encode(), start, matches_max) == expected
         for message_id in data.draw(st.lists(st.integers(995, 1120), max_size=5)):
             assert stored.find(message_id, start, matches_max) == stored.expected(message_id, start, matches_max)
+
+
+@settings(deadline=None)
+@given(
+    runs_of_messages,
+    st.lists(st.binary(max_size=40) | lookalikes | st.integers(0, 60).map(bytes), min_size=1, max_size=8),
+    st.integers(1, 300),
+    st.integers(0, 60),
+    st.data(),
+)
+def test_whatever_stands_between_the_runs_and_in_whatever_order_they_are(
+    runs: list[list[tuple[str | None, bytes]]], gaps: list[bytes], stretch: int, gap: int, data: st.DataObject
+) -> None:
+    stored = Stored(runs, gaps)
+    stored.swap(data.draw(st.permutations(range(len(runs)))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "STRETCH_BYTES", stretch)
+        patch.setattr(search, "GAP_BYTES", gap)
+        for key in KEYS:
+            assert stored.find(key.encode(), 0, 99) == stored.expected(key, 0, 99)
+        for message_id in data.draw(st.lists(st.integers(995, 1120), max_size=5)):
+            assert stored.find(message_id, 0, 9) == stored.expected(message_id, 0, 9)
 
 
 @settings(deadline=None)
