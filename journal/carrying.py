@@ -71,7 +71,10 @@ def copies(journal: Journal, piece: Piece) -> list[memoryview]:
     checked = Lsn(0)  # the body that was looked at last ends here
     for run in piece.runs:
         if run.lsn + run.bytes > checked:
-            header = record_around(journal.segments, run.lsn)
+            try:
+                header = record_around(journal.segments, run.lsn)
+            except KeyError:  # no segment holds it
+                header = None
             if header is None or header.kind not in (Kind.TX_PUT, Kind.CARRY):
                 reason = f"messages of {piece.branch.key} in {piece.name} do not read back"
                 raise RottenJournal(run.lsn, None, reason, journal.storage.path)

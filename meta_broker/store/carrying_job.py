@@ -76,16 +76,16 @@ class CarryingJob:
 
     def _append(self, piece: Piece, frames: list[memoryview] | RottenJournal) -> None:
         branch = piece.branch
+        if branch.first_lsn not in self._transactions.state.branches:
+            return  # it was decided meanwhile
         try:
             if isinstance(frames, RottenJournal):
                 raise frames
-            lsn = self._transactions.carry(piece, frames)
+            self._transactions.carry(piece, frames)
         except (RottenJournal, RecordTooLarge) as error:
             log.error("branch not carried, retention stops at it key=%s error=%s", branch.key, error)
             self._carrying.give_up(branch)
             return
-        if lsn is None:
-            return  # it was decided meanwhile
         if piece.is_last:
             log.info(
                 "branch carried key=%s begun=%d messages=%d bytes=%d start=%d",

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from journal.carrying import copies, pieces
 from journal.check import check
 from journal.errors import StorageFailed
 from journal.fold import Publication
@@ -27,8 +28,9 @@ from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
 from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
+from tests.fixtures.retention import Cut, choose, drop
 
-STEPS = 45
+STEPS = 70
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Workload:
     index: Index = field(default_factory=Index)
     kept: dict[PartitionName, list[Publication]] = field(default_factory=dict)  # index as of the newest checkpoint
     branches: dict[int, Transaction] = field(default_factory=dict)
+    cut: Cut | None = None  # chosen, and not carried out yet
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def run(self) -> None:
@@ -66,6 +69,7 @@ class Workload:
         data = b"<%d %s>" % (number, b"." * random.randrange(400))
         verbs = ["put", "begin"] + ["more", "finish", "prepare", "prepare", "decide"] * bool(self.branches)
         verbs += ["checkpoint"] + ["forget"] * bool(store.state.heuristics)
+        verbs += ["carry", "carry"] * bool(store.state.branches) + ["retention"]
         match random.choice(verbs):
             case "put":
                 done = store.put(name, [data], len(data), 1)
@@ -106,6 +110,20 @@ class Workload:
                     self.ledger.add(Event(done.lsn, Verb.COMMIT, branch, live.key))
                 else:
                     self.ledger.add(Event(store.rollback(live), Verb.ROLLBACK, branch, live.key))
+            case "carry":
+                behind = list(store.state.branches.values())[: random.randrange(1, 4)]
+                planned = [piece for each in behind for piece in pieces(each, store.journal.body_bytes_max)]
+                for piece in planned[: random.randrange(1, len(planned) + 1)]:  # cut short, sometimes
+                    store.carry(piece, copies(store.journal, piece))
+            case "retention":
+                store.journal.wait_flushed(store.journal.end)
+                if self.cut is None:
+                    self.cut = choose(store, self.index, 1)
+                    return
+                taken = store.snapshot()
+                store.note_checkpoint(store.write_checkpoint(taken, {}), taken)
+                drop(store, self.cut)
+                self.cut = None
             case "checkpoint":
                 taken = store.snapshot()
                 kept = {name: list(entries) for name, entries in self.index.entries.items()}
@@ -126,7 +144,7 @@ def judge(workload: Workload, storage: FaultyStorage, *, lose_index: bool) -> Ls
     try:
         end = store.recovered.end
         assert end >= workload.flushed, "acknowledged bytes are gone"
-        assert found_by(store, index) == workload.ledger.after_start(end)
+        assert found_by(store, index) == workload.ledger.after_start(end).since(index.starts)
     finally:
         store.close()
     assert check(opened(storage), read_checkpoints(storage)).is_sound

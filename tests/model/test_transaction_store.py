@@ -1,17 +1,30 @@
 """JournalTransactionStore under random verbs, power cuts and restarts, against a model too dumb to be wrong.
 
 The writer is held at a gate before every fsync and after every write, and let on by rules of their own: what a
-batch holds, and what the disk has when the power goes, is decided by hypothesis and can be replayed.
+batch holds, and what the disk has when the power goes, is decided by hypothesis and can be replayed. METAQ_MODEL_SEED
+repeats a run, METAQ_MODEL_STEPS makes it longer.
 """
 
 import contextlib
+import os
+import time
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from journal.carrying import Piece, copies, pieces
 from journal.check import check
 from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
@@ -25,8 +38,9 @@ from journal.transaction_store import Transaction
 from journal.xid import LocalKey, XaKey
 from tests.fixtures.faulty_storage import GATE_TIMEOUT_S, FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
-from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
+from tests.fixtures.ledger import Event, Ledger, Truth, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
+from tests.fixtures.retention import Cut, choose, drop
 
 NAMES = st.sampled_from([ORDERS, STOCK, PartitionName("stock", 4)])
 SIZES = st.sampled_from([1, 7, 8, 60, 600, 3000])  # some fill a segment: rolls, PADs, and ends without room for one
@@ -34,6 +48,7 @@ KEYS = st.sampled_from(["a", "b", "c"])  # few, so that one key serves many bran
 
 
 class TransactionStoreMachine(RuleBasedStateMachine):
+    steps = 0  # of all machines together
     branches = Bundle("branches")  # numbers; those of a life that is over are simply not live any more
 
     @initialize(flush=st.sampled_from([SYNC, INTERVAL]), seed=st.integers(0, 2**16))
@@ -45,6 +60,8 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         self.written = 0  # how many pieces of data were made so far
         self.live: dict[int, Transaction] = {}
         self.kept: dict[PartitionName, list[Publication]] = {}
+        self.cut: Cut | None = None  # chosen, and nothing is dropped yet
+        self.planned: list[Piece] = []  # what is left of a carry
         self.taken: tuple[Checkpoint, dict[PartitionName, list[Publication]]] | None = None
         self.open(lost=frozenset())
 
@@ -70,11 +87,11 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         with contextlib.suppress(StorageFailed):
             self.store.close()
         acknowledged = self.store.journal.flushed
-        self.storage, self.taken = after, None
+        self.storage, self.taken, self.cut, self.planned = after, None, None, []
         self.open(lost)
         end = self.store.recovered.end
         assert end >= acknowledged, "acknowledged bytes are gone"
-        assert found_by(self.store, self.index) == self.ledger.at(end)
+        assert found_by(self.store, self.index) == self.truth_at(end)
 
     @rule(
         sizes=st.lists(st.tuples(NAMES, SIZES), min_size=2, max_size=6),
@@ -94,11 +111,15 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         self.store.close()
         end = self.store.journal.end
         assert self.store.journal.flushed == end
-        self.taken = None
+        self.taken, self.cut, self.planned = None, None, []
         assert check(opened(self.storage), read_checkpoints(self.storage)).is_sound
         self.open(lost)
         assert self.store.recovered.end >= end
-        assert found_by(self.store, self.index) == self.ledger.at(self.store.recovered.end)
+        assert found_by(self.store, self.index) == self.truth_at(self.store.recovered.end)
+
+    def truth_at(self, lsn: int) -> Truth:
+        """What must be there, but for what retention has taken."""
+        return self.ledger.at(lsn).since(self.index.starts)
 
     # -- the writer -------------------------------------------------------------------------------------------
 
@@ -194,11 +215,12 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         self.ledger.add(Event(lsn, Verb.PREPARE, branch, live.key))
         self.settle()
 
-    @rule(target=branches, key=KEYS, name=NAMES, size=SIZES)
-    def promise(self, key: str, name: PartitionName, size: int) -> int:
+    @rule(target=branches, key=KEYS, puts=st.lists(st.tuples(NAMES, SIZES), min_size=1, max_size=6))
+    def promise(self, key: str, puts: list[tuple[PartitionName, int]]) -> int:
         """Begin, put and prepare at once: single rules seldom bring a branch that far."""
         branch = self.number_of_begun(key, local=False)
-        self.transactional_put(branch, name, size)
+        for name, size in puts:
+            self.transactional_put(branch, name, size)
         self.prepare(branch)
         return branch
 
@@ -300,7 +322,63 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         self.take_a_snapshot()
         self.write_the_checkpoint()
 
+    # -- carrying, retention ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.store.state.branches)
+    @rule(data=st.data())
+    def begin_to_carry(self, data: st.DataObject) -> None:
+        branch = data.draw(st.sampled_from(list(self.store.state.branches.values())))
+        self.planned = list(pieces(branch, self.store.journal.body_bytes_max))
+
+    @precondition(lambda self: self.planned)
+    @rule(count=st.integers(1, 4))
+    def carry(self, count: int) -> None:
+        """Some of it; what is left waits while other things happen, as it does in a broker, or is never carried."""
+        self.wait_until_all_is_durable()
+        for piece in self.planned[:count]:
+            is_live = piece.branch.first_lsn in self.store.state.branches
+            frames = copies(self.store.journal, piece) if is_live else []  # retention may have passed the others
+            assert (self.store.carry(piece, frames) is not None) == is_live
+            self.settle()
+        del self.planned[:count]
+
+    @rule(segments=st.integers(1, 2))
+    def choose_what_may_go(self, segments: int) -> None:
+        self.storage.let_go()
+        self.store.journal.wait_flushed(self.store.journal.end)
+        self.cut = choose(self.store, self.index, segments) or self.cut
+        self.storage.hold()
+        self.settle()
+
+    @precondition(lambda self: self.cut is not None)
+    @rule()
+    def let_it_go(self) -> None:
+        assert self.cut is not None
+        self.checkpoint()
+        self.storage.let_go()
+        drop(self.store, self.cut)
+        self.cut = None
+        self.storage.hold()
+        assert self.store.journal.start_lsn <= min(
+            [run.lsn for one in self.store.state.branches.values() for runs in one.runs.values() for run in runs],
+            default=self.store.journal.end,
+        )
+
+    @rule()
+    def carry_everything_and_let_go(self) -> None:
+        """What single rules seldom come to: branches whose every record is gone."""
+        for branch in list(self.store.state.branches.values()):
+            self.planned = list(pieces(branch, self.store.journal.body_bytes_max))
+            self.carry(len(self.planned))
+        self.choose_what_may_go(1)
+        if self.cut is not None:
+            self.let_it_go()
+
     # -- always -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def a_step_was_taken(self) -> None:
+        TransactionStoreMachine.steps += 1
 
     @invariant()
     def memory_says_what_was_appended(self) -> None:
@@ -320,12 +398,24 @@ class TransactionStoreMachine(RuleBasedStateMachine):
         segments, flushed = self.store.journal.segments, self.store.journal.flushed
         visible = self.ledger.at(flushed).visible
         for name, data in visible.items():
-            got = b""
+            at = min(self.index.starts.get(name, 0), len(data))
             for _, base, run in self.index.entries[name]:
                 if base < len(data):
-                    assert base == len(got)
-                    got += bytes(segments.slice(run.lsn, run.bytes))
-            assert got == data
+                    assert base == at
+                    assert segments.slice(run.lsn, run.bytes) == data[at : at + run.bytes]
+                    at += run.bytes
+            assert at == len(data)
+
+    @invariant()
+    def what_is_in_doubt_reads_back(self) -> None:
+        segments, flushed = self.store.journal.segments, self.store.journal.flushed
+        prepared = self.ledger.at(self.store.journal.end).prepared
+        for live in self.store.recover():
+            assert live.branch is not None
+            for name, runs in live.branch.runs.items():
+                if all(run.lsn + run.bytes <= flushed for run in runs):
+                    got = b"".join(segments.slice(run.lsn, run.bytes) for run in runs)
+                    assert got == prepared[live.key][name]
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -333,12 +423,26 @@ class TransactionStoreMachine(RuleBasedStateMachine):
             self.store.close()
 
 
+STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "20000"))
+STEPS_A_MACHINE = 60
+
+
 # Time enough to shrink what failed: the example that is printed is the one to look at.
-TestTransactionStore = pytest.mark.timeout(600)(TransactionStoreMachine.TestCase)
-TestTransactionStore.settings = settings(
-    max_examples=120,
-    stateful_step_count=50,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@pytest.mark.timeout(600 + STEPS_MIN // 100)
+def test_the_store_is_what_the_model_says() -> None:
+    chosen = int(os.environ.get("METAQ_MODEL_SEED") or time.time_ns() % 2**32)
+    print(f"METAQ_MODEL_SEED={chosen}")
+    TransactionStoreMachine.steps = 0
+    seed(chosen)(TransactionStoreMachine)
+    run_state_machine_as_test(
+        TransactionStoreMachine,
+        settings=settings(
+            max_examples=STEPS_MIN * 6 // STEPS_A_MACHINE // 5 + 80,
+            stateful_step_count=STEPS_A_MACHINE,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        ),
+    )
+    print(f"steps={TransactionStoreMachine.steps}")
+    assert TransactionStoreMachine.steps >= STEPS_MIN
