@@ -14,7 +14,7 @@ from journal.fold import JournalState, apply
 from journal.frame import Lsn
 from journal.inspection import Reading
 from journal.outcomes import Ended
-from journal.records import Decision, Forget, decode
+from journal.records import Decision, Forget, Lost, decode
 from journal.scan import Entry, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.states import BranchState
@@ -56,6 +56,7 @@ class Report:
     active: list[BranchKey]
     decided: list[BranchKey]  # in a coordinator's journal: decisions that are not forgotten
     damage: Damage
+    dropped: list[tuple[Lsn, Lsn]]  # stretches that a repair dropped; what follows them reads back
 
     @property
     def is_sound(self) -> bool:
@@ -113,6 +114,7 @@ def check(
         active=[branch.key for branch in live if branch.state is not BranchState.PREPARED],
         decided=list(audit.decided),
         damage=damage,
+        dropped=audit.dropped,
     )
 
 
@@ -124,6 +126,7 @@ class _Audit:
         self.bytes = 0
         self.contradiction: str | None = None
         self.decided: dict[BranchKey, None] = {}
+        self.dropped: list[tuple[Lsn, Lsn]] = []
         self.files: dict[int, CheckedFile] = {}
         # A journal whose first segments were dropped can be folded from its oldest checkpoint on.
         self.state = JournalState(start) if start == SEGMENT_HEADER_BYTES else None
@@ -149,8 +152,11 @@ class _Audit:
                     self.decided[key] = None
                 case Forget(key) if self.state is None or key not in self.state.heuristics:
                     self.decided.pop(key, None)
-                case _ if self.state is not None:
-                    apply(self.state, header, record)
+                case _:
+                    if record == Lost():
+                        self.dropped.append((header.lsn, header.end))
+                    if self.state is not None:
+                        apply(self.state, header, record)
         except InvalidRecord as error:
             # What follows cannot be folded any more; its checksums are still worth reading.
             self.contradiction = self.contradiction or str(error)
@@ -160,10 +166,10 @@ class _Audit:
         """Compare the checkpoints that hold what is folded now: those with an LSN up to *lsn*."""
         while self.pending and self.pending[0][1].lsn <= lsn:
             number, checkpoint = self.pending.pop(0)
-            compared = self.state is not None
-            problems = tuple(differences(self.state, checkpoint)) if self.state is not None else ()
-            self.files[number] = CheckedFile(number, Lsn(checkpoint.lsn), compared, problems)
-            if self.state is None and self.contradiction is None:
+            known = self.state if self.state is not None and self.state.doubt is None else None
+            problems = tuple(differences(known, checkpoint)) if known is not None else ()
+            self.files[number] = CheckedFile(number, Lsn(checkpoint.lsn), known is not None, problems)
+            if known is None and self.contradiction is None:  # behind dropped records a checkpoint knows more
                 self.state = state_of(checkpoint)
 
 

@@ -15,6 +15,7 @@ from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Run, Span
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicEnd
+from journal.loss import Doubt
 from journal.outcomes import Ended
 from journal.records import PartitionName
 from journal.states import BranchState
@@ -99,6 +100,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     topics: list[TopicChange] = []  # what was decided at run time, by topic
     outcomes: list[Ended] = []  # how XA branches ended, the oldest first
     heuristics: list[HeuristicEnd] = []  # what operators ended and nobody forgot, the oldest first
+    lost: Natural = 0  # a repair dropped records below this LSN, and branches that had messages there; 0: none
 
 
 def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
@@ -131,6 +133,8 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
 def state_of(checkpoint: Checkpoint) -> JournalState:
     """The state a checkpoint holds: `checkpoint_of`, read backwards. Raises ValueError where that cannot be."""
     state = JournalState(Lsn(checkpoint.lsn), checkpoint.epoch, checkpoint.incarnation, checkpoint.time_ms)
+    if checkpoint.lost:
+        state.doubt = Doubt(Lsn(checkpoint.lost))
     for mark in checkpoint.partitions:
         name = PartitionName(mark.topic, mark.partition)
         if mark.start > mark.end or name in state.spans:

@@ -37,6 +37,7 @@ class Hole(NamedTuple):
     start: Lsn
     end: Lsn | None
     reason: str
+    life: tuple[int, int]  # epoch and incarnation of the last good record before it
 
 
 class LostOffsets(NamedTuple):
@@ -73,7 +74,7 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
     survey = _Survey(state or JournalState())
     stop = end
     while True:
-        survey.damage.holes.append(Hole(stop.end, stop.resumes, stop.reason))
+        survey.add_hole(Hole(stop.end, stop.resumes, stop.reason, stop.life))
         if stop.resumes is None:
             break
         scanner = Scanner(segments, stop.resumes)
@@ -96,13 +97,18 @@ class _Survey:
     def __init__(self, state: JournalState) -> None:
         self.damage = Damage()
         self._ends = {name: span.end for name, span in state.spans.items()}
-        self._unconfirmed = set(self._ends)  # partitions that nothing behind the hole has spoken of
+        self._unconfirmed: set[PartitionName] = set()  # partitions that nothing behind the last hole has spoken of
         # Per branch that began before the hole, or behind it, its key and its bytes in each partition.
         self._branches = {
             lsn: (branch.key, {name: sum(run.bytes for run in runs) for name, runs in branch.runs.items()})
             for lsn, branch in state.branches.items()
         }
-        self._undecided = set(self._branches)  # those that were live before it
+        self._undecided: set[Lsn] = set()  # those that were live before it
+
+    def add_hole(self, hole: Hole) -> None:
+        self.damage.holes.append(hole)
+        self._unconfirmed.update(self._ends)
+        self._undecided.update(self._branches)
 
     def add(self, entry: Entry) -> None:
         header = entry.header
@@ -129,21 +135,24 @@ class _Survey:
                     self._decided(branch_lsn)
             case Commit(key, branch_lsn, _, takes):
                 put = self._bytes_put(key, branch_lsn)
+                is_hurt = any(put.get(take.name, 0) != take.bytes for take in takes)
                 for take in takes:
                     self._take(take.name, take.base, take.bytes)
-                    if put.get(take.name, 0) != take.bytes:
+                    if is_hurt:  # all of it: half of a branch is never to be had
                         end = Offset(take.base + take.bytes)
                         why = f"committed by {key}, some of whose messages stood there"
                         self.damage.offsets.append(LostOffsets(take.name, take.base, end, why))
                 self._decided(branch_lsn)
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        is_behind_all = all(hole.end is not None and hole.end <= checkpoint.lsn for hole in self.damage.holes)
         for mark in checkpoint.partitions:
             name = PartitionName(mark.topic, mark.partition)
-            if mark.end > self._ends.get(name, 0):
-                self._take(name, Offset(mark.end), 0)
-            self._unconfirmed.discard(name)
-        if all(hole.end is not None and hole.end <= checkpoint.lsn for hole in self.damage.holes):
+            is_open = name in self._unconfirmed and not is_behind_all
+            self._take(name, Offset(mark.end), 0)
+            if is_open:
+                self._unconfirmed.add(name)
+        if is_behind_all:
             self._undecided.difference_update(Lsn(live.first_lsn) for live in checkpoint.branches)
 
     def finish(self) -> None:

@@ -26,7 +26,7 @@ class DirectoryInUse(JournalError):
 
 
 class RottenJournal(JournalError):
-    """Bytes that were once fsynced no longer read back. Nothing was touched; see `metaq journal check`.
+    """Bytes that were once fsynced no longer read back. Nothing was touched; see `metaq journal check` and `repair`.
 
     *lsn* is the first bad byte, *resumes* the next record that is whole (None when there is none).
     """
@@ -35,11 +35,15 @@ class RottenJournal(JournalError):
         until = "the end of the journal" if resumes is None else f"LSN {resumes}"
         super().__init__(
             f"{path}: the journal is rotten at LSN {lsn} ({reason}): acknowledged bytes from there to {until} "
-            f"do not read back; nothing was changed: keep a copy and run `metaq journal check`"
+            f"do not read back; nothing was changed: keep a copy and run `metaq journal check`, then `repair`"
         )
         self.lsn = lsn
         self.resumes = resumes
         self.reason = reason
+
+
+class NotRepairable(JournalError):
+    """A repair cannot be done with what there is. Nothing was changed."""
 
 
 class RecordTooLarge(JournalError):

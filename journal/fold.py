@@ -12,6 +12,7 @@ from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
 from journal.frame import Header, Lsn, Offset
 from journal.heuristics import EVENTS, HeuristicDecision, HeuristicEnd
+from journal.loss import Doubt, reconcile
 from journal.outcomes import Ended, Outcome, Outcomes
 from journal.records import (
     NO_BRANCH,
@@ -23,6 +24,7 @@ from journal.records import (
     Epoch,
     Forget,
     Heuristic,
+    Lost,
     Pad,
     PartitionName,
     Prepare,
@@ -78,6 +80,13 @@ class Span:
         if base != self.end:
             raise ValueError(f"offsets [{base}, {base + size}) do not follow the end {self.end}")
         self.end = Offset(base + size)
+
+    def jump(self, end: int) -> bool:
+        """Go on at *end*: what was below was lost. False if it is there already. Raises ValueError if it is beyond."""
+        if end < self.end:
+            raise ValueError(f"{end} is below the end {self.end}")
+        is_behind, self.end = end > self.end, Offset(end)
+        return is_behind
 
 
 @dataclass(slots=True, eq=False)
@@ -136,10 +145,16 @@ class JournalState:
     heuristics: dict[XaKey, HeuristicEnd] = field(default_factory=dict)  # what operators ended, until it is forgotten
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
+    doubt: Doubt | None = None  # what dropped records leave open, until a start settles it
 
     def end_of(self, name: PartitionName) -> Offset:
         """Where the partition's next message goes; nothing is made for a partition that has none."""
         return span.end if (span := self.spans.get(name)) is not None else ZERO
+
+    def drop(self, branch: Branch) -> None:
+        """Forget a live branch, with nothing published."""
+        del self.branches[branch.first_lsn]
+        self.branches_weight -= branch.weight
 
     def branch_with(self, topic: str) -> Branch | None:
         """A live branch that has messages for *topic*, if there is one."""
@@ -160,18 +175,24 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
     """
     state.lsn = header.end
     state.time_ms = max(state.time_ms, header.time_ms)
+    jumps: list[Publication] = []
     try:
+        if state.doubt is not None:
+            moved, is_over = reconcile(state, state.doubt, header, record)
+            jumps = [_jump(name, base, header) for name, base in moved]
+            if is_over:
+                return jumps
         match record:
             case Put(name, base, count):
                 run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
                 state.span(name).take(base, run.bytes)
-                return [Publication(name, base, run)]
+                return [*jumps, Publication(name, base, run)]
             case PutBatch(name, base, count, first_id, (producer, number)):
                 run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
                 stored = StoredBatch(number, base, count, first_id)
                 state.batches.note(producer, name.topic, name.partition, stored)
                 state.span(name).take(base, run.bytes)
-                return [Publication(name, base, run)]
+                return [*jumps, Publication(name, base, run)]
             case TxPut():
                 _tx_put(state, header, record)
             case Prepare(key, branch_lsn, messages, size):
@@ -187,7 +208,7 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
                 branch.state = next_state(key, branch.state, event)
                 _end(state, branch, Outcome.COMMITTED, header.time_ms)
-                return list(_publish(state, branch, takes))
+                return [*jumps, *_publish(state, branch, takes)]
             case Rollback(key, branch_lsn, reason):
                 branch = _live(state, key, branch_lsn)
                 if branch.decision is HeuristicDecision.COMMIT:
@@ -211,6 +232,11 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 pass
             case TopicChange():
                 _change_topic(state, record)
+            case Lost(ends) if ends:
+                state.doubt = None
+                return [_jump(one.name, one.end, header) for one in ends if state.span(one.name).jump(one.end)]
+            case Lost():
+                state.doubt = Doubt.after(state, header)
             case Decision():
                 raise ValueError("a coordinator's record in a broker's journal")
             case _:
@@ -220,6 +246,11 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
             f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
         ) from error
     return []
+
+
+def _jump(name: PartitionName, base: Offset, header: Header) -> Publication:
+    """A partition goes on at *base*, with nothing stored in front of it: a run without messages says so."""
+    return Publication(name, base, Run(header.lsn, 0, 0, header.time_ms))
 
 
 def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
@@ -271,18 +302,13 @@ def _decide(state: JournalState, header: Header, record: Heuristic) -> None:
     )
     if record.decision is HeuristicDecision.COMPLETE:
         branch.state = after
-        _remove(state, branch)
+        state.drop(branch)
     else:
         branch.decision = record.decision
 
 
-def _remove(state: JournalState, branch: Branch) -> None:
-    del state.branches[branch.first_lsn]
-    state.branches_weight -= branch.weight
-
-
 def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
-    _remove(state, branch)
+    state.drop(branch)
     if isinstance(branch.key, XaKey):  # a local one is its connection's, which has heard
         state.outcomes.note(Ended(str(branch.key), outcome, time_ms))
 

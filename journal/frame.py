@@ -38,6 +38,7 @@ class Kind(IntEnum):
     PAD = 12
     DECISION = 13
     PUT_BATCH = 14
+    LOST = 15
 
 
 _KIND_NAMES = {int(kind): kind.name for kind in Kind}

@@ -1,12 +1,12 @@
 """Every publication below an LSN, read back from the journal: how a lost partition index is rebuilt."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from journal.errors import InvalidRecord, RottenJournal
 from journal.fold import JournalState, Publication, Run, apply
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
-from journal.records import Carry, Commit, Heuristic, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
+from journal.records import Carry, Commit, Heuristic, Lost, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
 from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
@@ -34,6 +34,24 @@ def history(
         raise RottenJournal(end.end, end.resumes or until, end.reason, segments.storage.path)
 
 
+def without_gaps(
+    publications: Iterable[Publication], spans: Mapping[PartitionName, tuple[int, int]]
+) -> Iterator[Publication]:
+    """*publications*, and a run of nothing behind every gap that they leave in *spans*: a repair dropped that."""
+    reached = {name: start for name, (start, _) in spans.items()}
+    for publication in publications:
+        name, base, run = publication
+        if not run.bytes:
+            continue
+        if base > reached[name]:
+            yield publication._replace(run=Run(run.lsn, 0, 0, run.time_ms))
+        yield publication
+        reached[name] = max(reached[name], base + run.bytes)
+    for name, (_, end) in spans.items():
+        if end > reached[name]:
+            yield Publication(name, Offset(end), Run(Lsn(0), 0, 0, 0))
+
+
 class _Birth:
     """The fold itself, from the first record on."""
 
@@ -50,6 +68,7 @@ class _Rest:
     def __init__(self, names: set[PartitionName]) -> None:
         self._names = names
         self._left: dict[Lsn, dict[PartitionName, _Left]] = {}  # by first LSN, of the branches seen
+        self._lost = Lsn(0)  # where records were last dropped by a repair
 
     def of(self, entry: Entry) -> list[Publication]:
         header = entry.header
@@ -61,10 +80,17 @@ class _Rest:
                 self._left_in(branch_lsn or header.lsn, name).put[run.lsn] = run
             case Carry(_, branch_lsn, name) as carry if name in self._names:
                 self._left_in(branch_lsn, name).carry(carry, header.body_lsn)
+            case Lost():
+                self._lost = header.lsn
             case Rollback(_, branch_lsn, _) | Heuristic(_, branch_lsn, HeuristicDecision.COMPLETE):
                 self._left.pop(branch_lsn, None)
             case Commit(_, branch_lsn, _, takes):
                 left = self._left.pop(branch_lsn, {})
+                if branch_lsn < self._lost and any(
+                    take.name in self._names and (take.name not in left or left[take.name].bytes != take.bytes)
+                    for take in takes
+                ):
+                    return []  # messages of it were dropped: never half of a branch
                 return [each for take in takes if take.name in left for each in left[take.name].taken(header.lsn, take)]
         return []
 
@@ -78,6 +104,10 @@ class _Left:
     def __init__(self) -> None:
         self.put: dict[Lsn, Run] = {}  # never carried, by LSN: the last ones, for runs are carried in put order
         self._carried: dict[int, Run] = {}  # by the bytes that the branch put before them
+
+    @property
+    def bytes(self) -> int:
+        return sum(run.bytes for run in [*self.put.values(), *self._carried.values()])
 
     def carry(self, record: Carry, lsn: Lsn) -> None:
         position = record.position

@@ -19,6 +19,7 @@ from journal.records import (
     Epoch,
     Forget,
     Heuristic,
+    Lost,
     Pad,
     PartitionName,
     Prepare,
@@ -128,6 +129,10 @@ def _said(header: Header, record: Record) -> _Said:
             last = first + len(runs) - 1
             note = f"carries runs {first} to {last} from LSN {min(run.lsn for run in runs)} on"
             return _Said(key, branch_lsn, (place,), note)
+        case Lost(ends) if ends:
+            return _Said(note="partitions go on: " + ", ".join(f"{one.name}@{one.end}" for one in ends))
+        case Lost():
+            return _Said(note=f"{header.bytes_total} bytes did not read back and were dropped by a repair")
         case Pad():
             return _Said()
     assert_never(record)

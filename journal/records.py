@@ -38,6 +38,8 @@ _CARRIED = struct.Struct("<QQII")  # LSN before, milliseconds, bytes, messages
 _HEURISTIC = struct.Struct("<BQQQHH")  # decision, prepared, messages, bytes, who bytes, why bytes; who and why follow
 _EPOCH = struct.Struct("<II")
 _CHECKPOINT = struct.Struct("<QQ")  # file number, LSN
+_END_COUNT = struct.Struct("<I")  # ends
+_END = struct.Struct("<QIB")  # offset, partition, topic bytes; the topic follows
 
 
 class PartitionName(NamedTuple):
@@ -191,6 +193,22 @@ class Forget(msgspec.Struct, frozen=True):
     key: BranchKey
 
 
+class PartitionEnd(msgspec.Struct, frozen=True):
+    """The offset that a partition goes on at."""
+
+    name: PartitionName
+    end: Offset
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Records were lost to rot and dropped by a repair. Without *ends*: they stood here; body: zeros in their place.
+
+    With *ends*: the first start after the repair says where the partitions go on of which no later record told.
+    """
+
+    ends: tuple[PartitionEnd, ...] = ()
+
+
 Record = (
     Put
     | PutBatch
@@ -206,6 +224,7 @@ Record = (
     | Forget
     | TopicChange
     | Carry
+    | Lost
 )
 
 
@@ -249,6 +268,8 @@ def encode(record: Record) -> tuple[Kind, bytes]:
             return Kind.CARRY, _branch(key, branch_lsn) + head + b"".join(each)
         case TopicChange(topic=topic):
             return Kind.TOPIC, encode_change(record, _bytes_of(topic))
+        case Lost(ends):
+            return Kind.LOST, _END_COUNT.pack(len(ends)) + b"".join(map(_end, ends)) if ends else b""
     assert_never(record)
 
 
@@ -316,6 +337,11 @@ def _words(text: str, bytes_max: int) -> bytes:
 def _take(take: Take) -> bytes:
     topic = _topic_bytes(take.name)
     return _TAKE.pack(take.base, take.bytes, take.count, take.name.partition, len(topic)) + topic
+
+
+def _end(end: PartitionEnd) -> bytes:
+    topic = _topic_bytes(end.name)
+    return _END.pack(end.end, end.name.partition, len(topic)) + topic
 
 
 def _read_branch(meta: bytes) -> tuple[BranchKey, Lsn, int]:
@@ -442,6 +468,22 @@ def _read_topic_change(meta: bytes) -> TopicChange:
     return decode_change(meta, _topic)
 
 
+def _read_lost(meta: bytes) -> Lost:
+    if not meta:
+        return Lost()
+    (ends_left,) = _END_COUNT.unpack_from(meta)
+    at = _END_COUNT.size
+    ends = []
+    for _ in range(ends_left):
+        end, partition, topic_bytes = _END.unpack_from(meta, at)
+        at += _END.size
+        ends.append(PartitionEnd(PartitionName(_topic(meta[at : at + topic_bytes]), partition), Offset(end)))
+        at += topic_bytes
+    if at != len(meta) or not ends:
+        raise ValueError(f"{len(ends)} ends, and {len(meta) - at} bytes after the last")
+    return Lost(tuple(ends))
+
+
 _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PUT: _read_put,
     Kind.PUT_BATCH: _read_put_batch,
@@ -457,4 +499,5 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.FORGET: _read_forget,
     Kind.TOPIC: _read_topic_change,
     Kind.CARRY: _read_carry,
+    Kind.LOST: _read_lost,
 }

@@ -13,7 +13,7 @@ from journal.checkpoint import Checkpoint, PartitionMark, read_newest
 from journal.errors import RottenJournal
 from journal.fold import JournalState, Publication, apply
 from journal.frame import Lsn, Offset
-from journal.history import history
+from journal.history import history, without_gaps
 from journal.journal import clear_beyond
 from journal.records import PartitionName, decode
 from journal.scan import ScanEnd, Scanner, Verdict
@@ -84,7 +84,8 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     lost = sink.restore(checkpoint.partitions if checkpoint else [])
     for name in sorted(lost):
         damaged.append(f"index of {name}: rebuilt from the journal")
-    for publication in history(segments, state.lsn, lost):
+    spans = {name: (state.spans[name].start, state.spans[name].end) for name in lost}
+    for publication in without_gaps(history(segments, state.lsn, lost), spans):
         sink.publish(publication)
     scanner = Scanner(segments, state.lsn)
     count = replay(scanner, state, sink.publish)

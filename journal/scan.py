@@ -57,6 +57,7 @@ class ScanEnd:
     reason: str
     resumes: Lsn | None
     dirty: bool
+    life: tuple[int, int]  # epoch and incarnation of the last good record
 
 
 class Scanner:
@@ -109,7 +110,7 @@ class Scanner:
             was_fsynced = was_fsynced or header.durable > self.end
             if was_fsynced:
                 break
-        return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty)
+        return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty, self._life)
 
 
 def record_around(segments: Segments, lsn: int) -> Header | None:

@@ -20,6 +20,7 @@ from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
 from journal.group_commit import Defer
 from journal.heuristics import EVENTS, STATES, HeuristicDecision
 from journal.journal import Journal, JournalConfig
+from journal.loss import ends_in_doubt
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -29,6 +30,8 @@ from journal.records import (
     Epoch,
     Forget,
     Heuristic,
+    Lost,
+    PartitionEnd,
     PartitionName,
     Prepare,
     Put,
@@ -116,9 +119,10 @@ class JournalTransactionStore:
         Returns with recovery done and its own records durable, or leaves nothing open. Raises ForeignJournal,
         RottenJournal, InvalidRecord, StorageFailed.
         """
+        sink = sink or NoSink()
         segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
         try:
-            recovered = recover(segments, sink or NoSink())
+            recovered = recover(segments, sink)
             state = recovered.state
             journal = Journal.start(
                 segments,
@@ -135,17 +139,17 @@ class JournalTransactionStore:
         store = cls(journal, recovered, clock_ms)
         try:
             for publication in store._begin_life(version):
-                (sink or NoSink()).publish(publication)
+                sink.publish(publication)
         except BaseException:
             journal.close()
             raise
         return store
 
     def _begin_life(self, version: str) -> list[Publication]:
-        """The records of an open, durable on return: who writes from now on, what is presumed aborted, and what an
-        operator had decided when the power went. Returns what that publishes."""
+        """The records of an open, durable on return: who writes from now on, what a repair left open, what is presumed
+        aborted, and what an operator had decided when the power went. Returns what that publishes."""
         self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
-        published: list[Publication] = []
+        published = self._settle()
         for branch in sorted(self.state.branches.values(), key=lambda branch: branch.first_lsn):
             if branch.decision is not None:
                 published += self._carry_out(branch, branch.decision).publications
@@ -155,6 +159,20 @@ class JournalTransactionStore:
             else:
                 self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.PRESUMED))
         self.journal.wait_flushed(self.journal.end)
+        return published
+
+    def _settle(self) -> list[Publication]:
+        """Say where partitions go on whose last records a repair dropped."""
+        doubt = self.state.doubt
+        published: list[Publication] = []
+        if doubt is not None:
+            names = list(ends_in_doubt(self.state, doubt).items())
+            # A topic takes 255 bytes at most, and the numbers beside it 13.
+            count = max(min(self.journal.body_bytes_max, META_BYTES_MAX) // 300, 1)
+            for at in range(0, len(names), count):
+                ends = tuple(PartitionEnd(name, end) for name, end in names[at : at + count])
+                published += self._append(Lost(ends)).publications
+            self.state.doubt = None
         return published
 
     def now_ms(self) -> int:

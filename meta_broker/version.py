@@ -5,6 +5,5 @@ from importlib.metadata import version
 from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq")
-# PROTOCOL.md draws each.
-EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch", "checkpoint")
+EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch")  # PROTOCOL.md draws each
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

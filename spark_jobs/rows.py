@@ -13,6 +13,7 @@ from journal.records import (
     Epoch,
     Forget,
     Heuristic,
+    Lost,
     Pad,
     Prepare,
     Put,
@@ -82,6 +83,8 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = max([branch_lsn, position + header.body_bytes, *(run.lsn for run in runs)])
         case CheckpointMark(number=number, lsn=lsn):
             largest = max(number, lsn)
+        case Lost(ends):
+            largest = max((one.end for one in ends), default=0)
         case Epoch() | Pad() | Decision() | Forget() | TopicChange():
             return
         case _:
@@ -142,7 +145,7 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             return head._replace(key=str(key))
         case TopicChange(topic=topic, state=state):
             return head._replace(topic=topic, reason=state.name)
-        case Pad():
+        case Pad() | Lost():
             return head
     assert_never(record)
 

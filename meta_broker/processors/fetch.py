@@ -12,7 +12,7 @@ import time
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
-from meta_broker.processors.get import bad_size, closed, missed, outside, unknown_partition, visible_index
+from meta_broker.processors.get import bad_size, closed, in_gap, missed, outside, unknown_partition, visible_index
 from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
 from meta_client.protocol.encoder import data_line, encode_result
@@ -71,6 +71,10 @@ class FetchProcessor:
             self._filtering.submit(filter_name, fetch, index, bytes_max, peer, anew)
             return
         size, buffers = context.store.read(index, fetch.offset, bytes_max)
+        if not size:
+            missed(context, fetch)
+            peer.send(in_gap(index, fetch))
+            return
         line = data_line(size, end, READ_FROM_MASTER, fetch.opaque)
         peer.send_buffers([line, *buffers], len(line) + size)
 

@@ -50,6 +50,9 @@ class Filtering:
             except IndexDamaged as error:
                 peer.send(index_damaged(error, request.opaque))
                 return
+            if not size:
+                peer.send(encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque))
+                return
             chunk = b"".join(buffers)
             try:
                 answer = decide(await process.ask(request.group, chunk), size)

@@ -40,6 +40,10 @@ class GetProcessor:
                 self._filtering.submit(filter_name, get, index, bytes_max, peer, anew)
                 return
             size, buffers = context.store.read(index, get.offset, bytes_max)
+            if not size:
+                missed(context, get)
+                peer.send(in_gap(index, get))
+                return
             line = value_line(size, get.opaque)
             peer.send_buffers([line, *buffers], len(line) + size)
         else:
@@ -100,6 +104,11 @@ def outside(context: Context, request: Get | Fetch, start: int, end: int) -> byt
     if request.offset > end and wants_end:
         return encode_result(Status.MOVED, b"%d" % end, request.opaque)
     return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)
+
+
+def in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
+    """The answer to an offset whose messages a repair of the journal dropped: where reading goes on."""
+    return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
 
 
 def bad_size(request: Get | Fetch) -> bytes:

@@ -11,7 +11,7 @@ from journal.checkpoint import IndexMark, PartitionMark
 from journal.errors import JournalError, StorageFailed
 from journal.fold import Publication
 from journal.frame import Lsn
-from journal.history import history
+from journal.history import history, without_gaps
 from journal.journal import Journal
 from journal.moving import sync_directory
 from journal.records import PartitionName
@@ -150,9 +150,11 @@ class IndexRepair:
 
     def _read(self, fresh: dict[PartitionName, tuple[PartitionIndex, int]], until: Lsn) -> None:
         """In a thread: publish to the *fresh* indexes what the journal says, up to where each of them ends."""
-        for publication in history(self._journal.segments, until, set(fresh), self._is_stopping.is_set):
+        spans = {name: (index.start, end) for name, (index, end) in fresh.items()}
+        found = history(self._journal.segments, until, set(fresh), self._is_stopping.is_set)
+        for publication in without_gaps(found, spans):
             index, end = fresh[publication.name]
-            if publication.base < end:
+            if publication.base < end or not publication.run.bytes:
                 index.publish(publication)
 
     async def stop(self) -> None:

@@ -93,11 +93,11 @@ class PartitionIndex:
         return True
 
     def publish(self, publication: Publication) -> None:
-        """Add a run at the end. Publishing what is there already changes nothing."""
+        """Add a run at the end. Publishing what is there already changes nothing. One of no bytes ends a gap."""
         _, base, run = publication
         if base + run.bytes <= self.end:
             return
-        assert base == self.end
+        assert base == self.end or not run.bytes
         # Never earlier than the entry before it, or time could not be bisected: a transaction's messages were put
         # before others that are there already when it commits, and clocks are set back.
         self._time_ms = max(self._time_ms, run.time_ms)
@@ -111,25 +111,34 @@ class PartitionIndex:
         self.start = max(self.start, start)
 
     def places(self, offset: int, bytes_max: int) -> Iterator[Place]:
-        """Where the bytes [offset, offset + bytes_max) are, cut at the end. *offset* must be in [start, end)."""
+        """Where the bytes [offset, offset + bytes_max) are, cut at the end and at a gap. *offset*: in [start, end)."""
         assert self.start <= offset < self.end
         entry = self._find(offset)
         count = len(self)
         while bytes_max > 0 and entry < count:
             base, lsn, _, size, _ = self._entry(entry)
             skip = offset - base
+            if skip < 0 or skip >= size:
+                break  # in a gap
             wanted = min(size - skip, bytes_max)
             yield Place(lsn + skip, wanted)
             bytes_max -= wanted
             offset += wanted
             entry += 1
-        self._last_read = entry if entry < count and self._offset(entry) == offset else entry - 1
+        self._last_read = entry if entry < count and self._offset(entry) == offset else max(entry - 1, 0)
+
+    def resumes(self, offset: int) -> int:
+        """The first offset from *offset*, which lies in a gap, at which something is stored, or the end."""
+        entry = self._find(offset) + 1
+        return self._offset(entry) if entry < len(self) else self.end
 
     def runs(self, offset: int) -> Iterator[StoredRun]:
         """The runs from the one that holds *offset* on; *offset* must be in [start, end)."""
         assert self.start <= offset < self.end
         for entry in range(self._find(offset), len(self)):
             base, lsn, _, size, messages = self._entry(entry)
+            if base + size <= offset:
+                continue  # a gap, or what is in front of it
             yield StoredRun(base, lsn, size, messages)
 
     def nearest(self, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""`metaq journal`: a broker's log, read offline or beside the running broker. Nothing here writes to the directory."""
+"""`metaq journal`: a broker's log, read offline or beside the running broker. Nothing in this file writes to it."""
 
 import json
 import sys
@@ -20,6 +20,7 @@ from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from journal.xid import BranchKey
+from meta_client.cli.journal_repair import repair
 from meta_client.cli.journal_text import (
     compressed_in,
     line_object,
@@ -42,13 +43,17 @@ directory_argument = click.argument(
 
 @click.group()
 def journal() -> None:
-    """Read a broker's log: its data directory, or a copy, whether the broker runs or not.
+    """Read a broker's log: its data directory, or a copy, whether the broker runs or not; repair it when it is stopped.
 
     \b
     metaq journal check DIR            does everything read back and agree?
     metaq journal dump DIR             every record, a line each
     metaq journal dump DIR --kind COMMIT --json | jq .key
+    metaq journal repair DIR           what would make it sound again, and at what cost
     """
+
+
+journal.add_command(repair)
 
 
 @journal.command()

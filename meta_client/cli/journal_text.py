@@ -114,6 +114,8 @@ def report_lines(report: Report, directory: Path, *, is_held: bool) -> Iterator[
         f"{directory}: journal of {report.identity}, {report.records} records of {report.bytes} bytes "
         f"in {report.segments} segments, LSN {report.start} to {report.end}"
     )
+    for start, end in report.dropped:
+        yield f"dropped by a repair: LSN {start} to LSN {end}"
     for file in report.checkpoints:
         yield from map(printable, checkpoint_lines(file))
     for what, keys in (("in doubt", report.prepared), ("active", report.active), ("decided", report.decided)):
@@ -172,6 +174,7 @@ def report_object(report: Report, directory: Path, *, is_held: bool) -> dict[str
         "reason": None if report.verdict is Verdict.WHOLE else report.reason,
         "resumes": report.resumes,
         "contradiction": report.contradiction,
+        "dropped": [{"start": start, "end": end} for start, end in report.dropped],
         "checkpoints": [
             {"number": file.number, "lsn": file.lsn, "compared": file.compared, "problems": list(file.problems)}
             for file in report.checkpoints
@@ -179,18 +182,22 @@ def report_object(report: Report, directory: Path, *, is_held: bool) -> dict[str
         "prepared": list(map(str, report.prepared)),
         "active": list(map(str, report.active)),
         "decided": list(map(str, report.decided)),
-        "affected": {
-            "lsns": [hole._asdict() for hole in damage.holes],
-            "offsets": [
-                {
-                    "topic": lost.name.topic,
-                    "partition": lost.name.partition,
-                    "start": lost.start,
-                    "end": lost.end,
-                    "why": lost.why,
-                }
-                for lost in damage.offsets
-            ],
-            "branches": [{"key": str(branch.key), "why": branch.why} for branch in damage.branches],
-        },
+        "affected": damage_object(damage),
+    }
+
+
+def damage_object(damage: Damage) -> dict[str, Any]:
+    return {
+        "lsns": [{"start": hole.start, "end": hole.end, "reason": hole.reason} for hole in damage.holes],
+        "offsets": [
+            {
+                "topic": lost.name.topic,
+                "partition": lost.name.partition,
+                "start": lost.start,
+                "end": lost.end,
+                "why": lost.why,
+            }
+            for lost in damage.offsets
+        ],
+        "branches": [{"key": str(branch.key), "why": branch.why} for branch in damage.branches],
     }

@@ -119,12 +119,6 @@ class Find(msgspec.Struct, frozen=True):
     opaque: int
 
 
-class TakeCheckpoint(msgspec.Struct, frozen=True):
-    """Have a checkpoint written now. Extension `checkpoint`."""
-
-    opaque: int
-
-
 class Stats(msgspec.Struct, frozen=True):
     """Ask for the statistics text of *item*; the empty item is the broker itself."""
 
@@ -234,6 +228,5 @@ Request = (
     | Transaction
     | Sync
     | TopicCommand
-    | TakeCheckpoint
     | BranchCommand
 )

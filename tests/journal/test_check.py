@@ -83,7 +83,7 @@ def test_rot_below_the_newest_checkpoint_is_found_though_recovery_does_not_look(
 @pytest.mark.parametrize(
     ("kind", "branches", "offsets"),
     [
-        (Kind.TX_PUT, [("commit-0", "began there")], [(ORDERS, 120, 420)]),
+        (Kind.TX_PUT, [("commit-0", "began there")], [(ORDERS, 120, 420), (STOCK, 0, 300)]),
         (Kind.PREPARE, [], []),
         (
             Kind.COMMIT,
@@ -135,6 +135,8 @@ def test_a_hole_that_nothing_follows_is_measured_by_the_checkpoint(storage: Faul
     assert {(lost.name, lost.start, lost.end) for lost in report.damage.offsets} == {
         (ORDERS, 420, 3 * 420),
         (STOCK, 300, 3 * 300),
+        (ORDERS, 3 * 420, None),
+        (STOCK, 3 * 300, None),
     }
 
 

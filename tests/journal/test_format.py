@@ -25,7 +25,9 @@ from journal.records import (
     Epoch,
     Forget,
     Heuristic,
+    Lost,
     Pad,
+    PartitionEnd,
     PartitionName,
     Prepare,
     Put,
@@ -85,6 +87,7 @@ CARRIED_AT = 1024
 OPERATOR: list[tuple[Record, bytes]] = [
     (Heuristic(XA, Lsn(288), HeuristicDecision.COMMIT, TIME_MS, 2, 8, "ann@db1", "the order is in the database"), b""),
 ]
+REPAIRED: list[tuple[Record, bytes]] = [(Lost((PartitionEnd(ORDERS, Offset(4000)),)), b"")]
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
 
 
@@ -130,6 +133,8 @@ def struct_of(rows: list[Row]) -> str:
         ("CARRY", records._CARRY.format),
         ("Carried run", records._CARRIED.format),
         ("TOPIC", topic_changes.HEAD.format),
+        ("LOST", records._END_COUNT.format),
+        ("End", records._END.format),
         ("EPOCH", records._EPOCH.format),
         ("CHECKPOINT", records._CHECKPOINT.format),
         ("DECISION", "<"),
@@ -190,11 +195,11 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, COORDINATOR)
+    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR)
     assert dict([each for chain in chains for each in encoded(chain)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)

@@ -172,7 +172,8 @@ def test_a_rotten_journal(kept: Path, config: Path, zookeeper: Corner) -> None:
     line = start(*words)
     expected = (
         rf"{re.escape(str(kept))}: the journal is rotten at LSN {lsn} \(body checksum\): acknowledged bytes from "
-        r"there to LSN \d+ do not read back; nothing was changed: keep a copy and run `metaq journal check`"
+        r"there to LSN \d+ do not read back; nothing was changed: keep a copy and "
+        r"run `metaq journal check`, then `repair`"
     )
     assert re.fullmatch(expected, line), line
     second.unlink()

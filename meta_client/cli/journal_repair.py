@@ -1,0 +1,129 @@
+"""`metaq journal repair`: make a rotten journal sound again. The only command here that writes to a data directory."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from journal.check import Report, check
+from journal.errors import NotRepairable, RottenJournal
+from journal.inspection import read_checkpoints
+from journal.journal import JournalConfig
+from journal.repair import KEPT_PREFIX, Plan, carry_out, plan_repair
+from journal.repair_source import Copy
+from journal.scan import Verdict
+from journal.segments import Segments
+from journal.storage import DirectoryStorage
+from meta_client.cli.journal_text import damage_lines, damage_object, printable, unreadable_text
+from meta_client.cli.output import json_option
+
+UNSOUND = 1  # exit status: the journal is not sound
+directory_type = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=directory_type)
+@click.option("--from", "source", metavar="COPY", type=directory_type, help="Take records from this copy of DIR.")
+@click.option("--drop", is_flag=True, help="Drop what does not read back, and is not in COPY.")
+@click.option("--yes", is_flag=True, help="Do it. Without, only what would be done is shown.")
+@json_option
+def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json: bool) -> None:
+    """Repair the journal in DIR, whose broker is stopped.
+
+    Shows what would be done, and every offset range and branch that would be lost. --yes does it: records are taken
+    from COPY, a slave's directory or a backup, where it has them; what is left is dropped if --drop says so. Then
+    the journal is checked. What is changed is kept in DIR, in files named before-repair.*.
+
+    \b
+    Exit status: 0  DIR is sound: it was, or it is now
+                 1  DIR is not sound: --yes or --drop is missing
+                 2  it cannot be repaired, or is in use; nothing was changed
+    """
+    with ExitStack() as stack:
+        try:
+            storage, segments, copy, plan = _prepared(stack, directory, source, for_writing=yes)
+        except RottenJournal as error:
+            raise click.UsageError(unreadable_text(error)) from error
+        except NotRepairable as error:
+            raise click.UsageError(str(error)) from error
+        is_done = yes and not plan.is_empty and (drop or not plan.dropped)
+        report = plan.report
+        if is_done:
+            carry_out(plan, segments, copy)
+            segments.close()
+            report = check(_opened(stack, storage, writable=False), read_checkpoints(storage))
+    if as_json:
+        click.echo(json.dumps(plan_object(plan, directory, report, is_done=is_done)))
+    else:
+        for line in plan_lines(plan, directory, report, is_done=is_done, drop=drop):
+            click.echo(printable(line))
+    if not report.is_sound:
+        click.get_current_context().exit(UNSOUND)
+
+
+def _prepared(
+    stack: ExitStack, directory: Path, source: Path | None, *, for_writing: bool
+) -> tuple[DirectoryStorage, Segments, Copy | None, Plan]:
+    open_storage = DirectoryStorage.open_for_writing if for_writing else DirectoryStorage.open_for_reading
+    storage = open_storage(directory)
+    stack.callback(storage.close)
+    copy = None
+    if source is not None:
+        if source.samefile(directory):
+            raise click.UsageError(f"{source} is the damaged directory itself: name a copy of it")
+        copy = Copy(_opened(stack, DirectoryStorage.open_for_reading(source), writable=False))
+    checkpoints = read_checkpoints(storage)
+    segments = _opened(stack, storage, writable=for_writing)
+    return storage, segments, copy, plan_repair(segments, checkpoints, copy)
+
+
+def _opened(stack: ExitStack, storage: DirectoryStorage, *, writable: bool) -> Segments:
+    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=writable)
+    stack.callback(segments.close)
+    if not len(segments):
+        raise click.UsageError(f"{storage.path} holds no journal: name the data directory of a broker")
+    return segments
+
+
+def plan_lines(plan: Plan, directory: Path, report: Report, *, is_done: bool, drop: bool) -> Iterator[str]:
+    """What is done, or would be; what it costs; and how it ended."""
+    if plan.is_empty:
+        yield f"{directory}: nothing to repair: {report.verdict.value} up to LSN {report.end}"
+        return
+    for what, stretches in (("restore from the copy", plan.restored), ("drop", plan.dropped)):
+        for stretch in stretches:
+            yield f"{what}: LSN {stretch.start} to LSN {stretch.end}"
+    for number in plan.rewritten:
+        yield f"rewrite: checkpoint.{number}, without what is dropped; the next start builds every index anew"
+    for number in plan.removed:
+        yield f"remove: checkpoint.{number}"
+    if plan.dropped:
+        yield from damage_lines(plan.damage)
+        for branch in plan.hurt:
+            yield f"affected: branch {branch}: messages of it stood there; it is dropped whole"
+    if is_done:
+        yield f"repaired: {report.verdict.value} up to LSN {report.end}; kept: {directory}/{KEPT_PREFIX}*"
+    elif plan.dropped and not drop:
+        yield "nothing was changed: name a copy with --from, or say --drop --yes"
+    else:
+        yield "nothing was changed: say --yes to do it"
+
+
+def plan_object(plan: Plan, directory: Path, report: Report, *, is_done: bool) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        "done": is_done,
+        "verdict": report.verdict.value,
+        "sound": report.is_sound,
+        "whole": report.verdict is Verdict.WHOLE,
+        "end": report.end,
+        "restored": [{"start": one.start, "end": one.end} for one in plan.restored],
+        "dropped": [{"start": one.start, "end": one.end} for one in plan.dropped],
+        "checkpoints_rewritten": list(plan.rewritten),
+        "checkpoints_removed": plan.removed,
+        "affected": damage_object(plan.damage),
+        "branches_dropped": plan.hurt,
+    }

@@ -1,0 +1,313 @@
+"""A journal that rotted is made sound again: from a copy without loss, by dropping with a loss that was named before.
+
+Every record of a history is lost in turn, alone and with others. Afterwards a start must find, at every offset that
+it has, the very bytes that were put there; whatever it lacks was listed; no branch is half there.
+"""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from journal.check import Report, check
+from journal.errors import NotRepairable, RottenJournal, StorageFailed
+from journal.frame import Header, Kind, Lsn
+from journal.inspection import read_checkpoints
+from journal.records import Commit, Lost, PartitionName, Prepare, TxPut, decode
+from journal.repair import KEPT_PREFIX, Plan, carry_out, plan_repair
+from journal.repair_source import Copy
+from journal.scan import Scanner, Verdict
+from journal.segments import Segments, segment_name
+from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.histories import ROUNDS, entries_of, entry_of, write_history
+from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
+from tests.fixtures.raw_journal import opened
+
+ROUNDS_MORE = 4 * int(os.environ.get("METAQ_CRASH_ROUNDS", "6"))
+Stored = dict[PartitionName, dict[int, int]]  # byte by offset
+
+
+@dataclass
+class Started:
+    """What a start finds."""
+
+    stored: Stored
+    ends: dict[PartitionName, int]
+    prepared: list[str]
+    commits: set[int] = field(default_factory=set)
+
+
+def pristine(*, checkpoints: bool) -> FaultyStorage:
+    storage = FaultyStorage(Random(0))
+    write_history(storage).close()
+    if not checkpoints:
+        storage.blobs.clear()
+    return storage
+
+
+def copy_of(storage: FaultyStorage, fail_at: int | None = None) -> FaultyStorage:
+    return storage.after_power_cut(PowerCut.DROPPED, Random(0), fail_at)
+
+
+def damaged(storage: FaultyStorage, *lsns: int) -> FaultyStorage:
+    copy = copy_of(storage)
+    for lsn in lsns:
+        file = copy.files[segment_name(lsn - lsn % SEGMENT_BYTES)]
+        file.cached[lsn % SEGMENT_BYTES] ^= 0x04
+        file.durable[:] = file.cached
+    return copy
+
+
+def repaired(storage: FaultyStorage, source: FaultyStorage | None = None) -> Plan:
+    checkpoints = read_checkpoints(storage)
+    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=True)
+    copy = None if source is None else Copy(opened(source))
+    plan = plan_repair(segments, checkpoints, copy)
+    carry_out(plan, segments, copy)
+    return plan
+
+
+def checked(storage: FaultyStorage) -> Report:
+    checkpoints = read_checkpoints(storage)
+    return check(Segments.open(storage, None, SEGMENT_BYTES, writable=False), checkpoints)
+
+
+def start(storage: FaultyStorage) -> Started:
+    index = Index()
+    store = open_store(storage, sink=index)
+    try:
+        stored: Stored = {name: {} for name in index.entries}
+        for name, entries in index.entries.items():
+            end = 0
+            for _, base, run in entries:
+                assert base >= end, f"{name}: an entry at {base} after the end {end}"
+                assert base == end or not run.bytes, f"{name}: a gap in front of {base} that nothing tells of"
+                end = base + run.bytes
+                stored[name].update(
+                    enumerate(bytes(store.journal.slice(run.lsn, run.bytes)) if run.bytes else b"", base)
+                )
+            assert end == store.state.end_of(name)
+        ends = {name: int(store.state.end_of(name)) for name in store.state.spans}
+        return Started(stored, ends, [str(live.key) for live in store.recover()])
+    finally:
+        store.close()
+
+
+def committed(storage: FaultyStorage) -> list[Commit]:
+    return [record for _, record in entries_of(storage) if isinstance(record, Commit)]
+
+
+def judge(found: Started, expected: Started, plan: Plan, whole: FaultyStorage) -> None:
+    """What is there is what was there; what is not was named; nothing is there by halves; no offset is used again."""
+    for name, stored in found.stored.items():
+        for offset, byte in stored.items():
+            assert expected.stored[name][offset] == byte
+    for name, stored in expected.stored.items():
+        named = [lost for lost in plan.damage.offsets if lost.name == name]
+        for offset in stored.keys() - found.stored.get(name, {}).keys():
+            assert any(lost.start <= offset and (lost.end is None or offset < lost.end) for lost in named), (
+                name,
+                offset,
+            )
+        assert found.ends.get(name, 0) >= expected.ends[name] or name not in found.ends
+    for commit in committed(copy_of(whole)):
+        there = {
+            offset in found.stored.get(take.name, {})
+            for take in commit.takes
+            for offset in range(take.base, take.base + take.bytes)
+        }
+        assert len(there) == 1, f"half of {commit.key} is there"
+    # A branch of which no record is left can be named by nobody.
+    left: dict[str, bool] = {}
+    for entry, record in entries_of(copy_of(whole)):
+        if isinstance(record, TxPut | Prepare):
+            is_lost = any(one.start <= entry.header.lsn < one.end for one in plan.dropped)
+            left[str(record.key)] = left.get(str(record.key), False) or not is_lost
+    untold = {key for key, is_left in left.items() if not is_left}
+    listed = {str(branch.key) for branch in plan.damage.branches} | set(plan.hurt)
+    assert set(found.prepared) ^ set(expected.prepared) <= listed | untold
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["no checkpoints", "checkpoints"])
+def whole(request: pytest.FixtureRequest) -> FaultyStorage:
+    return pristine(checkpoints=request.param)
+
+
+@pytest.fixture(scope="module")
+def headers(whole: FaultyStorage) -> list[Header]:
+    """Every record of it that is known to have been fsynced."""
+    segments = opened(copy_of(whole))
+    return [entry.header for entry in Scanner(segments, segments.start)][:-1]
+
+
+def combinations(headers: list[Header]) -> Iterator[list[int]]:
+    """What to flip: every record's header or body alone; then several at a time, ROUNDS_MORE times."""
+    for number, header in enumerate(headers):
+        yield [header.body_lsn if header.body_bytes and number % 2 else header.lsn + 8]
+    random = Random(20_261_121)
+    for _ in range(ROUNDS_MORE):
+        yield [header.lsn + 8 for header in random.sample(headers, random.choice((2, 3, 5)))]
+    for first in range(0, len(headers) - 8, 5):
+        yield [header.lsn + 8 for header in headers[first : first + 8]]
+
+
+def test_whatever_is_lost_a_repair_by_dropping_makes_it_sound(whole: FaultyStorage, headers: list[Header]) -> None:
+    expected = start(copy_of(whole))
+    for lsns in combinations(headers):
+        print(f"flipped={lsns}")
+        storage = damaged(whole, *lsns)
+        plan = repaired(storage)
+        assert plan.dropped
+        report = checked(storage)
+        assert (report.verdict, report.is_sound) == (Verdict.WHOLE, True)
+        assert [start for start, _ in report.dropped] == [one.start for one in plan.dropped]
+        found = start(storage)
+        judge(found, expected, plan, whole)
+        assert checked(storage).is_sound
+        again = start(storage)
+        assert (again.stored, again.ends, again.prepared) == (found.stored, found.ends, found.prepared)
+
+
+def test_a_copy_gives_everything_back(whole: FaultyStorage, headers: list[Header]) -> None:
+    before = {name: bytes(file.durable) for name, file in whole.files.items()}
+    for lsns in itertools.islice(combinations(headers), 0, None, 3):
+        storage = damaged(whole, *lsns)
+        plan = repaired(storage, copy_of(whole))
+        assert plan.restored
+        assert (plan.dropped, plan.rewritten, plan.removed) == ([], {}, [])
+        assert plan.damage.holes == []
+        assert {name: bytes(file.durable) for name, file in storage.files.items()} == before
+
+
+def test_what_the_copy_lacks_is_dropped(whole: FaultyStorage, headers: list[Header]) -> None:
+    here, there = headers[10], headers[30]
+    storage = damaged(whole, here.lsn, there.lsn)
+    plan = repaired(storage, damaged(whole, there.lsn))
+    assert [one.start for one in plan.restored] == [here.lsn]
+    assert [one.start for one in plan.dropped] == [there.lsn]
+    assert checked(storage).is_sound
+    judge(start(storage), start(copy_of(whole)), plan, whole)
+
+
+def test_another_journal_is_no_copy(whole: FaultyStorage, headers: list[Header]) -> None:
+    other = FaultyStorage(Random(0))
+    store = open_store(other)
+    for _ in range(60):
+        store.put(STOCK, [bytes(100)], 100, 1)
+    store.close()
+    storage = damaged(whole, headers[10].lsn)
+    before = dict(storage.blobs), {name: bytes(file.cached) for name, file in storage.files.items()}
+    with pytest.raises(NotRepairable, match="it is no copy of this journal"):
+        repaired(storage, other)
+    assert (dict(storage.blobs), {name: bytes(file.cached) for name, file in storage.files.items()}) == before
+
+
+def test_the_end_of_the_journal_reads_as_zeros(whole: FaultyStorage) -> None:
+    """Nothing behind the hole tells how far partitions went: they go on beyond all that can have been lost."""
+    expected = start(copy_of(whole))
+    storage = copy_of(whole)
+    first = entry_of(storage, Kind.PUT, 1).header.lsn
+    for base, file in opened(storage):
+        position = max(first - base, 128)
+        if position < file.size:
+            file.write(position, [bytes(file.size - position)])
+            file.sync()
+    with pytest.raises(RottenJournal):
+        open_store(storage)
+    plan = repaired(storage)
+    assert checked(storage).is_sound
+    found = start(storage)
+    judge(found, expected, plan, whole)
+    store = open_store(storage)
+    for name in (ORDERS, STOCK):
+        offset = store.put(name, [b"new"], 3, 1).publications[0].base
+        assert offset >= expected.ends[name], "an offset is used twice"
+    store.close()
+    assert checked(storage).is_sound
+
+
+def test_a_branch_that_ended_in_the_hole_is_in_doubt_until_somebody_decides() -> None:
+    storage = pristine(checkpoints=False)
+    commit = entry_of(storage, Kind.COMMIT, ROUNDS - 1).header
+    key = str(xa(f"commit-{ROUNDS - 1}"))
+    damaged_one = damaged(storage, commit.lsn)
+    plan = repaired(damaged_one)
+    assert key in {str(branch.key) for branch in plan.damage.branches}
+    index = Index()
+    store = open_store(damaged_one, sink=index)
+    live = store.find(xa(f"commit-{ROUNDS - 1}"))
+    done = store.commit(live, one_phase=False)
+    assert {name.topic for name, _, _ in done.publications} == {"orders", "stock"}
+    store.close()
+    assert checked(damaged_one).is_sound
+
+
+@pytest.mark.parametrize("cut", list(PowerCut), ids=lambda cut: cut.name.lower())
+@pytest.mark.parametrize("lost", [[12], [12, 40], [44, 45, 46, 47]], ids=str)
+def test_a_repair_that_is_cut_short_is_repeated(lost: list[int], cut: PowerCut) -> None:
+    """Every storage call of a repair fails, then the power goes: the same repair, once more, ends it."""
+    whole = pristine(checkpoints=True)
+    segments = opened(copy_of(whole))
+    headers = [entry.header for entry in Scanner(segments, segments.start)]
+    lsns = [headers[number].lsn for number in lost]
+    expected = start(copy_of(whole))
+    intact = {stretch.start: stretch for stretch in repaired(damaged(whole, *lsns)).dropped}
+    for nth in itertools.count():
+        print(f"lost={lost} cut={cut.name} fail_at={nth}")
+        storage = copy_of(damaged(whole, *lsns), fail_at=nth)
+        first: Plan | None = None
+        with contextlib.suppress(StorageFailed):
+            first = repaired(storage)
+        left = storage.after_power_cut(cut, Random(nth))
+        plan = repaired(left)
+        assert {one.start for one in plan.dropped} <= set(intact)
+        assert checked(left).is_sound
+        found = start(left)
+        judge(found, expected, first or plan_of(whole, lsns), whole)
+        kept = b"".join(data for name, data in sorted(left.blobs.items()) if name.startswith(KEPT_PREFIX + "0"))
+        assert kept == b"".join(original(whole, lsns, one.start, one.end) for one in intact.values())
+        if not storage.fault_fired:
+            return
+
+
+def plan_of(whole: FaultyStorage, lsns: Sequence[int]) -> Plan:
+    storage = damaged(whole, *lsns)
+    checkpoints = read_checkpoints(storage)
+    return plan_repair(opened(storage), checkpoints, None)
+
+
+def original(whole: FaultyStorage, lsns: Sequence[int], start_lsn: Lsn, end: Lsn) -> bytes:
+    """What stood in [start_lsn, end) before the repair."""
+    file = damaged(whole, *lsns).files[segment_name(start_lsn - start_lsn % SEGMENT_BYTES)]
+    return bytes(file.durable[start_lsn % SEGMENT_BYTES :][: end - start_lsn])
+
+
+def test_a_sound_journal_is_left_alone(whole: FaultyStorage) -> None:
+    storage = copy_of(whole)
+    calls = len(storage.calls)
+    assert repaired(storage).is_empty
+    assert {call for call, _ in storage.calls[calls:]} <= {"names", "open", "read"}
+
+
+def test_damaged_checkpoints_are_removed_and_kept() -> None:
+    storage = pristine(checkpoints=True)
+    storage.blobs["checkpoint.2"] = b"rubbish"
+    plan = repaired(storage)
+    assert (plan.removed, plan.dropped) == ([2], [])
+    assert storage.blobs[f"{KEPT_PREFIX}checkpoint.2"] == b"rubbish"
+    assert checked(storage).is_sound
+
+
+def test_what_a_lost_record_says() -> None:
+    storage = pristine(checkpoints=False)
+    header = entry_of(storage, Kind.PUT, 1).header
+    rotten = damaged(storage, header.lsn)
+    repaired(rotten)
+    found = next(entry for entry, record in entries_of(rotten) if isinstance(record, Lost))
+    assert (found.header.lsn, found.header.end) == (header.lsn, header.end)
+    assert decode(found.header, found.meta) == Lost()
+    assert bytes(found.body).count(0) == len(found.body)
