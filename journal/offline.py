@@ -8,7 +8,7 @@ from journal.checkpoint import read_newest
 from journal.errors import NoJournal, RottenJournal
 from journal.fold import JournalState
 from journal.journal import JournalConfig
-from journal.recovery import check_reaches, replay
+from journal.recovery import PublicationSink, check_reaches, replay
 from journal.scan import Scanner, Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
@@ -38,9 +38,11 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
 
 
 @contextmanager
-def opened_store(directory: Path, version: str) -> Iterator[JournalTransactionStore]:
+def opened_store(
+    directory: Path, version: str, sink: PublicationSink | None = None
+) -> Iterator[JournalTransactionStore]:
     """The store of a broker that does not run, locked; it does what a start does: cuts a torn tail, rolls back what was
-    active. What is decided is durable when the block ends; the broker's indexes follow at its next start.
+    active. What is decided is durable when the block ends; without a *sink* the indexes follow at the next start.
 
     Raises NoJournal, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord, StorageFailed.
     """
@@ -55,7 +57,7 @@ def opened_store(directory: Path, version: str) -> Iterator[JournalTransactionSt
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         config = JournalConfig(segment_bytes=segment_bytes)
-        store = JournalTransactionStore.open(storage, identity, config, version=version)
+        store = JournalTransactionStore.open(storage, identity, config, version=version, sink=sink)
         try:
             yield store
         finally:

@@ -3,7 +3,7 @@
 Read: topic_names, config, message_ids -> store/ (topics, partition indexes, the message store over the journal) ->
 transactions/ (branches per connection, timeouts) -> filters/ (somebody else's code) -> processors/ (one file a
 command) -> budget (bytes of all connections), connection_owner, connection, refusal, descriptors, server ->
-membership (ZooKeeper) -> broker (the order of starting and stopping) -> cli.
+membership (ZooKeeper) -> broker (the order of starting and stopping) -> cli, checkpoint_cli.
 
 Everything runs on the loop thread but three: the journal's writer, one worker for checkpoints, and membership.
 """

@@ -5,5 +5,6 @@ from importlib.metadata import version
 from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq")
-EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch")  # PROTOCOL.md draws each
+# PROTOCOL.md draws each.
+EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch", "checkpoint")
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

@@ -4,6 +4,7 @@ from typing import assert_never
 
 from meta_broker.filters.runner import Filters
 from meta_broker.processors.branch import BranchProcessor
+from meta_broker.processors.checkpoint import CheckpointProcessor
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.filtering import Filtering, index_damaged
@@ -29,6 +30,7 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TakeCheckpoint,
     TopicCommand,
     Transaction,
     Version,
@@ -48,6 +50,7 @@ class Dispatcher:
         self._get = GetProcessor(context, filtering)
         self._fetch = FetchProcessor(context, filtering)
         self._find = FindProcessor(context)
+        self._checkpoint = CheckpointProcessor(context)
         self._stats = StatsProcessor(context)
         self._branch = BranchProcessor(context)
         self._topic = TopicProcessor(context, self._fetch.wake)
@@ -91,6 +94,8 @@ class Dispatcher:
                 self._get.handle_offsets(request, peer)
             case Find():
                 self._find.handle(request, peer)
+            case TakeCheckpoint():
+                self._checkpoint.handle(request, peer)
             case Version():
                 peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
             case Stats():

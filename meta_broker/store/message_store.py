@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
-from journal.checkpoint import Checkpoint
 from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
 from journal.fold import Publication
@@ -24,10 +23,11 @@ from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.store.carrying_job import CarryingJob
-from meta_broker.store.index_file import IndexFile
+from meta_broker.store.checkpoint_taking import adopt, take_checkpoint
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
 from meta_broker.store.partition_index import PartitionIndex
 from meta_broker.store.retention_job import Retention
+from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,10 @@ COPIED_PLACES_MIN = 16  # more runs than this are joined into one buffer: cheape
 # Pages of the journal that readers touched count as this process's until they are unmapped. They come back from the
 # page cache at 0.1 ms a MiB at most, so that this costs readers of a gigabyte a second less than a hundredth.
 RELEASE_BYTES = 16 * 1024 * 1024
+
+
+CheckpointAnswer = Callable[[CheckpointTaken | None, str], None]
+STOPPING = "the broker stops, and takes a checkpoint then"
 
 
 class MessageStore:
@@ -64,6 +68,7 @@ class MessageStore:
         self._retention = Retention(config.retention, transactions, indexes)
         self.carrying = CarryingJob(transactions, self.fence, config.broker.carry_after_segments)
         self._checkpoint: asyncio.Task[None] | None = None
+        self._asking: list[CheckpointAnswer] = []  # for a checkpoint that has not begun
         self._checkpoint_reached: asyncio.Future[Collected] | None = None
 
     @classmethod
@@ -170,7 +175,8 @@ class MessageStore:
         if self._checkpoint is not None:
             return
         self._repair.maybe_begin(loop)
-        if overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint:
+        is_due = overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint
+        if is_due or self._asking:
             self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
             self._checkpoint.add_done_callback(self._checkpoint_ended)
@@ -184,7 +190,23 @@ class MessageStore:
         elif error is not None:
             raise error
 
+    def ask_checkpoint(self, answer: CheckpointAnswer) -> None:
+        """Take a checkpoint soon, of everything appended so far; *answer* hears of it, or why there is none."""
+        self._asking.append(answer)
+
     async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+        asking, self._asking = self._asking, []
+        try:
+            taken = await self._write_checkpoint(loop, worker)
+        except BaseException as error:
+            reason = STOPPING if isinstance(error, asyncio.CancelledError) else f"no checkpoint was written: {error}"
+            for answer in asking:
+                answer(None, reason)
+            raise
+        for answer in asking:
+            answer(taken, "")
+
+    async def _write_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
         checkpoint = self.transactions.snapshot()
         # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
         # at the fence, nor more. The fence passes here at that moment.
@@ -194,24 +216,15 @@ class MessageStore:
         files = await loop.run_in_executor(worker, self.indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
         number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, collected.marks)
-        self._adopt(checkpoint, number, collected, files)
+        adopt(self.transactions, self.indexes, checkpoint, number, collected, files)
         await self._retention.checkpoint_written(loop, worker, number)
-
-    def _adopt(
-        self, checkpoint: Checkpoint, number: int, collected: Collected, files: dict[PartitionName, IndexFile]
-    ) -> None:
-        for name, file in files.items():
-            self.indexes.by_name[name].filed(collected.spills[name], file)
-        self.transactions.note_checkpoint(number, checkpoint)
-        log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
+        return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
 
     def last_checkpoint(self) -> None:
         """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`."""
         self.journal.wait_flushed(self.journal.end)
         self.advance()
-        checkpoint, collected = self.transactions.snapshot(), self.indexes.collect()
-        files = self.indexes.write(collected)
-        self._adopt(checkpoint, self.transactions.write_checkpoint(checkpoint, collected.marks), collected, files)
+        take_checkpoint(self.transactions, self.indexes)
 
     async def finish_checkpoint(self) -> None:
         """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up.
@@ -223,6 +236,9 @@ class MessageStore:
             if self._checkpoint_reached is not None and not self._checkpoint_reached.done():
                 self._checkpoint.cancel()  # the journal may have stopped: the fence would never pass
             await asyncio.wait([self._checkpoint])
+        for answer in self._asking:
+            answer(None, STOPPING)
+        self._asking = []
 
     def close(self) -> None:
         """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if it had failed."""

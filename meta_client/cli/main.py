@@ -31,6 +31,7 @@ SUMMARIES: Final = {
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag.",
     "txn": "What is in doubt, and how to end it by hand.",
+    "checkpoint": "Have a checkpoint written now, live or offline.",
     "journal": "Read a broker's log offline: dump, check.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
 }

@@ -10,6 +10,7 @@ import click
 from meta_client.calls import wait_result
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.targets import targets, where_options
 from meta_client.client import Client
 from meta_client.connection import Connection
 from meta_client.connections import CONNECT_TIMEOUT_S
@@ -20,7 +21,7 @@ from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.topology import WILDCARD_TOPIC
 from zk.broker_url import BrokerUrl
-from zk.cluster import TopicBrokers, read_brokers, read_topic, read_topic_names
+from zk.cluster import TopicBrokers, read_topic, read_topic_names
 from zk.nodes import BrokerName
 from zk.paths import TopicKind
 
@@ -55,18 +56,6 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
     print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
 
 
-def _where(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that tells brokers something."""
-    option = click.option(
-        "--broker",
-        "brokers",
-        multiple=True,
-        metavar="ID|URL",
-        help="Only this broker; may be given more than once. Every master that is up, otherwise.",
-    )
-    return option(zk_option(json_option(command)))
-
-
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
     """The options of create and alter."""
     options = [
@@ -95,7 +84,7 @@ def _words(
 @topics.command()
 @click.argument("name")
 @_settings
-@_where
+@where_options
 def create(
     name: str,
     partitions: int | None,
@@ -117,7 +106,7 @@ def create(
 @topics.command()
 @click.argument("name")
 @_settings
-@_where
+@where_options
 def alter(
     name: str,
     partitions: int | None,
@@ -139,7 +128,7 @@ def alter(
 @topics.command()
 @click.argument("name")
 @click.argument("partitions")
-@_where
+@where_options
 def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Close PARTITIONS (0-3,7 or all) of topic NAME: nobody puts there or reads there until they are opened.
 
@@ -151,7 +140,7 @@ def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 @topics.command(name="open")
 @click.argument("name")
 @click.argument("partitions", default="all")
-@_where
+@where_options
 def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Open PARTITIONS (all, unless given) of topic NAME again."""
     _tell(TopicVerb.OPEN, name, [("partitions", partitions)], brokers, zk, as_json)
@@ -159,7 +148,7 @@ def open_(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json
 
 @topics.command()
 @click.argument("name")
-@_where
+@where_options
 def show(name: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Show what topic NAME is on each broker: settings, compression, closed partitions."""
     _tell(TopicVerb.SHOW, name, [], brokers, zk, as_json)
@@ -168,7 +157,7 @@ def show(name: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
 @topics.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Don't ask.")
-@_where
+@where_options
 def delete(name: str, yes: bool, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
     """Delete topic NAME and all its messages. There is no way back.
 
@@ -184,7 +173,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
     """Tell every broker meant, show what the topic is there now, and name those that refused."""
     rows: list[dict[str, object]] = []
     refused = False
-    for name, url in _targets(brokers, zk):
+    for name, url in targets(brokers, zk):
         try:
             rows.append(_row(name, topic, _ask(url, TopicCommand(verb, topic, tuple(settings), next_opaque()))))
         except MetaError as error:
@@ -195,26 +184,6 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
         print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
     if refused or not rows:
         sys.exit(SOME_REFUSED)
-
-
-def _targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl]]:
-    """Whom to tell, in order, by the name to show. ZooKeeper is asked for ids alone. Raises InvalidUrl."""
-    urls = {text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())}
-    if brokers and len(urls) == len(set(brokers)):
-        return list(urls.items())
-    with connected(zk) as client:
-        masters = {
-            str(broker_id): entry.master
-            for broker_id, entry in read_brokers(client.session).items()
-            if entry.master is not None
-        }
-    if not brokers:
-        return list(masters.items())
-    for broker in brokers:
-        if broker not in urls and broker not in masters:
-            known = ", ".join(masters) or "none"
-            raise click.BadParameter(f"no master of broker id {broker} is up; {known} is", param_hint="'--broker'")
-    return [(broker, urls.get(broker) or masters[broker]) for broker in dict.fromkeys(brokers)]
 
 
 def _ask(url: BrokerUrl, command: TopicCommand) -> str:

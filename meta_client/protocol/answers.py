@@ -48,6 +48,31 @@ def parse_offset_range(message: bytes) -> OffsetRange:
     return OffsetRange(start, end, at)
 
 
+class CheckpointTaken(NamedTuple):
+    """File checkpoint.<number> holds everything below *lsn*; *bytes_left* of journal a start would replay."""
+
+    number: int
+    lsn: int
+    bytes_left: int
+
+
+def format_checkpoint_taken(taken: CheckpointTaken) -> bytes:
+    """The text of a checkpoint's 200."""
+    return b"%d %d %d" % taken
+
+
+def parse_checkpoint_taken(message: bytes) -> CheckpointTaken:
+    """Read the text of a checkpoint's 200."""
+    try:
+        number, lsn, bytes_left = map(int64, message.split(b" "))
+        taken = CheckpointTaken(number, lsn, bytes_left)
+        if taken.number < 1 or min(taken) < 0:
+            raise ValueError("no checkpoint has such numbers")
+    except ValueError as error:
+        raise _malformed("a checkpoint's answer", message, error) from error
+    return taken
+
+
 class FoundAt(NamedTuple):
     """A message that was searched for: where it begins, and how long its frame is."""
 

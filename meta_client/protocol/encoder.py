@@ -27,6 +27,7 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TakeCheckpoint,
     TopicCommand,
     Transaction,
     Version,
@@ -54,6 +55,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = b"offsets %b %d %d %d\r\n" % (_token(topic), _int32(partition), _int64(time_ms), _int32(opaque))
         case Find():
             line = _find(request)
+        case TakeCheckpoint(opaque):
+            line = b"checkpoint %d\r\n" % _int32(opaque)
         case Stats(item, opaque):
             # Without an item the ancestor writes two spaces, and so do we.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))

@@ -30,6 +30,7 @@ from meta_client.protocol.requests import (
     Request,
     Stats,
     Sync,
+    TakeCheckpoint,
     TopicCommand,
     TopicVerb,
     Transaction,
@@ -174,6 +175,12 @@ def _wanted(token: bytes) -> bytes | int:
     raise ValueError(f"{token[:40]!r} is neither id=<number> nor key=<hexadecimal>")
 
 
+def _checkpoint(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 2:
+        raise ValueError(f"checkpoint has 2 tokens, not {len(tokens)}")
+    return TakeCheckpoint(int32(tokens[1])), 0
+
+
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
     item = tokens[1].decode() if len(tokens) > 1 else ""
     return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
@@ -261,6 +268,7 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"offset": _offset,
     b"offsets": _offsets,
     b"find": _find,
+    b"checkpoint": _checkpoint,
     b"transaction": _transaction,
     b"version": _version,
     b"stats": _stats,

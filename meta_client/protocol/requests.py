@@ -119,6 +119,12 @@ class Find(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class TakeCheckpoint(msgspec.Struct, frozen=True):
+    """Have a checkpoint written now. Extension `checkpoint`."""
+
+    opaque: int
+
+
 class Stats(msgspec.Struct, frozen=True):
     """Ask for the statistics text of *item*; the empty item is the broker itself."""
 
@@ -228,5 +234,6 @@ Request = (
     | Transaction
     | Sync
     | TopicCommand
+    | TakeCheckpoint
     | BranchCommand
 )
