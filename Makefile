@@ -46,8 +46,9 @@ bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same
 soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=docs/soak
 	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),docs/soak)
 
-crash: $(STAMP)  ## The crash tests, many rounds
-	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
+crash: $(STAMP)  ## The crash tests, storage faults and repairs, many rounds
+	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash \
+		tests/journal/test_every_storage_call.py tests/journal/test_repair.py $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## Decoders and a broker's socket under damaged streams, SECONDS=600 in all
 	@METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)

@@ -92,6 +92,56 @@ def test_a_write_that_fails_stops_the_broker(flush: str, limit: int, config: str
     broker.audit()
 
 
+class SyncsFail(BrokerProcess):
+    """A broker whose disk answers every fsync with EIO once the file `syncs-fail` stands beside its directory."""
+
+    @property
+    def switch(self) -> Path:
+        return self.data.parent / "syncs-fail"
+
+    def command(self) -> list[str]:
+        code = f"""
+import errno, os, sys
+sync = os.fdatasync
+def fdatasync(fd):
+    if os.path.exists({str(self.switch)!r}):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    sync(fd)
+os.fdatasync = fdatasync
+from meta_client.cli.main import main
+main()
+"""
+        python, _, _, *words = super().command()
+        return [python, "-c", code, *words]
+
+
+@pytest.mark.parametrize("flush", ["sync", "interval:50"])
+def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> None:
+    broker = SyncsFail(tmp_path / "broker", None, config=NO_CHECKPOINTS)
+    broker.flush = flush
+    acknowledged: list[tuple[int, bytes]] = []
+    try:
+        broker.start()
+        prepare(broker.port)
+        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
+        producer.start()
+        deadline = time.monotonic() + 10
+        while len(acknowledged) < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        broker.switch.touch()
+        assert broker.wait() == 1
+        producer.join()
+        check_it_said_so(broker, "Input/output error")
+        broker.switch.unlink()
+        broker.start()
+        check_everything_is_there(broker, acknowledged)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    broker.audit()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Two megabytes, full soon. Needs the right to mount: without it, only the limit above is tested."""

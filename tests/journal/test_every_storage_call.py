@@ -7,6 +7,7 @@ committed, and that none is in two states.
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -31,6 +32,8 @@ from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import Cut, choose, drop
 
 STEPS = 70
+# METAQ_CRASH_ROUNDS=200, as `make crash` has it: 20 workloads a mode instead of two.
+SEEDS = max(2, int(os.environ.get("METAQ_CRASH_ROUNDS", "0")) // 10)
 
 
 @dataclass
@@ -163,7 +166,7 @@ def cases(flush: FlushMode, seed: int) -> Iterator[tuple[str, Workload]]:
 
 
 @pytest.mark.parametrize("flush", [SYNC, INTERVAL], ids=["sync", "interval"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
 def test_every_call_fails_once_and_then_the_power_goes(flush: FlushMode, seed: int) -> None:
     count = 0
     for title, workload in cases(flush, seed):
@@ -175,7 +178,7 @@ def test_every_call_fails_once_and_then_the_power_goes(flush: FlushMode, seed: i
     assert count > 60, "the workload is too small to say anything"
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize("seed", range(3, 3 + SEEDS))
 def test_a_start_that_fails_halfway_changes_nothing_of_that(seed: int) -> None:
     """The power goes, and again at every call of the start that follows."""
     storage = FaultyStorage(Random(seed))
