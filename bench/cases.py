@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import big_branch, latency, memory, partitions, recovery
+from bench import big_branch, far, latency, memory, partitions, recovery
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -120,6 +120,11 @@ def recover_singles(case: str) -> Result:
     return recovery.after_crash(case, recovery.GB, KIB)
 
 
+def far_p99(case: str) -> Result:
+    """A send while 10 readers read what only the disk has: the slowest hundredth left out."""
+    return far.far_p99(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -141,6 +146,7 @@ CASES: Final[dict[str, Case]] = {
     "partitions-5000": Case(partitions_5000, Bar("ratio", 1.15, is_ceiling=True)),
     "memory-idle": Case(memory_idle, Bar("value", 300, is_ceiling=True)),
     "memory-slow": Case(memory_slow, Bar("value", 300, is_ceiling=True)),
+    "far-p99": Case(far_p99, Bar("ratio", 2.0, is_ceiling=True)),
     "xa-1": Case(xa_1, Bar("ratio", 0.15)),
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
     "xa-64": Case(xa_64, Bar("ratio", 0.80)),

@@ -11,7 +11,7 @@ from journal.frame import Header, Lsn
 from journal.group_commit import SYNC, Defer, FlushMode, GroupCommit
 from journal.records import Record, encode
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
-from journal.storage import Buffer, Storage
+from journal.storage import Buffer, FileReader, Storage
 
 MIB = 1024 * 1024
 ZEROS = bytes(MIB)
@@ -137,6 +137,11 @@ class Journal:
     def slice(self, lsn: int, size: int) -> memoryview:
         """Bytes of one record's body, not copied; valid until the segment is dropped. Raises KeyError."""
         return self._segments.slice(lsn, size)
+
+    def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
+        """The base of the segment that holds *lsn*, and who reads its file by system call; it stays good when the
+        segment is dropped. Raises KeyError."""
+        return self._segments.reader(lsn)
 
     def release(self) -> None:
         """Let go of the memory that reading took; slices that are held stay good."""

@@ -17,7 +17,7 @@ from journal.checksum import crc32
 from journal.errors import ForeignJournal, RottenJournal, StorageFailed
 from journal.frame import HEADER_BYTES, Lsn
 from journal.next_segment import NextSegment
-from journal.storage import PREPARED_SUFFIX, Storage, StorageFile
+from journal.storage import PREPARED_SUFFIX, FileReader, Storage, StorageFile
 
 MAGIC = b"METAQJNL"
 VERSION = 1
@@ -226,6 +226,14 @@ class Segments:
         try:
             return file.view()[lsn - base : lsn - base + size]
         except ValueError as error:  # between the two lines another thread dropped it
+            raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path} any more") from error
+
+    def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
+        """The base of the segment that holds *lsn*, and who reads its file. Raises KeyError."""
+        base, file = self.locate(lsn)
+        try:
+            return base, file.reader()
+        except ValueError as error:  # as in slice
             raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path} any more") from error
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""The seam to the disk: the only file of this package that calls the operating system.
+"""The seam to the disk: with moving and open_file the only files of this package that call the operating system.
 
 Everything above speaks to the `Storage` and `StorageFile` protocols, so that tests can fail every call in turn
 and cut the power. Errors of the system arrive as StorageFailed, translated here, once.
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from journal.errors import DirectoryInUse, StorageFailed
 from journal.moving import move, sync_directory
+from journal.open_file import OpenFile
 
 IOV_MAX = 1024  # what Linux takes in one pwritev
 MIB = 1024 * 1024
@@ -22,6 +23,19 @@ PREPARED_SUFFIX = ".tmp"  # of a file that has not got its name yet; never read
 # Zeros that wait for the disk at once while a file is warmed: all of it in one fsync would hold up the writer's.
 WARM_BYTES = 4 * MIB
 Buffer = bytes | bytearray | memoryview
+
+
+class FileReader(Protocol):
+    """Reads a file by system call, not through memory; stays good when the file is closed, and deleted."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """The bytes [position, position + size). Blocks on the disk; any thread. Raises StorageFailed."""
+
+    def is_cached(self, position: int) -> bool:
+        """Whether that byte can be had without waiting for the disk, which this never does. One caller at a time."""
 
 
 class StorageFile(Protocol):
@@ -38,6 +52,9 @@ class StorageFile(Protocol):
 
     def view(self) -> memoryview:
         """The file's bytes, read-only, showing later writes too. Valid until close."""
+
+    def reader(self) -> FileReader:
+        """Another way to read it: one that a page fault cannot stall. Raises ValueError once it is closed."""
 
     def release(self) -> None:
         """Let go of the memory that reading took. What is in the view stays readable; not after close."""
@@ -108,6 +125,7 @@ class MappedFile:
         # An empty file cannot be mapped; that it is no segment is for the reader to say.
         self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) if self.size else None
         self._view = memoryview(self._map or b"")
+        self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         with _translated(self._path):
@@ -129,6 +147,11 @@ class MappedFile:
 
     def view(self) -> memoryview:
         return self._view
+
+    def reader(self) -> OpenFile:
+        if self._file is None:
+            raise ValueError(f"{self._path} is closed")
+        return self._file
 
     def release(self) -> None:
         if self._map is not None:
@@ -152,8 +175,8 @@ class MappedFile:
         if self._map is not None:
             with suppress(BufferError):  # an answer still being sent pins the mapping; the last slice frees it
                 self._map.close()
-        os.close(self._fd)
         self._fd = -1
+        self._file = None  # which closes it, once nobody reads from it
 
 
 class DirectoryStorage:

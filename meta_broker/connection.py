@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._is_work_due = False
         self._is_reading = True
         self._can_write = True
+        self._is_held = False  # the request that is handled must be answered before another one is
         self._is_deaf = False  # nothing more is read: what was asked is answered, then the connection closes
         self._is_quitting = False  # nothing more is handled: once nothing is in flight, the connection closes
         self.name = "?"
@@ -152,6 +153,15 @@ class Connection(asyncio.Protocol):
             self._requests.append(request)
             self._work()
 
+    def hold(self) -> None:
+        """Handle nothing more until `go_on`."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        """What was held up is answered: handle what came since."""
+        self._is_held = False
+        self._work()
+
     def quit(self) -> None:
         """Handle nothing more; close once everything asked before is answered and sent, wherever it waits."""
         if not self._is_quitting:
@@ -246,6 +256,7 @@ class Connection(asyncio.Protocol):
             self.flush()
         return (
             self._can_write
+            and not self._is_held
             and self._in_flight < bounds.requests_in_flight_max
             and self.held_bytes <= bounds.unsent_bytes_max
             and not self._is_quitting

@@ -46,6 +46,12 @@ class Peer(Protocol):
     def again(self, request: Request) -> None:
         """Handle *request* once more, in its turn; dropped when the peer has gone."""
 
+    def hold(self) -> None:
+        """Handle nothing more until `go_on`: what is being handled is answered later, and before what comes next."""
+
+    def go_on(self) -> None:
+        """It is answered."""
+
     def quit(self) -> None:
         """Close once everything queued is sent."""
 

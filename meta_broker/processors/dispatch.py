@@ -11,6 +11,7 @@ from meta_broker.processors.filtering import Filtering, index_damaged
 from meta_broker.processors.find import FindProcessor
 from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.put import PutProcessor
+from meta_broker.processors.reading import Reading
 from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
@@ -46,9 +47,10 @@ class Dispatcher:
         self.transactions = TransactionProcessor(context)
         self._put = PutProcessor(context).handle
         self._filters = Filters(context.config.broker.filter_seconds_max)
-        filtering = Filtering(context, self._filters)
-        self._get = GetProcessor(context, filtering)
-        self._fetch = FetchProcessor(context, filtering)
+        self._reading = Reading(context)
+        filtering = Filtering(context, self._reading, self._filters)
+        self._get = GetProcessor(context, self._reading, filtering)
+        self._fetch = FetchProcessor(context, self._reading, filtering)
         self._find = FindProcessor(context)
         self._checkpoint = CheckpointProcessor(context)
         self._stats = StatsProcessor(context)
@@ -59,6 +61,7 @@ class Dispatcher:
         """End what runs beside the loop: what it has still to answer is refused. Idempotent."""
         await self._find.close()
         await self._filters.close()
+        await self._reading.close()
 
     def release(self, peer: Peer) -> list[bytes]:
         """Nothing more will be handled for *peer*: the answers to what waits for messages."""
@@ -68,6 +71,7 @@ class Dispatcher:
         """A connection ended. Raises StorageFailed once the journal has stopped."""
         self._fetch.peer_gone(peer)
         self._find.peer_gone(peer)
+        self._reading.peer_gone(peer)
         self.transactions.peer_gone(peer)
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:

@@ -13,6 +13,7 @@ from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.get import bad_size, closed, in_gap, missed, outside, unknown_partition, visible_index
+from meta_broker.processors.reading import Reading
 from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
 from meta_client.protocol.encoder import data_line, encode_result
@@ -24,9 +25,10 @@ from meta_client.protocol.status import Status
 class FetchProcessor:
     """Answers fetches, at once or when there is something. Loop thread only."""
 
-    def __init__(self, context: Context, filtering: Filtering) -> None:
+    def __init__(self, context: Context, reading: Reading, filtering: Filtering) -> None:
         section = context.config.broker
         self._context = context
+        self._reading = reading
         self._filtering = filtering
         self._wait_ms_max = section.fetch_wait_ms_max
         self._waiting = WaitingFetches(section.fetches_waiting_max, section.fetches_waiting_per_connection_max)
@@ -70,13 +72,9 @@ class FetchProcessor:
             anew = functools.partial(self.handle, fetch, peer)
             self._filtering.submit(filter_name, fetch, index, bytes_max, peer, anew)
             return
-        size, buffers = context.store.read(index, fetch.offset, bytes_max)
-        if not size:
+        if not self._reading.answer(fetch, index, bytes_max, peer):
             missed(context, fetch)
             peer.send(in_gap(index, fetch))
-            return
-        line = data_line(size, end, READ_FROM_MASTER, fetch.opaque)
-        peer.send_buffers([line, *buffers], len(line) + size)
 
     @property
     def waiting(self) -> int:

@@ -2,23 +2,25 @@
 
 from collections.abc import Callable
 
+from journal.errors import StorageFailed
 from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.reading import Reading, head_line, unreadable
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.partition_index import PartitionIndex
-from meta_client.protocol.encoder import data_line, encode_result, value_line
+from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Fetch, Get
-from meta_client.protocol.responses import READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
 
 class Filtering:
     """Answers what has to be filtered. Loop thread only."""
 
-    def __init__(self, context: Context, filters: Filters) -> None:
+    def __init__(self, context: Context, reading: Reading, filters: Filters) -> None:
         self._context = context
+        self._reading = reading
         self._filters = filters
 
     def name_for(self, request: Get | Fetch) -> str | None:
@@ -46,16 +48,17 @@ class Filtering:
                 return
             # Only now: what waits holds no bytes.
             try:
-                size, buffers = self._context.store.read(index, request.offset, bytes_max)
+                chunk = await self._reading.read(index, request.offset, bytes_max)
+                if not chunk:
+                    peer.send(encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque))
+                    return
+                answer = decide(await process.ask(request.group, chunk), len(chunk))
             except IndexDamaged as error:
                 peer.send(index_damaged(error, request.opaque))
                 return
-            if not size:
-                peer.send(encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque))
+            except StorageFailed as error:
+                peer.send(unreadable(request, error))
                 return
-            chunk = b"".join(buffers)
-            try:
-                answer = decide(await process.ask(request.group, chunk), size)
             except FilterFailed as error:
                 text = f"group {request.group} of topic {request.topic}: {error}"
                 peer.send(encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque))
@@ -63,11 +66,7 @@ class Filtering:
             if isinstance(answer, Skip):
                 peer.send(encode_result(Status.MOVED, b"%d" % (request.offset + answer.size), request.opaque))
                 return
-            if isinstance(request, Fetch):
-                line = data_line(answer.size, index.end, READ_FROM_MASTER, request.opaque)
-            else:
-                line = value_line(answer.size, request.opaque)
-            peer.send(line + chunk[: answer.size])
+            peer.send(head_line(request, answer.size, index) + chunk[: answer.size])
 
         self._filters.submit(name, run)
 

@@ -5,10 +5,11 @@ import functools
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
+from meta_broker.processors.reading import Reading
 from meta_broker.processors.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.answers import OffsetRange, format_offset_range
-from meta_client.protocol.encoder import encode_result, value_line
+from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OFFSET_END, Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
 
@@ -16,8 +17,9 @@ from meta_client.protocol.status import Status
 class GetProcessor:
     """Answers gets and offset queries of a broker. Only acknowledged messages can be seen."""
 
-    def __init__(self, context: Context, filtering: Filtering) -> None:
+    def __init__(self, context: Context, reading: Reading, filtering: Filtering) -> None:
         self._context = context
+        self._reading = reading
         self._filtering = filtering
 
     def handle(self, get: Get, peer: Peer) -> None:
@@ -39,13 +41,9 @@ class GetProcessor:
                 anew = functools.partial(self.handle, get, peer)
                 self._filtering.submit(filter_name, get, index, bytes_max, peer, anew)
                 return
-            size, buffers = context.store.read(index, get.offset, bytes_max)
-            if not size:
+            if not self._reading.answer(get, index, bytes_max, peer):
                 missed(context, get)
                 peer.send(in_gap(index, get))
-                return
-            line = value_line(size, get.opaque)
-            peer.send_buffers([line, *buffers], len(line) + size)
         else:
             missed(context, get)
             peer.send(outside(context, get, index.start, index.end))

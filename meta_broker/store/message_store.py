@@ -9,7 +9,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Executor
 
 from journal.errors import JournalError, StorageFailed
@@ -22,10 +22,12 @@ from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
+from meta_broker.memory import memory_bytes
 from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.checkpoint_taking import adopt, take_checkpoint
+from meta_broker.store.horizon import Horizon
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
-from meta_broker.store.partition_index import PartitionIndex
+from meta_broker.store.partition_index import Place
 from meta_broker.store.retention_job import Retention
 from meta_client.protocol.answers import CheckpointTaken
 
@@ -60,6 +62,7 @@ class MessageStore:
         self.indexes = indexes
         self.fence = Fence(self.journal.acknowledged_here)
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
+        self.horizon = Horizon(self.journal, config.broker.memory_ratio * memory_bytes())
         self._read_bytes = 0  # since the journal let go of the memory that this took
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
@@ -153,18 +156,19 @@ class MessageStore:
             for name in touched:
                 self._on_published(name)
 
-    def read(self, index: PartitionIndex, offset: int, bytes_max: int) -> tuple[int, list[memoryview | bytes]]:
-        """Message frames from *offset* on: how many bytes, and the buffers to send. Offsets as in `places`."""
-        places = list(index.places(offset, bytes_max))
+    def slices(self, places: Sequence[Place], size: int) -> list[memoryview | bytes]:
+        """The *size* bytes of *places*, to be sent: of the mapped journal, or joined where they are many.
+
+        Waits for the disk unless they are in memory: see `horizon`.
+        """
         buffers: list[memoryview | bytes] = [self.journal.slice(lsn, size) for lsn, size in places]
         if len(buffers) > COPIED_PLACES_MIN:
             buffers = [b"".join(buffers)]
-        read_bytes = sum(size for _, size in places)
-        self._read_bytes += read_bytes
+        self._read_bytes += size
         if self._read_bytes >= RELEASE_BYTES:
             self._read_bytes = 0
             self.journal.release()
-        return read_bytes, buffers
+        return buffers
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 

@@ -43,6 +43,12 @@ class Somebody:
     def again(self, request: Request) -> None:
         raise AssertionError(request)
 
+    def hold(self) -> None:
+        raise AssertionError
+
+    def go_on(self) -> None:
+        raise AssertionError
+
     def quit(self) -> None:
         raise AssertionError
 

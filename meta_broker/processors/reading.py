@@ -1,0 +1,97 @@
+"""The bytes that a get or fetch is answered with: from the mapped journal at once, or by way of the disk."""
+
+import asyncio
+import functools
+import logging
+
+from journal.errors import StorageFailed
+from meta_broker.processors.context import Context, Peer
+from meta_broker.store.far_read import FarRead
+from meta_broker.store.far_reads import FarReads
+from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.encoder import data_line, encode_result, value_line
+from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.responses import READ_FROM_MASTER
+from meta_client.protocol.status import Status
+
+log = logging.getLogger(__name__)
+
+
+class Reading:
+    """Answers with messages. Loop thread only, which never waits for the disk here.
+
+    A connection whose read is far waits for it: what it asks next is handled after. So it has one at a time, its
+    answers keep their order, and nobody gets more of the disk by asking for more at once. Others do not wait.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._far = FarReads()
+        self._by_peer: dict[Peer, asyncio.Future[bytes]] = {}
+
+    def answer(self, request: Get | Fetch, index: PartitionIndex, bytes_max: int, peer: Peer) -> bool:
+        """Answer *request* with what there is at its offset, *bytes_max* at most; False, and nothing, in a gap.
+
+        Raises IndexDamaged.
+        """
+        places = list(index.places(request.offset, bytes_max))
+        if not places:
+            return False
+        size = sum(place.bytes for place in places)
+        line = head_line(request, size, index)
+        if self._store.horizon.is_near(places):
+            peer.send_buffers([line, *self._store.slices(places, size)], len(line) + size)
+            return True
+        peer.hold()
+        self._by_peer[peer] = future = self._far.read(FarRead(self._store.journal, places))
+        future.add_done_callback(functools.partial(self._take, request, peer, line))
+        return True
+
+    async def read(self, index: PartitionIndex, offset: int, bytes_max: int) -> bytes:
+        """The bytes at *offset*, for who looks at them before anybody gets them; none in a gap.
+
+        Raises StorageFailed, IndexDamaged.
+        """
+        places = list(index.places(offset, bytes_max))
+        if not places or self._store.horizon.is_near(places):
+            return b"".join(self._store.slices(places, sum(place.bytes for place in places)))
+        return await self._far.read(FarRead(self._store.journal, places))
+
+    def peer_gone(self, peer: Peer) -> None:
+        """Forget what a connection that ended waits for."""
+        if (future := self._by_peer.pop(peer, None)) is not None:
+            future.cancel()
+
+    async def close(self) -> None:
+        """End the thread. Idempotent."""
+        await self._far.close()
+
+    def _take(self, request: Get | Fetch, peer: Peer, line: bytes, future: "asyncio.Future[bytes]") -> None:
+        if future.cancelled():
+            return
+        self._by_peer.pop(peer, None)
+        try:
+            data = future.result()
+        except StorageFailed as error:
+            peer.send(unreadable(request, error))
+        else:
+            peer.send_buffers([line, data], len(line) + len(data))
+        peer.go_on()
+
+
+def head_line(request: Get | Fetch, size: int, index: PartitionIndex) -> bytes:
+    """What goes before *size* bytes of messages."""
+    if isinstance(request, Fetch):
+        return data_line(size, index.end, READ_FROM_MASTER, request.opaque)
+    return value_line(size, request.opaque)
+
+
+def unreadable(request: Get | Fetch, error: StorageFailed) -> bytes:
+    """The answer, and a line of log, for messages that the disk does not give back. All else goes on."""
+    log.error(
+        "messages unreadable partition=%s-%d offset=%d error=%s",
+        *(request.topic, request.partition, request.offset, error),
+    )
+    where = f"{request.topic}-{request.partition} at offset {request.offset}"
+    text = f"cannot read {where}: {error}: look after the disk, then run `metaq journal check`"
+    return encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque)
