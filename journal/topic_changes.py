@@ -14,8 +14,10 @@ from typing import Final
 HEAD: Final = struct.Struct("<BBIII")  # state, switches, partitions, section, how many closed; closed and topic follow
 _PUBLISH, _SUBSCRIBE, _STAT = 1, 2, 4
 _CODECS: Final = {"zstd": 8, "lz4": 16}  # what each adds to the switches
+_INDEX: Final = 32  # added to the switches
+INDEX_ATTRIBUTE: Final = "attribute"  # the only thing that messages can be indexed by
 _U32_MAX = 2**32 - 1
-_SWITCHES_MAX = _PUBLISH | _SUBSCRIBE | _STAT | sum(_CODECS.values())
+_SWITCHES_MAX = _PUBLISH | _SUBSCRIBE | _STAT | sum(_CODECS.values()) | _INDEX
 
 
 class TopicState(IntEnum):
@@ -32,6 +34,7 @@ class TopicChange:
 
     *section*: CRC-32 of the topic's own section of the configuration file at that moment; 0: it had none.
     *compression*: names of the codecs that messages may be compressed with, in the order of the alphabet.
+    *index*: what messages are indexed by, "attribute"; None: by nothing.
     *closed*: partitions that nobody may put to or get from until they are opened, rising.
     """
 
@@ -43,6 +46,7 @@ class TopicChange:
     accept_subscribe: bool = False
     stat: bool = False
     compression: tuple[str, ...] = ()
+    index: str | None = None
     closed: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -51,10 +55,12 @@ class TopicChange:
         is_set = self.state is TopicState.SET
         if is_set != (self.partitions > 0):
             raise ValueError(f"{self.partitions} partitions in state {self.state.name}")
-        if not is_set and (self.accept_publish or self.accept_subscribe or self.stat or self.compression):
+        if not is_set and (self.accept_publish or self.accept_subscribe or self.stat or self.compression or self.index):
             raise ValueError(f"switches in state {self.state.name}")
         if self.compression != tuple(sorted(_CODECS.keys() & self.compression)):
             raise ValueError(f"compression {self.compression!r}: not some of {sorted(_CODECS)} in that order")
+        if self.index not in (None, INDEX_ATTRIBUTE):
+            raise ValueError(f"index {self.index!r}: not {INDEX_ATTRIBUTE!r}")
         if self.state is TopicState.DELETED and self.closed:
             raise ValueError("a deleted topic with closed partitions")
         if any(number >= after for number, after in zip(self.closed, self.closed[1:], strict=False)):
@@ -69,7 +75,7 @@ class TopicChange:
 def encode_change(change: TopicChange, topic: bytes) -> bytes:
     """The meta part of a TOPIC record. Raises struct.error for numbers beyond 32 bits."""
     switches = _PUBLISH * change.accept_publish | _SUBSCRIBE * change.accept_subscribe | _STAT * change.stat
-    switches |= sum(_CODECS[codec] for codec in change.compression)
+    switches |= sum(_CODECS[codec] for codec in change.compression) | _INDEX * (change.index is not None)
     closed = change.closed
     head = HEAD.pack(change.state, switches, change.partitions, change.section, len(closed))
     return head + struct.pack(f"<{len(closed)}I", *closed) + topic
@@ -92,6 +98,7 @@ def decode_change(meta: bytes, topic_of: Callable[[bytes], str]) -> TopicChange:
         accept_subscribe=bool(switches & _SUBSCRIBE),
         stat=bool(switches & _STAT),
         compression=tuple(sorted(codec for codec, switch in _CODECS.items() if switches & switch)),
+        index=INDEX_ATTRIBUTE if switches & _INDEX else None,
         closed=struct.unpack_from(f"<{count}I", meta, HEAD.size),
     )
 
@@ -108,6 +115,8 @@ def describe_change(change: TopicChange) -> str:
         ]
         if change.compression:
             words.append(f"compression={','.join(change.compression)}")
+        if change.index is not None:
+            words.append(f"index={change.index}")
     if change.closed:
         words.append(f"closed={format_partitions(change.closed)}")
     return " ".join(words)

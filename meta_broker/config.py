@@ -67,6 +67,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     accept_subscribe: bool = True
     stat: bool = False  # keep the statistics that `stats realtime` shows
     compression: tuple[str, ...] = ()  # how producers may compress messages; genuine consumers can't read those
+    index: Literal["attribute"] | None = None  # of keys: `find` by them looks there instead of at every message
 
     def __post_init__(self) -> None:
         # One spelling for one meaning: sections are compared, and known again by their checksum.

@@ -1,5 +1,6 @@
 """From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from meta_broker.filters.runner import Filters
@@ -16,6 +17,7 @@ from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.topic import TopicProcessor
 from meta_broker.processors.transaction import TransactionProcessor
 from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     BranchCommand,
@@ -51,17 +53,26 @@ class Dispatcher:
         filtering = Filtering(context, self._reading, self._filters)
         self._get = GetProcessor(context, self._reading, filtering)
         self._fetch = FetchProcessor(context, self._reading, filtering)
-        self._find = FindProcessor(context)
+        self._worker = ThreadPoolExecutor(1, "find")
+        self._keys = KeyIndexer(context.config.data / "keys", context.store, context.topics, self._worker)
+        self._find = FindProcessor(context, self._keys, self._worker)
         self._checkpoint = CheckpointProcessor(context)
         self._stats = StatsProcessor(context)
         self._branch = BranchProcessor(context)
-        self._topic = TopicProcessor(context, self._fetch.wake)
+        self._topic = TopicProcessor(context, self._topic_decided)
+        self._keys.look_again()
 
     async def close(self) -> None:
         """End what runs beside the loop: what it has still to answer is refused. Idempotent."""
+        await self._keys.close()
         await self._find.close()
+        self._worker.shutdown()
         await self._filters.close()
         await self._reading.close()
+
+    def _topic_decided(self, topic: str) -> None:
+        self._fetch.wake(topic)
+        self._keys.look_again()
 
     def release(self, peer: Peer) -> list[bytes]:
         """Nothing more will be handled for *peer*: the answers to what waits for messages."""

@@ -5,16 +5,21 @@ between the loop's turns, and its answer says where to go on: so no search holds
 """
 
 import asyncio
+import logging
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from itertools import islice
 from typing import Final
 
+from journal.checksum import crc32
+from journal.errors import StorageFailed
 from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import index_damaged
 from meta_broker.processors.get import closed, unknown_partition, visible_index
 from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.key_indexer import KeyIndexer, run_at
+from meta_broker.store.key_reading import look_at
 from meta_broker.store.partition_index import PartitionIndex
 from meta_broker.store.search import Looked, NoMessageThere, look_for
 from meta_client.protocol.answers import Found, FoundAt, format_found
@@ -23,7 +28,11 @@ from meta_client.protocol.id_layout import broker_of, time_ms_of
 from meta_client.protocol.requests import Find
 from meta_client.protocol.status import Status
 
+log = logging.getLogger(__name__)
+
 PIECES_MAX: Final = 32  # of one request: some 30 ms of the worker, which another connection's request may wait for
+BLOCKS_MAX: Final = 16  # of a key index, and
+CANDIDATES_MAX: Final = 256  # messages that it names: what a piece looks at instead
 RUNS_MAX: Final = 512  # of one piece: what the loop gathers for it, in a fraction of a millisecond
 
 
@@ -33,11 +42,12 @@ class FindProcessor:
     How many wait is bounded by who asks: a connection's requests in flight.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, keys: KeyIndexer, worker: Executor) -> None:
         self._context = context
+        self._keys = keys
+        self._worker = worker
         self._waiting: deque[tuple[Find, Peer]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._worker: ThreadPoolExecutor | None = None  # from the first find on
 
     def handle(self, find: Find, peer: Peer) -> None:
         self._waiting.append((find, peer))
@@ -51,16 +61,13 @@ class FindProcessor:
             self._waiting = deque(each for each in self._waiting if each[1] is not peer)
 
     async def close(self) -> None:
-        """End the worker; what has no answer yet is refused. Idempotent."""
+        """Refuse what has no answer yet. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         while self._waiting:
             find, peer = self._waiting.popleft()
             peer.send(encode_result(Status.UNAVAILABLE, b"the broker stops: search again once it is back", find.opaque))
-        if self._worker is not None:
-            self._worker.shutdown()
-            self._worker = None
 
     async def _drain(self) -> None:
         while self._waiting:
@@ -109,20 +116,50 @@ class FindProcessor:
             offset = min(max(offset, index.start), end)  # retention may have moved the start
             if offset == end or len(matches) == find.matches_max:
                 break
-            looked = await self._look(find, index, offset, find.matches_max - len(matches))
+            left = find.matches_max - len(matches)
+            try:
+                looked = await self._look_up(find, index, offset, left) or await self._look(find, index, offset, left)
+            except KeyError:
+                if index.start <= offset:
+                    raise
+                continue  # deleted meanwhile, and the partition begins further on
             offset = looked.next_offset
             matches += looked.matches
         return Found(min(offset, end), end, matches)
 
+    async def _look_up(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> Looked | None:
+        """Look for a key in the index; None: it does not cover *offset*."""
+        key = find.wanted
+        if isinstance(key, int):
+            return None
+        loop = asyncio.get_running_loop()
+        name = PartitionName(find.topic, find.partition)
+        try:
+            files = await self._keys.files_of(name, index)
+            if files is None:
+                return None
+            found = await loop.run_in_executor(
+                self._worker, files.candidates, crc32(key), offset, CANDIDATES_MAX, BLOCKS_MAX
+            )
+        except StorageFailed as error:
+            log.error("key index not used partition=%s error=%s", name, error)
+            return None
+        if found.next_offset == offset and not found.offsets:
+            return None
+        places = [(run, at) for at in found.offsets if (run := run_at(index, at)) is not None]
+        read = self._context.store.journal.slice
+        try:
+            looked = await loop.run_in_executor(self._worker, look_at, key, read, places, matches_max)
+        except NoMessageThere:
+            log.error("key index names places where no message is, and is made anew partition=%s", name)
+            await self._keys.forget(name)
+            return None
+        return looked if len(looked.matches) == matches_max else Looked(found.next_offset, looked.matches)
+
     async def _look(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> Looked:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, "find")
-        runs = list(islice(index.runs(offset), RUNS_MAX))
+        """Look at the messages themselves."""
+        if not (runs := list(islice(index.runs(offset), RUNS_MAX))):
+            return Looked(index.end, [])  # a repair has dropped what stood there
         read = self._context.store.journal.slice
         loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._worker, look_for, find.wanted, read, runs, offset, matches_max)
-        except KeyError:
-            if index.start <= offset:
-                raise
-            return Looked(index.start, [])  # deleted meanwhile, and the partition begins further on
+        return await loop.run_in_executor(self._worker, look_for, find.wanted, read, runs, offset, matches_max)

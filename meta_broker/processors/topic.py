@@ -74,12 +74,13 @@ class TopicProcessor:
         return {name: span for name, span in spans.items() if name.topic == topic}
 
     def _text(self, topic: str, verb: TopicVerb) -> str:
-        """What the topic is now: `partitions=8 publish=true subscribe=true stat=false compression=zstd closed=2-3`."""
+        """What the topic is now: `partitions=8 publish=true ... compression=zstd index=none closed=2-3`."""
         view = self._view(topic)
         if verb is TopicVerb.DELETE or view.settings is None:
-            return "partitions=0 publish=false subscribe=false stat=false compression=none closed="
+            return "partitions=0 publish=false subscribe=false stat=false compression=none index=none closed="
         settings = view.settings
         flags = {"publish": settings.accept_publish, "subscribe": settings.accept_subscribe, "stat": settings.stat}
         words = [f"{key}={'true' if flag else 'false'}" for key, flag in flags.items()]
         words.append(f"compression={','.join(settings.compression) or NO_COMPRESSION}")
+        words.append(f"index={settings.index or 'none'}")
         return " ".join([f"partitions={settings.partitions}", *words, f"closed={format_partitions(view.closed)}"])

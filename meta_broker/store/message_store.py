@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Executor
 
+from journal.checkpoint import Checkpoint
 from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
 from journal.fold import Publication
@@ -64,6 +65,7 @@ class MessageStore:
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
         self.horizon = Horizon(self.journal, config.broker.memory_ratio * memory_bytes())
         self._read_bytes = 0  # since the journal let go of the memory that this took
+        self._on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
@@ -146,6 +148,10 @@ class MessageStore:
         """
         self._watched, self._on_published = names, on_published
 
+    def tell_checkpoints(self, on_checkpoint: Callable[[Checkpoint], None]) -> None:
+        """Tell *on_checkpoint* of each that was written: what it covers is durable."""
+        self._on_checkpoint = on_checkpoint
+
     def advance(self) -> None:
         """The writer made progress: run what the fence has passed. Raises StorageFailed once the journal failed."""
         if self.journal.failure is not None:
@@ -221,6 +227,7 @@ class MessageStore:
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
         number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, collected.marks)
         adopt(self.transactions, self.indexes, checkpoint, number, collected, files)
+        self._on_checkpoint(checkpoint)
         await self._retention.checkpoint_written(loop, worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from journal.topic_changes import TopicChange, TopicState
 from meta_broker.config import PARTITIONS_MAX, TopicConfig
@@ -16,8 +16,8 @@ from meta_client.protocol.status import Status
 DECISIONS_MAX: Final = 10_000  # every checkpoint holds them all
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
-    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression"}),
-    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat", "compression"}),
+    TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
+    TopicVerb.ALTER: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
     TopicVerb.CLOSE: frozenset({"partitions"}),
     TopicVerb.OPEN: frozenset({"partitions"}),
     TopicVerb.DELETE: frozenset(),
@@ -103,7 +103,7 @@ def _alter(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
     if (before := view.settings) is None:
         raise _unknown(view)
     if not settings:
-        raise _bad("nothing to alter: name partitions=N, publish=B, subscribe=B, stat=B or compression=C")
+        raise _bad("nothing to alter: name partitions=N, publish=B, subscribe=B, stat=B, compression=C or index=I")
     wanted = _settings(before, settings)
     if wanted.partitions < before.partitions:
         raise _bad(
@@ -142,6 +142,7 @@ def _settings(before: TopicConfig, settings: Mapping[str, str]) -> TopicConfig:
         accept_subscribe=_flag(settings, "subscribe", before.accept_subscribe),
         stat=_flag(settings, "stat", before.stat),
         compression=_codecs(settings["compression"]) if "compression" in settings else before.compression,
+        index=_index(settings["index"]) if "index" in settings else before.index,
     )
 
 
@@ -155,6 +156,7 @@ def _set(view: TopicView, wanted: TopicConfig) -> TopicChange:
         accept_subscribe=wanted.accept_subscribe,
         stat=wanted.stat,
         compression=wanted.compression,
+        index=wanted.index,
         closed=view.closed,
     )
 
@@ -192,6 +194,16 @@ def _codecs(text: str) -> tuple[str, ...]:
     if not set(labels) <= set(LABELS):
         raise _bad(f"compression={text[:40]}: use {NO_COMPRESSION}, or {' or '.join((*LABELS, ','.join(LABELS)))}")
     return labels
+
+
+def _index(text: str) -> Literal["attribute"] | None:
+    match text:
+        case "none":
+            return None
+        case "attribute":
+            return "attribute"
+        case other:
+            raise _bad(f"index={other[:20]}: use none or attribute")
 
 
 def _numbers(view: TopicView, text: str) -> set[int]:

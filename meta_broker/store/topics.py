@@ -78,6 +78,12 @@ class Topics:
         return section is not None and 0 <= partition < section.partitions
 
     @property
+    def have_index(self) -> bool:
+        """Whether any topic may have an index."""
+        sections = self.file.values()
+        return any(s.index is not None for s in sections) or any(c.index is not None for c in self.decided.values())
+
+    @property
     def named(self) -> set[str]:
         """Every topic that the file or a decision names and the broker accepts, patterns included."""
         return {name for name in self.file.keys() | self.decided.keys() if self.find(name) is not None}
@@ -91,6 +97,7 @@ class Topics:
                 accept_subscribe=change.accept_subscribe,
                 stat=change.stat,
                 compression=change.compression,
+                index="attribute" if change.index is not None else None,
             )
         if change is not None and change.state is TopicState.DELETED:
             return None

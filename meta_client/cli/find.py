@@ -50,9 +50,9 @@ def find(
 ) -> None:
     """Find messages of TOPIC by their attribute, by their id, or from a time on.
 
-    The broker searches, a partition after the other. Messages of a transaction are found once it is committed; with
-    --since they count as `metaq offsets --at` says. With --json the whole payload is shown, a message a line, as soon
-    as it is found.
+    The broker searches, a partition after the other; for a key of a topic that has an index (`metaq topics alter TOPIC
+    --index attribute`) it looks there. Messages of a transaction are found once it is committed; with --since they
+    count as `metaq offsets --at` says. With --json the whole payload is shown, a message a line, as soon as found.
 
     Exit status: 0 found, 1 there is no such message, 2 a partition could not be searched, and nothing was found.
 

@@ -66,6 +66,9 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--compression", metavar="CODECS", help="How producers may compress: zstd, lz4, lz4,zstd or none."
         ),
+        click.option(
+            "--index", type=click.Choice(["attribute", "none"]), help="By what `metaq find` finds messages quickly."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -73,12 +76,18 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _words(
-    partitions: int | None, publish: bool | None, subscribe: bool | None, stat: bool | None, compression: str | None
+    partitions: int | None,
+    publish: bool | None,
+    subscribe: bool | None,
+    stat: bool | None,
+    compression: str | None,
+    index: str | None,
 ) -> Settings:
     words = [] if partitions is None else [("partitions", str(partitions))]
     flags = {"publish": publish, "subscribe": subscribe, "stat": stat}
     words += [(key, "true" if flag else "false") for key, flag in flags.items() if flag is not None]
-    return words if compression is None else [*words, ("compression", compression)]
+    texts = {"compression": compression, "index": index}
+    return words + [(key, text) for key, text in texts.items() if text is not None]
 
 
 @topics.command()
@@ -92,6 +101,7 @@ def create(
     subscribe: bool | None,
     stat: bool | None,
     compression: str | None,
+    index: str | None,
     brokers: tuple[str, ...],
     zk: str,
     as_json: bool,
@@ -100,7 +110,9 @@ def create(
 
     A topic that was deleted goes on at the offsets where it ended: consumers with stored offsets lose nothing.
     """
-    _tell(TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat, compression), brokers, zk, as_json)
+    _tell(
+        TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat, compression, index), brokers, zk, as_json
+    )
 
 
 @topics.command()
@@ -114,6 +126,7 @@ def alter(
     subscribe: bool | None,
     stat: bool | None,
     compression: str | None,
+    index: str | None,
     brokers: tuple[str, ...],
     zk: str,
     as_json: bool,
@@ -122,7 +135,7 @@ def alter(
 
     Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq[compression]'`.
     """
-    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat, compression), brokers, zk, as_json)
+    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat, compression, index), brokers, zk, as_json)
 
 
 @topics.command()
@@ -179,7 +192,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
         except MetaError as error:
             refused = True
             click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)
-    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "compression", "closed")
+    columns = ("topic", "broker", "partitions", "publish", "subscribe", "stat", "compression", "index", "closed")
     if rows or not refused:
         print_rows(columns, rows, as_json=as_json, empty="no broker is up: start one, or name its URL with --broker")
     if refused or not rows:
@@ -201,7 +214,8 @@ def _row(broker: str, topic: str, text: str) -> dict[str, object]:
     partitions = said.get("partitions", "")
     row["partitions"] = int(partitions) if partitions.isascii() and partitions.isdigit() else None
     row |= {key: said.get(key) == "true" for key in ("publish", "subscribe", "stat")}
-    return row | {"compression": said.get("compression", NO_COMPRESSION), "closed": said.get("closed") or None}
+    row |= {"compression": said.get("compression", NO_COMPRESSION), "index": said.get("index", "none")}
+    return row | {"closed": said.get("closed") or None}
 
 
 def _topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:

@@ -34,6 +34,7 @@ CHANGES = st.one_of(
         accept_subscribe=st.booleans(),
         stat=st.booleans(),
         compression=st.sampled_from([(), ("lz4",), ("zstd",), ("lz4", "zstd")]),
+        index=st.sampled_from([None, "attribute"]),
         closed=CLOSED,
     ),
 )
@@ -75,7 +76,7 @@ def test_a_change_reads_back_from_a_record_and_from_a_checkpoint(change: TopicCh
         (0, 9, "9 is not a valid TopicState"),
         (0, 1, "8 partitions in state FILE"),
         (0, 3, "8 partitions in state DELETED"),
-        (1, 32, "unknown switches 0x20"),
+        (1, 64, "unknown switches 0x40"),
         (2, 0, "0 partitions in state SET"),
         (10, 200, "200 closed partitions"),
         (14, 2, "do not rise"),
@@ -130,6 +131,9 @@ def test_partitions_are_written_as_ranges() -> None:
     assert format_partitions((0, 1, 2, 4, 6, 7)) == "0-2,4,6-7"
     assert describe_change(DELETED) == "deleted"
     compressed = replace(SET, compression=("lz4", "zstd"))
+    assert describe_change(replace(SET, index="attribute")).endswith(" index=attribute closed=1-3,7")
+    with pytest.raises(ValueError, match="index 'id'"):
+        replace(SET, index="id")
     assert describe_change(compressed) == (
         "set partitions=8 publish=true subscribe=false stat=false compression=lz4,zstd closed=1-3,7"
     )

@@ -113,6 +113,7 @@ ANY_TOPIC = "\n[topics.'*']\n"
         (f"[topics.{'x' * 201}]", f"topics.'{'x' * 201}': a topic name is 1 to 200 bytes long"),
         ("[topics.'']", "topics.'': a topic name is 1 to 200 bytes long"),
         ("[topics.orders]\npartitions = 0", "topics.orders.partitions is 0: use a number from 1 to 65536"),
+        ('[topics.orders]\nindex = "id"', "topics[...].index: invalid enum value 'id'"),
         ('[topics.orders]\ncompression = ["gzip"]', "topics.orders.compression: 'gzip' is no codec: use lz4, zstd"),
         ('[topics.orders]\ncompression = "zstd"', "topics[...].compression: expected `array`, got `str`"),
         ("[topics.orders]\npartitions = 65537", "topics.orders.partitions is 65537: use a number from 1 to 65536"),

@@ -24,7 +24,7 @@ FRAME = 20
 def test_a_created_topic_takes_messages_and_outlives_a_kill(lone_broker: BrokerProcess) -> None:
     with WireClient(lone_broker.port) as client:
         assert put(client, "new", 6).text.endswith("The server do not accept topic new")
-        text = "partitions=7 publish=true subscribe=false stat=false compression=none closed="
+        text = "partitions=7 publish=true subscribe=false stat=false compression=none index=none closed="
         assert done(client, TopicVerb.CREATE, "new", partitions="7", subscribe="false") == text
         client.put("new", 6, b"first")
         assert done(client, TopicVerb.CREATE, "new", partitions="7", subscribe="false") == text
@@ -161,7 +161,7 @@ def test_a_waiting_fetch_hears_of_the_deletion(lone_broker: BrokerProcess) -> No
         (TopicVerb.CREATE, "new", {"partitions": "65537"}, 400, "use a number from 1 to 65536"),
         (TopicVerb.CREATE, "new", {"partitions": "²"}, 400, "use a number from 1 to 65536"),
         (TopicVerb.CREATE, "new", {"publish": "yes"}, 400, "publish=yes: use true or false"),
-        (TopicVerb.CREATE, "new", {"color": "red"}, 400, "create knows no setting 'color': use compression, partit"),
+        (TopicVerb.CREATE, "new", {"color": "red"}, 400, "create knows no setting 'color': use compression, index, p"),
         (
             TopicVerb.CREATE,
             "new",
@@ -169,6 +169,7 @@ def test_a_waiting_fetch_hears_of_the_deletion(lone_broker: BrokerProcess) -> No
             400,
             "compression=gzip: use none, or lz4 or zstd or lz4,zstd",
         ),
+        (TopicVerb.ALTER, "orders", {"index": "id"}, 400, "index=id: use none or attribute"),
         (TopicVerb.ALTER, "orders", {"compression": ""}, 400, "compression=: use none, or lz4 or zstd or lz4,zstd"),
         (TopicVerb.SHOW, "nothing", {}, 404, "no topic nothing: create it"),
         (TopicVerb.SHOW, "orders", {"partitions": "1"}, 400, "show knows no setting 'partitions': use none"),

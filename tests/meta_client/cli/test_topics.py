@@ -14,7 +14,7 @@ from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
 
 SWITCHES = {"publish": True, "subscribe": True, "stat": False}
-ORDERS_OF_8 = {"topic": "orders", "partitions": 8, **SWITCHES, "compression": "none", "closed": None}
+ORDERS_OF_8 = {"topic": "orders", "partitions": 8, **SWITCHES, "compression": "none", "index": "none", "closed": None}
 
 
 def metaq(

@@ -1,0 +1,142 @@
+"""A block of a key index: the keys of one stretch of a partition, and where the messages with them begin. Pure.
+
+    | magic: 8 bytes | version: u32 | header crc: u32 | start, end: u64 | last: u64 | last id: i64 | table | buckets |
+
+Little-endian. The block covers offsets [start, end); *last* is where its last message begins, *last id* that one's id,
+by which the journal is known again. The table has, for each of 256 buckets, how many entries it has and their CRC-32
+(u32 each); the header's covers everything after itself up to the buckets. An entry is a u64: CRC-32 of the key in the
+upper half, the message's offset less *start* in the lower. Buckets are by the highest byte of the key's CRC, entries
+rise.
+
+So a look-up reads a header and one bucket, and a false match costs a look at a message that has another key.
+"""
+
+import struct
+import sys
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from journal.checksum import crc32
+
+BUCKETS: Final = 256
+SPAN_MAX: Final = 1 << 32  # what the lower half of an entry can tell apart
+_MAGIC: Final = b"METAQKEY"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct("<8sII")
+_BODY: Final = struct.Struct(f"<QQQq{2 * BUCKETS}I")
+HEADER_BYTES: Final = _HEAD.size + _BODY.size
+_ENTRY_BYTES: Final = 8
+_BREATH_ENTRIES: Final = 4096  # sorted in a millisecond; then other threads get the interpreter
+_BREATH_S: Final = 0.0005
+
+
+class DamagedBlock(Exception):
+    """These bytes are no block, or not the one that was asked for."""
+
+
+class Block(NamedTuple):
+    """A block in memory."""
+
+    start: int
+    end: int
+    last: int
+    last_id: int
+    buckets: list["array[int]"]
+
+    @property
+    def entries(self) -> int:
+        return sum(map(len, self.buckets))
+
+
+def new_buckets() -> "list[array[int]]":
+    """As many empty ones as a block has."""
+    return [array("Q") for _ in range(BUCKETS)]
+
+
+def joined(first: Block, second: Block) -> Block:
+    """One block of two neighbours, entries sorted. They must fit: SPAN_MAX."""
+    assert first.end == second.start
+    shift = second.start - first.start
+    pairs = zip(first.buckets, second.buckets, strict=True)
+    buckets = _sorted([*mine, *(entry + shift for entry in others)] for mine, others in pairs)
+    return Block(first.start, second.end, second.last, second.last_id, buckets)
+
+
+def sorted_block(block: Block) -> Block:
+    """The same, its entries rising."""
+    return block._replace(buckets=_sorted(block.buckets))
+
+
+def encode_block(block: Block) -> bytes:
+    """The file's bytes. Entries must rise."""
+    assert 0 < block.end - block.start <= SPAN_MAX
+    stored = [_swapped(bucket).tobytes() for bucket in block.buckets]
+    table = [number for each in stored for number in (len(each) // _ENTRY_BYTES, crc32(each))]
+    body = _BODY.pack(block.start, block.end, block.last, block.last_id, *table)
+    return b"".join([_HEAD.pack(_MAGIC, _VERSION, crc32(body)), body, *stored])
+
+
+class BlockView:
+    """A stored block, looked into in place. Raises DamagedBlock on whatever does not check out."""
+
+    def __init__(self, view: memoryview, start: int, end: int) -> None:
+        if len(view) < HEADER_BYTES:
+            raise DamagedBlock(f"{len(view)} bytes, a header has {HEADER_BYTES}")
+        magic, version, crc = _HEAD.unpack_from(view)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise DamagedBlock("not a block of version 1")
+        body = view[_HEAD.size : HEADER_BYTES]
+        if crc32(body) != crc:
+            raise DamagedBlock("header checksum")
+        self.start, self.end, self.last, self.last_id, *table = _BODY.unpack(body)
+        if (self.start, self.end) != (start, end):
+            raise DamagedBlock(f"it covers [{self.start}, {self.end}), its name says [{start}, {end})")
+        self._counts, self._crcs = table[::2], table[1::2]
+        self.entries = sum(self._counts)
+        if len(view) != HEADER_BYTES + _ENTRY_BYTES * self.entries:
+            raise DamagedBlock(f"{len(view)} bytes for {self.entries} entries")
+        self._view = view
+
+    def block(self) -> Block:
+        """All of it."""
+        return Block(self.start, self.end, self.last, self.last_id, [self._bucket(n) for n in range(BUCKETS)])
+
+    def offsets(self, key_crc: int, offset: int) -> Iterator[int]:
+        """Where messages may have a key with that CRC, rising, from *offset* on."""
+        bucket = self._bucket(key_crc >> 24)
+        at = bisect_left(bucket, key_crc << 32 | max(offset - self.start, 0))
+        while at < len(bucket) and bucket[at] >> 32 == key_crc:
+            yield self.start + (bucket[at] & SPAN_MAX - 1)
+            at += 1
+
+    def _bucket(self, number: int) -> "array[int]":
+        at = HEADER_BYTES + _ENTRY_BYTES * sum(self._counts[:number])
+        stored = bytes(self._view[at : at + _ENTRY_BYTES * self._counts[number]])
+        if crc32(stored) != self._crcs[number]:
+            raise DamagedBlock(f"checksum of bucket {number}")
+        bucket = array("Q")
+        bucket.frombytes(stored)
+        return _swapped(bucket)
+
+
+def _sorted(buckets: "Iterable[Sequence[int]]") -> "list[array[int]]":
+    """Each of them, sorted. Takes its time."""
+    done, breathless = [], 0
+    for bucket in buckets:
+        done.append(array("Q", sorted(bucket)))
+        breathless += len(bucket)
+        if breathless >= _BREATH_ENTRIES:
+            breathless = 0
+            time.sleep(_BREATH_S)
+    return done
+
+
+def _swapped(bucket: "array[int]") -> "array[int]":
+    """Between the machine's byte order and the file's."""
+    if sys.byteorder == "big":
+        bucket = bucket[:]
+        bucket.byteswap()
+    return bucket

@@ -1,0 +1,209 @@
+"""Keeping the key indexes of a broker: which partitions have one, and when blocks are added.
+
+Nothing is done when messages are put. What a checkpoint has made durable is gone through afterwards, a piece at a time
+by a worker thread that rests longer than it works. What has no block yet is short, or on its way; whoever searches
+looks at the messages there.
+"""
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from itertools import islice
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+from journal.checkpoint import Checkpoint
+from journal.errors import StorageFailed
+from journal.records import PartitionName
+from journal.storage import DirectoryStorage
+from meta_broker.store.index_file import IndexDamaged, file_name
+from meta_broker.store.key_block import SPAN_MAX, Block, new_buckets
+from meta_broker.store.key_files import ENTRIES_MAX, KeyFiles, Stretch, first_gap
+from meta_broker.store.key_reading import gather, is_message
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.partition_index import PartitionIndex, StoredRun
+from meta_broker.store.search import NoMessageThere
+from meta_broker.store.topics import Topics
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES_MIN: Final = 256 * 1024  # less is looked through in two milliseconds, and makes no block
+RUNS_MAX: Final = 512  # of a piece: what the loop gathers for it in a fraction of a millisecond
+REST: Final = 2.0  # times as long as a piece took: so much of the interpreter is left to others at least
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class KeyIndexer:
+    """The key indexes of a broker. Loop thread only."""
+
+    def __init__(self, directory: Path, store: MessageStore, topics: Topics, worker: Executor) -> None:
+        self._directory = directory
+        self._store = store
+        self._topics = topics
+        self._worker = worker
+        self._files: dict[PartitionName, KeyFiles] = {}
+        self._opening = asyncio.Lock()
+        # What a start finds is durable; later on, what the newest checkpoint covers.
+        self._ends: list[tuple[PartitionName, int]] = [(name, i.end) for name, i in store.indexes.by_name.items()]
+        self._checkpoint: Checkpoint | None = None
+        self._is_due = False
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        store.tell_checkpoints(self._checkpoint_written)
+
+    def look_again(self) -> None:
+        """Something was decided about topics, or became durable, or the broker has started: bring every index up."""
+        self._is_due = True
+        if self._task is None and not self._is_closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
+    async def files_of(self, name: PartitionName, index: PartitionIndex) -> KeyFiles | None:
+        """The blocks of a partition; None: its topic has no index. Raises StorageFailed."""
+        if not self._is_indexed(name):
+            return None
+        async with self._opening:
+            if (files := self._files.get(name)) is None:
+                files = self._files[name] = await self._open(name, index)
+            return files
+
+    async def forget(self, name: PartitionName) -> None:
+        """The blocks of a partition are wrong: the next round makes others. Raises StorageFailed."""
+        if (files := self._files.get(name)) is not None:
+            await self._do(files.clear, "wrong")
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _checkpoint_written(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.look_again()
+
+    def _is_indexed(self, name: PartitionName) -> bool:
+        section = self._topics.find(name.topic)
+        return section is not None and section.index is not None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    async def _run(self) -> None:
+        while self._is_due:
+            self._is_due = False
+            if (checkpoint := self._checkpoint) is not None:
+                self._checkpoint = None
+                self._ends = [(PartitionName(mark.topic, mark.partition), mark.end) for mark in checkpoint.partitions]
+            ends = [each for each in self._ends if self._is_indexed(each[0])] if self._topics.have_index else []
+            try:
+                await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
+            except OSError as error:
+                log.error("key indexes of other topics not removed error=%s", error)
+            for name in self._files.keys() - {name for name, _ in ends}:
+                del self._files[name]
+            for name, end in ends:
+                try:
+                    await self._bring_up(name, self._store.indexes.by_name[name], end)
+                except (StorageFailed, IndexDamaged, NoMessageThere) as error:
+                    # Derived data: searches take longer, no more, and the next checkpoint tries again.
+                    log.error("key index not brought up partition=%s error=%s", name, error)
+
+    async def _bring_up(self, name: PartitionName, index: PartitionIndex, end: int) -> None:
+        """Make blocks of whatever has none below *end*. Raises StorageFailed, NoMessageThere."""
+        files = await self.files_of(name, index)
+        if files is None:
+            return
+        await self._do(files.trim, index.start)
+        for gap in self._gaps(files, index, end):
+            block = await self._gather(index, gap)
+            if block is None:
+                return  # retention is there: the next round goes on
+            await self._do(files.add, block)
+
+    def _gaps(self, files: KeyFiles, index: PartitionIndex, end: int) -> Iterator[Stretch]:
+        while True:
+            gap = first_gap(files.stretches, index.start, end)
+            is_tail = gap.end == end
+            if gap.end - gap.start < (TAIL_BYTES_MIN if is_tail else 1):
+                return
+            yield gap
+
+    async def _gather(self, index: PartitionIndex, gap: Stretch) -> Block | None:
+        """The keys from the start of *gap* on, as many as a block holds; None: its messages are being deleted."""
+        block = Block(gap.start, gap.start, gap.start, 0, new_buckets())
+        limit = min(gap.end, gap.start + SPAN_MAX)
+        read = self._store.journal.slice
+        entries = 0
+        while block.end < limit and entries < ENTRIES_MAX:
+            if block.end < index.start:
+                return None
+            began = time.monotonic()
+            if not (runs := list(islice(index.runs(block.end), RUNS_MAX))):
+                return block._replace(end=limit)  # a repair has dropped what stood there
+            try:
+                more = await self._do(gather, block, read, runs, limit)
+            except KeyError:
+                return None
+            if more.end == block.end:
+                break  # the next message would go beyond the limit
+            block = more
+            entries = block.entries
+            await asyncio.sleep(REST * (time.monotonic() - began))
+        return block
+
+    async def _open(self, name: PartitionName, index: PartitionIndex) -> KeyFiles:
+        """Raises StorageFailed."""
+        files = await self._do(_open_files, self._directory / _directory_name(name))
+        last = await self._do(files.last_message)
+        if last is not None and not await self._is_there(index, *last):
+            await self._do(files.clear, "of another journal")
+        return files
+
+    async def _is_there(self, index: PartitionIndex, offset: int, message_id: int) -> bool:
+        if (run := run_at(index, offset)) is None:
+            return False
+        try:
+            return await self._do(is_message, self._store.journal.slice, run, offset, message_id)
+        except KeyError:
+            return False
+
+    async def _do(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        assert not kwargs
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
+
+
+def run_at(index: PartitionIndex, offset: int) -> StoredRun | None:
+    """The run that *offset* lies in; None: nothing is stored there."""
+    if not index.start <= offset < index.end:
+        return None
+    run = next(index.runs(offset), None)
+    return run if run is not None and run.offset <= offset else None
+
+
+def _directory_name(name: PartitionName) -> str:
+    return file_name(name).removesuffix(".index")
+
+
+def _open_files(directory: Path) -> KeyFiles:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(f"{directory}: {error.strerror}") from error
+    return KeyFiles(DirectoryStorage(directory, None))
+
+
+def _remove_others(directory: Path, kept: set[str]) -> None:
+    """Remove the indexes of partitions that have none any more. Raises OSError."""
+    if directory.is_dir():
+        for entry in directory.iterdir():
+            if entry.name not in kept:
+                shutil.rmtree(entry)
