@@ -33,9 +33,11 @@ def floor_of(segments: Segments, end: int, now_ms: int, section: RetentionSectio
     bytes_floor = first if section.bytes is None else end - section.bytes
     youngest_ms = None if section.hours is None else now_ms - section.hours * HOUR_MS
     for base, file in files[1:]:
-        header = unpack(file.view(), SEGMENT_HEADER_BYTES, base + SEGMENT_HEADER_BYTES)
-        # The first record of a segment is as young as the youngest of the segment before it.
-        is_old = youngest_ms is not None and isinstance(header, Header) and header.time_ms <= youngest_ms
+        is_old = False
+        if youngest_ms is not None:
+            # The first record of a segment is as young as the youngest of the segment before it.
+            header = unpack(file.view(), SEGMENT_HEADER_BYTES, base + SEGMENT_HEADER_BYTES)
+            is_old = isinstance(header, Header) and header.time_ms <= youngest_ms
         if not is_old and base > bytes_floor:
             break
         floor = base
