@@ -58,13 +58,17 @@ class BranchProcessor:
         self._context.store.publish(done.publications)
         peer.send(answer)
 
+    def _read(self, lsn: int, size: int) -> memoryview | bytes:
+        """Messages of a live branch; nothing of those that were put, or carried, this moment and are not written."""
+        journal = self._store.journal
+        return journal.slice(lsn, size) if lsn + size <= journal.acknowledged_here else b""
+
     def _report(self, key: XaKey) -> Report:
         """Of the live branch of this name; else of the one that an operator ended. Raises BranchNotStarted."""
         if (live := self._store.transactions.get(key)) is not None:
             if live.branch is None:
                 return empty_report(str(key), origin=live.origin, began_ms=live.began_ms, timeout_ms=live.timeout_ms)
-            read = self._store.journal.slice
-            return live_report(live.branch, read, origin=live.origin, timeout_ms=live.timeout_ms)
+            return live_report(live.branch, self._read, origin=live.origin, timeout_ms=live.timeout_ms)
         if (ended := self._store.state.heuristics.get(key)) is not None:
             return decided_report(ended)
         raise BranchNotStarted(key)
