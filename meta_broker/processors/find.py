@@ -17,11 +17,13 @@ from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import index_damaged
 from meta_broker.processors.get import closed, unknown_partition, visible_index
+from meta_broker.processors.reading import unreadable
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer, run_at
 from meta_broker.store.key_reading import look_at
 from meta_broker.store.partition_index import PartitionIndex
 from meta_broker.store.search import Looked, NoMessageThere, look_for
+from meta_broker.store.window import Window
 from meta_client.protocol.answers import Found, FoundAt, format_found
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.id_layout import broker_of, time_ms_of
@@ -101,10 +103,12 @@ class FindProcessor:
             return encode_result(Status.BAD_REQUEST, text, find.opaque)
         except IndexDamaged as error:
             return index_damaged(error, find.opaque)
+        except StorageFailed as error:
+            return unreadable(find, error)
         return encode_result(Status.SUCCESS, format_found(found), find.opaque)
 
     async def _find(self, find: Find, index: PartitionIndex) -> Found:
-        """Raises NoMessageThere."""
+        """Raises NoMessageThere, IndexDamaged, StorageFailed."""
         wanted, end = find.wanted, index.end
         offset = find.offset
         if isinstance(wanted, int):
@@ -147,7 +151,7 @@ class FindProcessor:
         if found.next_offset == offset and not found.offsets:
             return None
         places = [(run, at) for at in found.offsets if (run := run_at(index, at)) is not None]
-        read = self._context.store.journal.slice
+        read = Window(self._context.store.journal).read
         try:
             looked = await loop.run_in_executor(self._worker, look_at, key, read, places, matches_max)
         except NoMessageThere:
@@ -160,6 +164,6 @@ class FindProcessor:
         """Look at the messages themselves."""
         if not (runs := list(islice(index.runs(offset), RUNS_MAX))):
             return Looked(index.end, [])  # a repair has dropped what stood there
-        read = self._context.store.journal.slice
+        read = Window(self._context.store.journal).read
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, look_for, find.wanted, read, runs, offset, matches_max)

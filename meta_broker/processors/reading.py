@@ -10,7 +10,7 @@ from meta_broker.store.far_read import FarRead
 from meta_broker.store.far_reads import FarReads
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import data_line, encode_result, value_line
-from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.requests import Fetch, Find, Get
 from meta_client.protocol.responses import READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
@@ -86,7 +86,7 @@ def head_line(request: Get | Fetch, size: int, index: PartitionIndex) -> bytes:
     return value_line(size, request.opaque)
 
 
-def unreadable(request: Get | Fetch, error: StorageFailed) -> bytes:
+def unreadable(request: Get | Fetch | Find, error: StorageFailed) -> bytes:
     """The answer, and a line of log, for messages that the disk does not give back. All else goes on."""
     log.error(
         "messages unreadable partition=%s-%d offset=%d error=%s",

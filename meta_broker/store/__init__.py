@@ -2,5 +2,5 @@
 
 Read: topics (pure), index_file -> partition_index -> indexes, index_survey (pure), search, retention (pure) ->
 retention_job, carrying_job -> checkpoint_taking, horizon (what is in memory) -> message_store -> far_read (what is
-not), far_reads (the thread for it) -> key_block (pure), key_reading, key_files, key_indexer.
+not), far_reads (the thread for it) -> window, key_block (pure), key_reading, key_files, key_indexer.
 """

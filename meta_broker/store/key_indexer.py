@@ -27,6 +27,7 @@ from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import PartitionIndex, StoredRun
 from meta_broker.store.search import NoMessageThere
 from meta_broker.store.topics import Topics
+from meta_broker.store.window import Window
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +142,6 @@ class KeyIndexer:
         """The keys from the start of *gap* on, as many as a block holds; None: its messages are being deleted."""
         block = Block(gap.start, gap.start, gap.start, 0, new_buckets())
         limit = min(gap.end, gap.start + SPAN_MAX)
-        read = self._store.journal.slice
         entries = 0
         while block.end < limit and entries < ENTRIES_MAX:
             if block.end < index.start:
@@ -150,7 +150,7 @@ class KeyIndexer:
             if not (runs := list(islice(index.runs(block.end), RUNS_MAX))):
                 return block._replace(end=limit)  # a repair has dropped what stood there
             try:
-                more = await self._do(gather, block, read, runs, limit)
+                more = await self._do(gather, block, Window(self._store.journal).read, runs, limit)
             except KeyError:
                 return None
             if more.end == block.end:
@@ -172,7 +172,7 @@ class KeyIndexer:
         if (run := run_at(index, offset)) is None:
             return False
         try:
-            return await self._do(is_message, self._store.journal.slice, run, offset, message_id)
+            return await self._do(is_message, Window(self._store.journal).read, run, offset, message_id)
         except KeyError:
             return False
 

@@ -9,11 +9,14 @@ from meta_broker.store.key_block import Block
 from meta_broker.store.partition_index import StoredRun
 from meta_broker.store.search import BYTES_MAX, FRAMES_MAX, Looked, NoMessageThere, Read
 from meta_client.protocol.answers import FoundAt
+from meta_client.protocol.limits import FIND_KEY_BYTES_MAX
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
 
 _LENGTH: Final = Struct(">i")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
+_HEAD_BYTES_MAX: Final = HEADER_BYTES + _LENGTH.size + FIND_KEY_BYTES_MAX  # of a message: what is looked at
+READ_BYTES: Final = 256 * 1024  # at once
 
 
 def look_at(key: bytes, read: Read, places: Sequence[tuple[StoredRun, int]], matches_max: int) -> Looked:
@@ -27,8 +30,8 @@ def look_at(key: bytes, read: Read, places: Sequence[tuple[StoredRun, int]], mat
         if len(matches) == matches_max:
             break
         skip = offset - run.offset
-        view = read(run.lsn + skip, run.bytes - skip)
-        size, found = _message(view, 0)
+        room = run.bytes - skip
+        size, found = _message(read(run.lsn + skip, min(room, HEADER_BYTES + _LENGTH.size + len(key))), 0, room)
         next_offset = offset + size
         if found == key:
             matches.append(FoundAt(offset, size))
@@ -54,13 +57,14 @@ def gather(keys: Block, read: Read, runs: Sequence[StoredRun], limit: int) -> Bl
         end = max(end, min(run.offset, limit))  # nothing is stored where a repair has dropped something
         if end == limit:
             break
-        skip = end - run.offset
-        view = read(run.lsn + skip, run.bytes - skip)
-        at, size = 0, len(view)
-        while at < size:
+        view, at, run_end = memoryview(b""), 0, run.offset + run.bytes
+        while end < run_end:
             if not frames_left or bytes_left <= 0:
                 return Block(start, end, last, last_id, buckets)
-            frame_bytes, key = _message(view, at)
+            room = run_end - end
+            if len(view) - at < min(room, _HEAD_BYTES_MAX):
+                view, at = read(run.lsn + end - run.offset, min(room, READ_BYTES)), 0
+            frame_bytes, key = _message(view, at, room)
             if end + frame_bytes > limit:
                 return Block(start, end, last, last_id, buckets)
             if key is not None:
@@ -74,21 +78,21 @@ def gather(keys: Block, read: Read, runs: Sequence[StoredRun], limit: int) -> Bl
     return Block(start, end, last, last_id, buckets)
 
 
-def _message(view: memoryview, at: int) -> tuple[int, bytes | None]:
-    """The size of the frame at *at*, and its message's key, if it has one. Raises NoMessageThere.
+def _message(view: memoryview, at: int, room: int) -> tuple[int, bytes | None]:
+    """The size of the frame at *at*, and its message's key, if it has one that can be searched for and all of it is in
+    *view*. The frame has *room* bytes at most. Raises NoMessageThere.
 
     Nobody checks attribute blocks when they are put: one that does not fit into its message is none.
     """
-    room = len(view) - at - HEADER_BYTES
-    if room < 0:
+    if room < HEADER_BYTES or len(view) - at < HEADER_BYTES:
         raise NoMessageThere
     length, _, _, flag = HEADER.unpack_from(view, at)
-    if not 0 <= length <= room:
+    if not 0 <= length <= room - HEADER_BYTES:
         raise NoMessageThere
-    if not flag & FLAG_ATTRIBUTE or length < _LENGTH.size:
-        return HEADER_BYTES + length, None
-    (size,) = _LENGTH.unpack_from(view, at + HEADER_BYTES)
-    if not 0 <= size <= length - _LENGTH.size:
-        return HEADER_BYTES + length, None
     key = at + HEADER_BYTES + _LENGTH.size
+    if not flag & FLAG_ATTRIBUTE or length < _LENGTH.size or key > len(view):
+        return HEADER_BYTES + length, None
+    (size,) = _LENGTH.unpack_from(view, key - _LENGTH.size)
+    if not 0 <= size <= min(length - _LENGTH.size, FIND_KEY_BYTES_MAX) or key + size > len(view):
+        return HEADER_BYTES + length, None
     return HEADER_BYTES + length, bytes(view[key : key + size])

@@ -24,7 +24,7 @@ _LENGTH: Final = Struct(">i")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
 
-# LSN and size; cut at the end of the segment. Raises KeyError for what is no longer stored.
+# LSN and size; cut at the end of the segment. Raises KeyError for what is no longer stored, StorageFailed.
 Read = Callable[[int, int], memoryview]
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +161,22 @@ def test_found_again_after_a_kill(lone_broker: BrokerProcess, wanted: bytes | in
     lone_broker.start()
     with WireClient(lone_broker.port) as client:
         assert find_all(client, wanted) == before
+
+
+def test_what_the_disk_does_not_give_back_is_no_proof_of_absence(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", None)
+    try:
+        broker.start()
+        with WireClient(broker.port) as client:
+            for number in range(20):
+                put(client, "a", bytes(100_000))
+                assert len(find_all(client, b"a")) == number + 1
+            (segment,) = broker.data.glob("*.journal")
+            os.truncate(segment, 1_000_000)
+            found = find(client, b"a", matches_max=5)
+            assert len(found.matches) == 5
+            answer = client.result(Find("orders", 0, 0, 256, b"a", 1))
+            assert (answer.status, "somebody cut it" in answer.text) == (500, True)
+            assert client.result(Version(1)).is_success
+    finally:
+        broker.kill()
