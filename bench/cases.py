@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import big_branch, far, latency, memory, partitions, recovery
+from bench import big_branch, far, key_index, latency, memory, partitions, recovery
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -125,6 +125,16 @@ def far_p99(case: str) -> Result:
     return far.far_p99(case)
 
 
+def index_put(case: str) -> Result:
+    """100-byte messages with a key, one process, flush interval:100, to a topic with a key index and to one without."""
+    return key_index.put(case)
+
+
+def index_find(case: str) -> Result:
+    """A search of a million messages for a key, with a key index and without."""
+    return key_index.find(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -155,6 +165,8 @@ CASES: Final[dict[str, Case]] = {
     "recover-checkpoint": Case(recover_checkpoint, Bar("value", 1, is_ceiling=True)),
     "recover-batches": Case(recover_batches, Bar("value", 250)),
     "recover-singles": Case(recover_singles, Bar("value", 80)),
+    "index-put": Case(index_put, Bar("ratio", 0.50)),
+    "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
 }
 
 
