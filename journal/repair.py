@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from journal.chain_repair import KEPT_PREFIX
 from journal.check import Report, check
 from journal.checkpoint import Checkpoint, encode_checkpoint
 from journal.checksum import crc32
@@ -23,7 +24,6 @@ from journal.repair_source import Copy
 from journal.scan import Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
-KEPT_PREFIX = "before-repair."  # of the files that hold what a repair changed
 KEPT_BYTES_MAX = 64 * 1024 * 1024  # of one such file: a hole may be as long as a segment
 ZEROS = bytes(1 << 20)
 
@@ -182,7 +182,9 @@ def _keep(plan: Plan, segments: Segments) -> None:
         base, file = segments.locate(stretch.start)
         for start in range(stretch.start, stretch.end, KEPT_BYTES_MAX):
             end = min(start + KEPT_BYTES_MAX, stretch.end)
-            keep(f"{start:020d}-{end:020d}", bytes(file.view()[start - base : end - base]))
+            data = bytes(file.view()[start - base : end - base])
+            if data.count(0) != len(data):
+                keep(f"{start:020d}-{end:020d}", data)
 
 
 def _drop(segments: Segments, stretch: Stretch) -> None:

@@ -83,6 +83,11 @@ def segment_name(base: int) -> str:
     return f"{base:020d}.journal"
 
 
+def segment_base(name: str) -> Lsn | None:
+    """The base LSN of the segment that a file of this name is; None if it is none."""
+    return Lsn(int(match[1])) if (match := _NAME.fullmatch(name)) else None
+
+
 class _Chain(NamedTuple):
     """Every segment: base LSNs, rising, and their files."""
 
@@ -121,8 +126,8 @@ class Segments:
         segments = cls(storage, found, segment_bytes)
         try:
             for name in storage.names():
-                if match := _NAME.fullmatch(name):
-                    segments._adopt(name, int(match[1]), checked=identity is not None, writable=writable)
+                if (base := segment_base(name)) is not None:
+                    segments._adopt(name, base, checked=identity is not None, writable=writable)
         except BaseException:
             segments.close()
             raise

@@ -8,16 +8,18 @@ from typing import Any
 
 import click
 
+from journal.chain_repair import KEPT_PREFIX, BrokenSegment, find_broken, mend_chain
 from journal.check import Report, check
+from journal.checkpoint import Checkpoint
 from journal.errors import NotRepairable, RottenJournal
 from journal.inspection import read_checkpoints
 from journal.journal import JournalConfig
-from journal.repair import KEPT_PREFIX, Plan, carry_out, plan_repair
+from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
 from journal.scan import Verdict
-from journal.segments import Segments
+from journal.segments import Segments, segment_base
 from journal.storage import DirectoryStorage
-from meta_client.cli.journal_text import damage_lines, damage_object, printable, unreadable_text
+from meta_client.cli.journal_text import damage_lines, damage_object, printable
 from meta_client.cli.output import json_option
 
 UNSOUND = 1  # exit status: the journal is not sound
@@ -44,9 +46,16 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
     """
     with ExitStack() as stack:
         try:
-            storage, segments, copy, plan = _prepared(stack, directory, source, for_writing=yes)
-        except RottenJournal as error:
-            raise click.UsageError(unreadable_text(error)) from error
+            storage, copied = _storages(stack, directory, source, for_writing=yes)
+            broken = find_broken(storage, copied, _known(storage))
+            if broken and not (yes and (drop or copied)):
+                click.echo(json.dumps(chain_object(broken, directory)) if as_json else "\n".join(chain_lines(broken)))
+                click.get_current_context().exit(UNSOUND)
+            mend_chain(storage, broken)
+            checkpoints = read_checkpoints(storage)
+            segments = _opened(stack, storage, writable=yes)
+            copy = Copy(copied) if copied is not None else None
+            plan = plan_repair(segments, checkpoints, copy)
         except NotRepairable as error:
             raise click.UsageError(str(error)) from error
         is_done = yes and not plan.is_empty and (drop or not plan.dropped)
@@ -64,20 +73,27 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
         click.get_current_context().exit(UNSOUND)
 
 
-def _prepared(
+def _storages(
     stack: ExitStack, directory: Path, source: Path | None, *, for_writing: bool
-) -> tuple[DirectoryStorage, Segments, Copy | None, Plan]:
-    open_storage = DirectoryStorage.open_for_writing if for_writing else DirectoryStorage.open_for_reading
-    storage = open_storage(directory)
+) -> tuple[DirectoryStorage, Segments | None]:
+    """The directory, and the segments of the copy."""
+    storage = (DirectoryStorage.open_for_writing if for_writing else DirectoryStorage.open_for_reading)(directory)
     stack.callback(storage.close)
-    copy = None
-    if source is not None:
-        if source.samefile(directory):
-            raise click.UsageError(f"{source} is the damaged directory itself: name a copy of it")
-        copy = Copy(_opened(stack, DirectoryStorage.open_for_reading(source), writable=False))
-    checkpoints = read_checkpoints(storage)
-    segments = _opened(stack, storage, writable=for_writing)
-    return storage, segments, copy, plan_repair(segments, checkpoints, copy)
+    if not any(segment_base(name) is not None for name in storage.names()):
+        raise click.UsageError(f"{directory} holds no journal: name the data directory of a broker")
+    if source is None:
+        return storage, None
+    if source.samefile(directory):
+        raise click.UsageError(f"{source} is the damaged directory itself: name a copy of it")
+    try:
+        return storage, _opened(stack, DirectoryStorage.open_for_reading(source), writable=False)
+    except RottenJournal as error:
+        raise click.UsageError(f"the copy, too, is damaged: {error}") from error
+
+
+def _known(storage: DirectoryStorage) -> int:
+    """The highest LSN that a checkpoint knows."""
+    return max((one.lsn for one in read_checkpoints(storage).values() if isinstance(one, Checkpoint)), default=0)
 
 
 def _opened(stack: ExitStack, storage: DirectoryStorage, *, writable: bool) -> Segments:
@@ -86,6 +102,26 @@ def _opened(stack: ExitStack, storage: DirectoryStorage, *, writable: bool) -> S
     if not len(segments):
         raise click.UsageError(f"{storage.path} holds no journal: name the data directory of a broker")
     return segments
+
+
+def chain_lines(broken: list[BrokenSegment]) -> Iterator[str]:
+    """What keeps the segments from being read; what else there is shows once they can be."""
+    for segment in broken:
+        if segment.is_missing:
+            yield f"make: {segment.name}, which is missing, to be restored or dropped"
+        else:
+            yield f"write: the header of {segment.name}, which does not read back"
+    yield "nothing was changed: say --from COPY --yes or --drop --yes; what would be lost can be told only after that"
+
+
+def chain_object(broken: list[BrokenSegment], directory: Path) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        "done": False,
+        "verdict": Verdict.ROTTEN.value,
+        "sound": False,
+        "segments": [{"name": segment.name, "missing": segment.is_missing} for segment in broken],
+    }
 
 
 def plan_lines(plan: Plan, directory: Path, report: Report, *, is_done: bool, drop: bool) -> Iterator[str]:

@@ -93,7 +93,7 @@ def unreadable_text(error: RottenJournal) -> str:
     """For segments that cannot even be read as one journal."""
     return printable(
         f"rotten at LSN {error.lsn} ({error.reason}): the segments do not form one journal; "
-        f"keep a copy of the directory before anything else"
+        f"keep a copy of the directory, then see `metaq journal repair`"
     )
 
 
@@ -131,7 +131,7 @@ def report_lines(report: Report, directory: Path, *, is_held: bool) -> Iterator[
         case Verdict.ROTTEN:
             yield printable(
                 f"rotten at LSN {report.end} ({report.reason}): what was once fsynced there does not read back; "
-                f"keep a copy of the directory before anything else"
+                f"keep a copy of the directory, then see `metaq journal repair`"
             )
             yield from map(printable, damage_lines(report.damage))
 

@@ -13,17 +13,19 @@ from random import Random
 
 import pytest
 
+from journal.chain_repair import KEPT_PREFIX, find_broken, mend_chain
 from journal.check import Report, check
+from journal.checkpoint import Checkpoint
 from journal.errors import NotRepairable, RottenJournal, StorageFailed
 from journal.frame import Header, Kind, Lsn
 from journal.inspection import read_checkpoints
 from journal.records import Commit, Lost, PartitionName, Prepare, TxPut, decode
-from journal.repair import KEPT_PREFIX, Plan, carry_out, plan_repair
+from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
 from journal.scan import Scanner, Verdict
-from journal.segments import Segments, segment_name
+from journal.segments import Identity, SegmentHeader, Segments, segment_name
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
-from tests.fixtures.histories import ROUNDS, entries_of, entry_of, write_history
+from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, write_history
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
 
@@ -64,8 +66,11 @@ def damaged(storage: FaultyStorage, *lsns: int) -> FaultyStorage:
 
 def repaired(storage: FaultyStorage, source: FaultyStorage | None = None) -> Plan:
     checkpoints = read_checkpoints(storage)
+    known = max((one.lsn for one in checkpoints.values() if isinstance(one, Checkpoint)), default=0)
+    copied = None if source is None else opened(source)
+    mend_chain(storage, find_broken(storage, copied, known))
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=True)
-    copy = None if source is None else Copy(opened(source))
+    copy = None if copied is None else Copy(copied)
     plan = plan_repair(segments, checkpoints, copy)
     carry_out(plan, segments, copy)
     return plan
@@ -228,6 +233,58 @@ def test_the_end_of_the_journal_reads_as_zeros(whole: FaultyStorage) -> None:
         assert offset >= expected.ends[name], "an offset is used twice"
     store.close()
     assert checked(storage).is_sound
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_segment_header_is_written_anew_without_loss(whole: FaultyStorage, number: int) -> None:
+    expected = start(copy_of(whole))
+    for position in range(0, 128, 9):
+        storage = damaged(whole, number * SEGMENT_BYTES + position)
+        with pytest.raises(RottenJournal):
+            open_store(storage)
+        plan = repaired(storage)
+        assert plan.is_empty
+        assert start(storage) == expected
+
+
+@pytest.mark.parametrize("numbers", [[1], [2], [1, 2]], ids=str)
+def test_a_segment_that_is_missing_is_dropped_or_restored(whole: FaultyStorage, numbers: list[int]) -> None:
+    expected = start(copy_of(whole))
+    for source in (None, copy_of(whole)):
+        storage = copy_of(whole)
+        for number in numbers:
+            del storage.files[segment_name(number * SEGMENT_BYTES)]
+        plan = repaired(storage, source)
+        assert checked(storage).is_sound
+        judge(start(storage), expected, plan, whole)
+        assert bool(plan.dropped) is (source is None)
+
+
+def test_the_last_segments_are_missing_and_a_checkpoint_knows_of_them() -> None:
+    whole = pristine(checkpoints=True)
+    expected = start(copy_of(whole))
+    storage = copy_of(whole)
+    for number in (1, 2, 3):
+        del storage.files[segment_name(number * SEGMENT_BYTES)]
+    plan = repaired(storage)
+    assert plan.dropped
+    assert checked(storage).is_sound
+    known = content(copy_of(whole), 2).partitions
+    found = start(storage)
+    for mark in known:
+        assert found.ends[PartitionName(mark.topic, mark.partition)] >= mark.end
+    for name, stored in found.stored.items():
+        assert stored.items() <= expected.stored[name].items()
+
+
+def test_a_segment_of_somebody_else_is_no_part_of_it(whole: FaultyStorage) -> None:
+    storage = damaged(whole, 20)
+    file = storage.files[segment_name(SEGMENT_BYTES)]
+    head = SegmentHeader(Identity("other", 9), Lsn(SEGMENT_BYTES), SEGMENT_BYTES).pack()
+    file.write(0, [head])
+    file.sync()
+    with pytest.raises(NotRepairable, match="broker 9 of cluster 'other'"):
+        repaired(storage)
 
 
 def test_a_branch_that_ended_in_the_hole_is_in_doubt_until_somebody_decides() -> None:

@@ -144,6 +144,35 @@ def test_a_copy_gives_back_what_was_lost(broker: BrokerProcess, tmp_path: Path) 
     assert broker.stop() == 0
 
 
+def test_a_header_that_rotted_and_a_segment_that_is_missing(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.start()
+    with WireClient(broker.port) as client:
+        for number in range(10, 20):
+            client.put("orders", 0, b"message %d" % number + bytes(1_000_000))
+    assert broker.stop() == 0
+    backup = tmp_path / "backup"
+    shutil.copytree(broker.data, backup)
+    before = content(broker.data)
+    flip(broker.data, 40)
+    (broker.data / f"{SEGMENT_BYTES:020d}.journal").unlink()
+    status, lines, _ = run("check", broker.data)
+    assert (status, lines[0].split(" ")[0]) == (1, "rotten")
+    status, lines, _ = run("repair", broker.data, "--json")
+    assert status == 1
+    assert json.loads(lines[0])["segments"] == [
+        {"name": f"{0:020d}.journal", "missing": False},
+        {"name": f"{SEGMENT_BYTES:020d}.journal", "missing": True},
+    ]
+    assert run("repair", broker.data, "--yes")[0] == 1
+    assert len(content(broker.data)) == len(before) - 1
+    status, lines, error = run("repair", broker.data, "--from", backup, "--yes")
+    assert status == 0, error
+    assert content(broker.data).items() >= before.items()
+    broker.start()
+    assert len(texts(broker)) == 20
+    assert broker.stop() == 0
+
+
 def test_what_cannot_be_repaired_is_left_alone(broker: BrokerProcess, tmp_path: Path) -> None:
     flip(broker.data, headers_of(broker.data, Kind.PUT)[3].body_lsn)
     before = content(broker.data)
