@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import big_branch, far, key_index, latency, memory, partitions, recovery
+from bench import big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -135,6 +135,11 @@ def index_find(case: str) -> Result:
     return key_index.find(case)
 
 
+def checkpoint_silence(case: str) -> Result:
+    """The longest time a broker answers nobody while it takes a checkpoint of 100,000 branches, 5,000 partitions."""
+    return checkpoints.longest_silence(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -167,6 +172,7 @@ CASES: Final[dict[str, Case]] = {
     "recover-singles": Case(recover_singles, Bar("value", 80)),
     "index-put": Case(index_put, Bar("ratio", 0.50)),
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
+    "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
 }
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.result import Result
@@ -33,8 +34,8 @@ SPARE_BYTES = 2 * GB  # left on the disk beside what a case writes
 
 def after_checkpoint(case: str, total: int, branches: int) -> Result:
     """Seconds until a broker serves that has *total* bytes and *branches* in doubt, all of it below a checkpoint."""
-    with _directory(total) as data, _store(data) as store:
-        _prepare_branches(store, branches)
+    with directory_for(total) as data, store_in(data) as store:
+        prepare_branches(store, branches)
         _fill(store, total, 8 * KIB)
         store.last_checkpoint()
         store.close()
@@ -49,7 +50,7 @@ def after_crash(case: str, total: int, record_bytes: int) -> Result:
 
     The floor is what the checksum of the same bytes takes, read from the same files.
     """
-    with _directory(total) as data, _store(data) as store:
+    with directory_for(total) as data, store_in(data) as store:
         _fill(store, total, record_bytes)
         store.close()
         floor = _checksum_rate(data)
@@ -61,7 +62,8 @@ def after_crash(case: str, total: int, record_bytes: int) -> Result:
 
 
 @contextlib.contextmanager
-def _directory(total: int) -> Iterator[Path]:
+def directory_for(total: int) -> Iterator[Path]:
+    """Where a broker's directory of *total* bytes may be made; removed with the block."""
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         free = shutil.disk_usage(name).free
         if free < total + SPARE_BYTES:
@@ -70,7 +72,8 @@ def _directory(total: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _store(data: Path) -> Iterator[MessageStore]:
+def store_in(data: Path) -> Iterator[MessageStore]:
+    """A broker's store in this process, to write a journal with."""
     store = MessageStore.open(_config(data), "bench", lambda: None, wall_clock_ms)
     try:
         yield store
@@ -82,7 +85,8 @@ def _config(data: Path) -> BrokerConfig:
     return load(None, data=data, broker_id=0, port=0, flush="interval:1000")
 
 
-def _prepare_branches(store: MessageStore, count: int) -> None:
+def prepare_branches(store: MessageStore, count: int) -> None:
+    """Put *count* branches in doubt, each of one message."""
     transactions = store.transactions
     for number in range(count):
         branch = transactions.begin(XaKey(Xid.of(f"{number}", "bench"), "bench"))
@@ -109,16 +113,32 @@ def _fill(store: MessageStore, total: int, record_bytes: int) -> None:
 
 def _start(data: Path) -> tuple[float, str]:
     """Start a broker on *data* and end it: the seconds until it serves, and what it said."""
+    with serving(data) as broker:
+        return broker.start_s, broker.said
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A broker process that serves. *said*: all it has written until then."""
+
+    start_s: float
+    said: str
+    address: tuple[str, int]
+
+
+@contextlib.contextmanager
+def serving(data: Path, *options: str) -> Iterator[Served]:
+    """A broker on *data*, without ZooKeeper; it ends with the block."""
     words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(data), "--id", "0", "--port", "0"]
     with tempfile.TemporaryFile() as out:
         started = time.monotonic()
-        broker = subprocess.Popen([*words, "--flush", "interval:1000"], stdout=out, stderr=out)
+        broker = subprocess.Popen([*words, "--flush", "interval:1000", *options], stdout=out, stderr=out)
         try:
-            while not READY.search(said := _said(out.fileno())):
+            while not (ready := READY.search(said := _said(out.fileno()))):
                 if broker.poll() is not None or time.monotonic() > started + START_TIMEOUT_S:
                     raise RuntimeError(f"the broker did not start:\n{said}")
                 time.sleep(0.005)
-            return time.monotonic() - started, said
+            yield Served(time.monotonic() - started, said, (ready[1], int(ready[2])))
         finally:
             broker.send_signal(signal.SIGTERM)
             broker.wait()
@@ -133,7 +153,7 @@ def _replayed(said: str) -> int:
 
 
 def _empty_start() -> float:
-    with _directory(0) as data:
+    with directory_for(0) as data:
         return _start(data)[0]
 
 

@@ -3,6 +3,9 @@
 `checkpoint.<n>` holds two lines: the CRC-32 of the second in eight hexadecimal digits, and the state as JSON. It is
 written whole or not at all, and the newest three are kept: a damaged one costs a longer replay, nothing else. It
 is complete; it is never needed, as long as the journal from its start is there.
+
+There may be a hundred thousand branches. Their marks refer to nothing that refers back and are kept from the garbage
+collector (gc=False), which would otherwise stop everything to look at the whole heap while they are made.
 """
 
 import re
@@ -26,17 +29,19 @@ from journal.xid import XaKey, parse_key
 CHECKPOINTS_KEPT: Final = 3
 FORMAT: Final = 1
 Natural = Annotated[int, msgspec.Meta(ge=0)]
+_NO_BRANCHES = b'"branches":[]'
+_PIECE = 1_000  # branches: a fraction of a millisecond
 _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
 
 
-class IndexMark(msgspec.Struct, frozen=True, kw_only=True):
+class IndexMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What of an index file belongs to the checkpoint: its first *entries*, and the CRC-32 of their last chunk."""
 
     entries: Natural
     crc: Natural
 
 
-class PartitionMark(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One partition: offsets [start, end), and its index file when the writer of the checkpoint keeps one."""
 
     topic: str
@@ -46,7 +51,7 @@ class PartitionMark(msgspec.Struct, frozen=True, kw_only=True):
     index: IndexMark | None = None
 
 
-class RunMark(msgspec.Struct, frozen=True, array_like=True):
+class RunMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Message frames of a branch: topic, partition, LSN, bytes, messages, milliseconds."""
 
     topic: str
@@ -57,7 +62,7 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True):
     time_ms: Natural
 
 
-class BranchMark(msgspec.Struct, frozen=True, kw_only=True):
+class BranchMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One live branch, with everything a commit would publish."""
 
     key: str
@@ -65,10 +70,10 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True):
     first_lsn: Natural
     began_ms: Natural
     prepared_ms: Natural
-    runs: list[RunMark]
+    runs: tuple[RunMark, ...]
 
 
-class StoredMark(msgspec.Struct, frozen=True, array_like=True):
+class StoredMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A numbered batch: its number, base offset, messages and first message id."""
 
     number: Natural
@@ -103,8 +108,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lost: Natural = 0  # a repair dropped records below this LSN, and branches that had messages there; 0: none
 
 
-def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) -> Checkpoint:
-    """A checkpoint of *state* as it is now; *index* tells each partition's index file, if it has one."""
+def checkpoint_of(
+    state: JournalState, index: dict[PartitionName, IndexMark], branches: list[BranchMark] | None = None
+) -> Checkpoint:
+    """A checkpoint of *state* as it is now; *index* tells each partition's index file, if it has one.
+
+    *branches* instead of its own.
+    """
     return Checkpoint(
         format=FORMAT,
         lsn=state.lsn,
@@ -117,7 +127,7 @@ def checkpoint_of(state: JournalState, index: dict[PartitionName, IndexMark]) ->
             )
             for name, span in sorted(state.spans.items())
         ],
-        branches=[_branch_mark(branch) for branch in state.branches.values()],
+        branches=[branch_mark(branch) for branch in state.branches.values()] if branches is None else branches,
         batches=[
             BatchesMark(
                 producer=producer, topic=topic, partition=partition, stored=[StoredMark(*stored) for stored in window]
@@ -170,24 +180,32 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
     return state
 
 
-def _branch_mark(branch: Branch) -> BranchMark:
+def branch_mark(branch: Branch) -> BranchMark:
+    """One live branch as it is now."""
     return BranchMark(
         key=str(branch.key),
         state="PREPARED" if branch.state is BranchState.PREPARED else "IN_USE",  # the only states of a live branch
         first_lsn=branch.first_lsn,
         began_ms=branch.began_ms,
         prepared_ms=branch.prepared_ms,
-        runs=[
-            RunMark(name.topic, name.partition, run.lsn, run.bytes, run.messages, run.time_ms)
-            for name, runs in branch.runs.items()
-            for run in runs
-        ],
+        runs=tuple(
+            [
+                RunMark(name.topic, name.partition, run.lsn, run.bytes, run.messages, run.time_ms)
+                for name, runs in branch.runs.items()
+                for run in runs
+            ]
+        ),
     )
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    body = msgspec.json.encode(checkpoint)
-    return f"{crc32(body):08x}\n".encode() + body + b"\n"
+    """The file's content. The branches are encoded some at a time, so that another thread is not held up by all."""
+    head, found, tail = msgspec.json.encode(msgspec.structs.replace(checkpoint, branches=[])).partition(_NO_BRANCHES)
+    assert found  # only there: in a string its quotation marks would be escaped
+    branches = checkpoint.branches
+    pieces = [msgspec.json.encode(branches[at : at + _PIECE])[1:-1] for at in range(0, len(branches), _PIECE)]
+    body = b"".join([head, _NO_BRANCHES[:-1], b",".join(pieces), b"]", tail])
+    return b"".join([b"%08x\n" % crc32(body), body, b"\n"])
 
 
 def decode_checkpoint(raw: bytes) -> Checkpoint | str:

@@ -4,7 +4,7 @@ Live appends, recovery, the audit and the tests all call `apply`: there is no se
 means. The state holds references to message bytes (LSN, length), never the bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -146,6 +146,7 @@ class JournalState:
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
     doubt: Doubt | None = None  # what dropped records leave open, until a start settles it
+    before_change: Callable[[Branch], None] | None = None  # told of a live branch before a record changes it
 
     def end_of(self, name: PartitionName) -> Offset:
         """Where the partition's next message goes; nothing is made for a partition that has none."""
@@ -333,6 +334,8 @@ def _live(state: JournalState, key: BranchKey, branch_lsn: Lsn) -> Branch:
         raise ValueError(f"no live branch began at LSN {branch_lsn}")
     if branch.key != key:
         raise ValueError(f"the branch that began at LSN {branch_lsn} is {branch.key}, not {key}")
+    if state.before_change is not None:
+        state.before_change(branch)
     return branch
 
 

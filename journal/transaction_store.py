@@ -14,7 +14,7 @@ import msgspec
 
 from journal.batches import BatchSequence, StoredBatch
 from journal.carrying import Piece
-from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, checkpoint_of, write_checkpoint
+from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, write_checkpoint
 from journal.fold import Branch, JournalState, Publication, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
 from journal.group_commit import Defer
@@ -45,6 +45,7 @@ from journal.records import (
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments
+from journal.snapshot import Snapshot
 from journal.states import BranchEvent, BranchNotStarted, BranchState, HeuristicallyEnded, XaCode, next_state
 from journal.storage import Buffer, Storage
 from journal.topic_changes import TopicChange, TopicState
@@ -373,9 +374,12 @@ class JournalTransactionStore:
 
     def snapshot(self) -> Checkpoint:
         """The state as it is now, as a checkpoint without index marks. It holds every record appended so far."""
-        checkpoint = checkpoint_of(self.state, {})
+        return self.begin_snapshot().checkpoint()
+
+    def begin_snapshot(self) -> Snapshot:
+        """As snapshot, for who makes it piece by piece; one at a time."""
         self.checkpoint_lsn = self.state.lsn
-        return checkpoint
+        return Snapshot(self.state)
 
     def trim(self, checkpoint: Checkpoint, starts: dict[PartitionName, int]) -> Checkpoint:
         """Partitions begin at *starts* from here on. Returns *checkpoint* with that; only a checkpoint records it."""

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from journal.checkpoint import Checkpoint
 from journal.offline import opened_store
-from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore
-from meta_broker.store.index_file import IndexFile
-from meta_broker.store.indexes import Collected, Indexes
+from meta_broker.store.indexes import Indexes
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
@@ -22,21 +20,14 @@ def take_checkpoint(transactions: JournalTransactionStore, indexes: Indexes) -> 
     checkpoint, collected = transactions.snapshot(), indexes.collect()
     files = indexes.write(collected)
     number = transactions.write_checkpoint(checkpoint, collected.marks)
-    adopt(transactions, indexes, checkpoint, number, collected, files)
+    for name, file in files.items():
+        indexes.by_name[name].filed(collected.spills[name], file)
+    note(transactions, number, checkpoint)
     return CheckpointTaken(number, checkpoint.lsn, transactions.journal.end - checkpoint.lsn)
 
 
-def adopt(
-    transactions: JournalTransactionStore,
-    indexes: Indexes,
-    checkpoint: Checkpoint,
-    number: int,
-    collected: Collected,
-    files: dict[PartitionName, IndexFile],
-) -> None:
-    """Checkpoint *number* is durable: the indexes go by its files, and the journal says so."""
-    for name, file in files.items():
-        indexes.by_name[name].filed(collected.spills[name], file)
+def note(transactions: JournalTransactionStore, number: int, checkpoint: Checkpoint) -> None:
+    """Checkpoint *number* is durable: the journal says so, and the log."""
     transactions.note_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 

@@ -25,7 +25,7 @@ from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.memory import memory_bytes
 from meta_broker.store.carrying_job import CarryingJob
-from meta_broker.store.checkpoint_taking import adopt, take_checkpoint
+from meta_broker.store.checkpoint_taking import note, take_checkpoint
 from meta_broker.store.horizon import Horizon
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
 from meta_broker.store.partition_index import Place
@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 
 IDLE_BYTES = 128  # a checkpoint's own record: nothing happened since that needs another checkpoint
 COPIED_PLACES_MIN = 16  # more runs than this are joined into one buffer: cheaper than an iovec each
+
+# Of a checkpoint, what the loop does between two turns: a millisecond or two.
+BRANCHES_PER_TURN = 500
+FILES_PER_TURN = 100
 
 # Pages of the journal that readers touched count as this process's until they are unmapped. They come back from the
 # page cache at 0.1 ms a MiB at most, so that this costs readers of a gigabyte a second less than a hundredth.
@@ -217,16 +221,25 @@ class MessageStore:
             answer(taken, "")
 
     async def _write_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
-        checkpoint = self.transactions.snapshot()
+        snapshot = self.transactions.begin_snapshot()
         # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
         # at the fence, nor more. The fence passes here at that moment.
         reached = self._checkpoint_reached = loop.create_future()
-        self.fence.after(checkpoint.lsn, _collect, reached, self)
+        self.fence.after(snapshot.lsn, _collect, reached, self)
         collected = await reached
+        is_more = True
+        while is_more:
+            is_more = snapshot.go_on(BRANCHES_PER_TURN)
+            await asyncio.sleep(0)
+        checkpoint = snapshot.checkpoint()
         files = await loop.run_in_executor(worker, self.indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
         number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, collected.marks)
-        adopt(self.transactions, self.indexes, checkpoint, number, collected, files)
+        for count, (name, file) in enumerate(files.items(), 1):
+            self.indexes.by_name[name].filed(collected.spills[name], file)
+            if count % FILES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        note(self.transactions, number, checkpoint)
         self._on_checkpoint(checkpoint)
         await self._retention.checkpoint_written(loop, worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)

@@ -74,12 +74,10 @@ class Retention:
             return checkpoint
         self._due = time.monotonic() + self._schedule.next_s(_now())
         by_name = self._indexes.by_name
-        ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
-        needed = min([checkpoint.lsn, *(run.lsn for branch in checkpoint.branches for run in branch.runs)])
         floor, segments = self._floor(checkpoint.lsn), self._transactions.journal.segments
         try:
             covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
-            self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, needed, covered, ends)
+            self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, checkpoint, covered)
         except IndexDamaged as error:
             log.warning("nothing dropped error=%s", error)
             return checkpoint
@@ -110,8 +108,11 @@ class Retention:
 
 
 def _choose(
-    segments: Segments, floor: int, needed: int, covered: dict[PartitionName, Covered], ends: dict[PartitionName, int]
+    segments: Segments, floor: int, checkpoint: Checkpoint, covered: dict[PartitionName, Covered]
 ) -> Cut | None:
+    """A worker's job: reads every index. Raises IndexDamaged."""
+    ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
+    needed = min([checkpoint.lsn, *(run.lsn for branch in checkpoint.branches for run in branch.runs)])
     entries = {name: list(index.blocks()) for name, index in covered.items()}
     return cut_at(segments, floor, needed, entries, ends)
 

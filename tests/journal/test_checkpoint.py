@@ -46,7 +46,7 @@ FULL = Checkpoint(
             first_lsn=300,
             began_ms=5,
             prepared_ms=6,
-            runs=[RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)],
+            runs=(RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)),
         ),
     ],
 )

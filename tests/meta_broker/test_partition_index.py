@@ -372,6 +372,7 @@ def test_every_topic_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert file_name(ORDERS) == "orders-0.index"
 
 
+@settings(deadline=None)  # it waits for a disk
 @given(times=st.lists(st.integers(0, 50), max_size=20), asked=st.integers(-1, 51), split=st.integers(0, 20))
 def test_an_offset_for_a_time(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], asked: int, split: int

@@ -1,0 +1,105 @@
+"""What a checkpoint of much costs those who use the broker meanwhile: the longest time it answers nobody."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bench.recovery import directory_for, prepare_branches, serving, store_in
+from bench.result import Result
+from meta_client.protocol.answers import parse_checkpoint_taken
+from meta_client.protocol.decoder import ResponseDecoder
+from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.requests import Put, Request, TakeCheckpoint, Version
+from meta_client.protocol.responses import Response
+from meta_client.protocol.responses import Result as Answer
+
+BRANCHES = 100_000
+PARTITIONS = 5_000
+ROUNDS = 3
+QUIET_S = 2.0
+ANSWER_TIMEOUT_S = 120
+
+
+class Peer:
+    """One connection that asks and waits."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address, timeout=ANSWER_TIMEOUT_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = ResponseDecoder()
+        self._received: list[Response] = []
+
+    def ask(self, *requests: Request) -> list[Answer]:
+        """Send all, then take an answer each; all of them must be a 200."""
+        self._socket.sendall(b"".join(b"".join(encode_request(request)) for request in requests))
+        answers = list[Answer]()
+        while len(answers) < len(requests):
+            for answer in self._decoder.receive_data(self._socket.recv(1 << 16)):
+                assert isinstance(answer, Answer)
+                assert answer.is_success, answer.text
+                answers.append(answer)
+        return answers
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Pinger:
+    """Asks for the version over and over, in a thread of its own, and knows the longest time an answer took."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._peer = Peer(address)
+        self._worst_s = 0.0
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Pinger":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_stopping.set()
+        self._thread.join()
+        self._peer.close()
+
+    def worst_during(self, action: Callable[[], object]) -> float:
+        """Seconds."""
+        self._worst_s = 0.0
+        action()
+        time.sleep(0.05)  # the answer that was under way at the end counts, too
+        return self._worst_s
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            started = time.perf_counter()
+            self._peer.ask(Version(1))
+            self._worst_s = max(self._worst_s, time.perf_counter() - started)
+            time.sleep(0.0005)
+
+
+def longest_silence(case: str) -> Result:
+    """Milliseconds, of several checkpoints the worst. The floor is the same without one."""
+    with _broker() as address, contextlib.closing(Peer(address)) as asker, Pinger(address) as pinger:
+        quiet = pinger.worst_during(lambda: time.sleep(QUIET_S))
+        rounds = list[tuple[float, float]]()
+        for _ in range(ROUNDS):
+            asker.ask(*(Put("bench", number, 0, None, None, number, b"x" * 100) for number in range(PARTITIONS)))
+            started = time.perf_counter()
+            worst = pinger.worst_during(lambda: parse_checkpoint_taken(asker.ask(TakeCheckpoint(1))[0].message))
+            rounds.append((worst, time.perf_counter() - started))
+    detail = {"branches": BRANCHES, "partitions": PARTITIONS, "checkpoint_s": round(max(took for _, took in rounds), 2)}
+    return Result(case, max(worst for worst, _ in rounds) * 1000, "ms", quiet * 1000, detail)
+
+
+@contextlib.contextmanager
+def _broker() -> Iterator[tuple[str, int]]:
+    with directory_for(0) as data:
+        with store_in(data) as store:
+            prepare_branches(store, BRANCHES)
+            store.last_checkpoint()
+        config = data.with_name("broker.toml")
+        config.write_text(f"[broker]\ncheckpoint_seconds = 3600.0\n[topics.bench]\npartitions = {PARTITIONS}\n")
+        with serving(data, "--config", str(config)) as broker:
+            yield broker.address

@@ -1,0 +1,108 @@
+"""A snapshot that is made piece by piece, against the checkpoint of the moment it was begun."""
+
+from random import Random
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journal.checkpoint import (
+    BranchMark,
+    Checkpoint,
+    PartitionMark,
+    RunMark,
+    checkpoint_of,
+    decode_checkpoint,
+    encode_checkpoint,
+)
+from journal.checksum import crc32
+from journal.heuristics import HeuristicDecision
+from journal.transaction_store import JournalTransactionStore, Transaction
+from tests.fixtures.faulty_storage import FaultyStorage
+from tests.fixtures.journals import ORDERS, STOCK, open_store, xa
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "piece"]), st.integers(0, 30)),
+    max_size=60,
+)
+
+
+def step(store: JournalTransactionStore, live: list[Transaction], what: str, choice: int) -> None:
+    """One verb on one of the live branches, if it is legal there."""
+    if what == "begin" or not live:
+        live.append(store.begin(xa(f"g{store.journal.end}")))
+        store.transactional_put(live[-1], ORDERS, [b"first"], 5, 1)
+        return
+    branch = live[choice % len(live)]
+    is_prepared = branch.branch is not None and bool(branch.branch.prepared_ms)
+    if what == "put" and not is_prepared:
+        store.transactional_put(branch, STOCK if choice % 2 else ORDERS, [b"more"], 4, 2)
+    elif what == "prepare" and not is_prepared:
+        store.prepare(branch)
+    elif what in ("commit", "rollback"):
+        live.remove(branch)
+        if what == "rollback":
+            store.rollback(branch)
+        else:
+            store.commit(branch, one_phase=not is_prepared)
+
+
+@settings(deadline=None)
+@given(before=STEPS, after=STEPS, pieces=st.integers(1, 4))
+def test_it_is_what_was_there_when_it_began(
+    before: list[tuple[str, int]], after: list[tuple[str, int]], pieces: int
+) -> None:
+    store, live = open_store(FaultyStorage(Random(0))), list[Transaction]()
+    try:
+        for what, choice in before:
+            step(store, live, what, choice)
+        expected = checkpoint_of(store.state, {})
+        snapshot = store.begin_snapshot()
+        assert store.checkpoint_lsn == snapshot.lsn == expected.lsn
+        for what, choice in after:
+            if what == "piece":
+                snapshot.go_on(pieces)
+            else:
+                step(store, live, what, choice)
+        assert snapshot.checkpoint() == expected
+        assert store.state.before_change is None
+        assert store.snapshot() == checkpoint_of(store.state, {})
+    finally:
+        store.close()
+
+
+def test_a_decision_by_hand_does_not_reach_back() -> None:
+    store = open_store(FaultyStorage(Random(0)))
+    branches = [store.begin(xa(name)) for name in "ab"]
+    for branch in branches:
+        store.transactional_put(branch, ORDERS, [b"hello"], 5, 1)
+        store.prepare(branch)
+    expected = checkpoint_of(store.state, {})
+    snapshot = store.begin_snapshot()
+    assert snapshot.go_on(1)
+    for branch, decision in zip(branches, (HeuristicDecision.COMPLETE, HeuristicDecision.COMMIT), strict=True):
+        store.decide(branch, decision, "me", "a test")
+    assert snapshot.checkpoint() == expected
+    assert len(expected.branches) == 2
+    assert expected.heuristics == []
+    store.close()
+
+
+def test_many_branches_are_encoded_as_one_object() -> None:
+    run = RunMark('"branches":[]', 0, 300, 5, 1, 5)
+    branches = [
+        BranchMark(
+            key=str(xa(f"g{n}")), state="PREPARED", first_lsn=n, began_ms=1, prepared_ms=2, runs=(run,) * (n % 3)
+        )
+        for n in range(1, 2502)
+        if n % 3
+    ]
+    mark = PartitionMark(topic='"branches":[]', partition=0, start=0, end=5)
+    for some in ([], branches[:1], branches[:1000], branches[:1001], branches):
+        checkpoint = Checkpoint(
+            format=1, lsn=9_000_000, epoch=1, incarnation=1, time_ms=1, partitions=[mark], branches=some
+        )
+        raw = encode_checkpoint(checkpoint)
+        body = msgspec.json.encode(checkpoint)
+        assert raw == b"%08x\n" % crc32(body) + body + b"\n"
+        assert decode_checkpoint(raw) == checkpoint
