@@ -105,15 +105,19 @@ class KeyIndexer:
                 self._checkpoint = None
                 self._ends = [(PartitionName(mark.topic, mark.partition), mark.end) for mark in checkpoint.partitions]
             ends = [each for each in self._ends if self._is_indexed(each[0])] if self._topics.have_index else []
+            existing: set[str] = set()
             try:
-                await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
+                existing = await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
             except OSError as error:
                 log.error("key indexes of other topics not removed error=%s", error)
             for name in self._files.keys() - {name for name, _ in ends}:
                 del self._files[name]
             for name, end in ends:
+                index = self._store.indexes.by_name[name]
+                if end - index.start < TAIL_BYTES_MIN and _directory_name(name) not in existing:
+                    continue  # of thousands of partitions most may be small
                 try:
-                    await self._bring_up(name, self._store.indexes.by_name[name], end)
+                    await self._bring_up(name, index, end)
                 except (StorageFailed, IndexDamaged, NoMessageThere) as error:
                     # Derived data: searches take longer, no more, and the next checkpoint tries again.
                     log.error("key index not brought up partition=%s error=%s", name, error)
@@ -123,7 +127,8 @@ class KeyIndexer:
         files = await self.files_of(name, index)
         if files is None:
             return
-        await self._do(files.trim, index.start)
+        if files.stretches and files.stretches[0].end <= index.start:
+            await self._do(files.trim, index.start)
         for gap in self._gaps(files, index, end):
             block = await self._gather(index, gap)
             if block is None:
@@ -201,9 +206,9 @@ def _open_files(directory: Path) -> KeyFiles:
     return KeyFiles(DirectoryStorage(directory, None))
 
 
-def _remove_others(directory: Path, kept: set[str]) -> None:
-    """Remove the indexes of partitions that have none any more. Raises OSError."""
-    if directory.is_dir():
-        for entry in directory.iterdir():
-            if entry.name not in kept:
-                shutil.rmtree(entry)
+def _remove_others(directory: Path, kept: set[str]) -> set[str]:
+    """Remove the indexes of partitions that have none any more; returns those that are there. Raises OSError."""
+    names = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+    for name in names - kept:
+        shutil.rmtree(directory / name)
+    return names & kept
