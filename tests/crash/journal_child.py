@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+from journal.carrying import copies, pieces
 from journal.group_commit import FlushMode
 from journal.journal import JournalConfig
 from journal.states import BranchState
@@ -56,6 +57,8 @@ class Child:
         elif roll < 0.52:
             checkpoint = store.snapshot()
             store.note_checkpoint(store.write_checkpoint(checkpoint, {}), checkpoint)
+        elif roll < 0.56 and store.state.branches:
+            self.carry()
         else:
             self.go_on_with(random.choice(list(self.live)), data)
 
@@ -63,6 +66,12 @@ class Child:
         live, name = self.live[branch], self.random.choice((ORDERS, STOCK))
         say_sent(Verb.TX_PUT, branch, live, name, data)
         say("appended", self.store.transactional_put(live, name, [data], len(data), 1))
+
+    def carry(self) -> None:
+        """The branch furthest behind, to its end or not: no event, for nothing that counts changes."""
+        planned = list(pieces(next(iter(self.store.state.branches.values())), self.store.journal.body_bytes_max))
+        for piece in planned[: self.random.randrange(1, len(planned) + 1)]:
+            self.store.carry(piece, copies(self.store.journal, piece))
 
     def go_on_with(self, branch: int, data: bytes) -> None:
         live = self.live[branch]

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from journal.carrying import copies, pieces
 from journal.checkpoint import (
     BranchMark,
     Checkpoint,
@@ -22,7 +23,7 @@ from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, STOCK, open_store, xa
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "piece"]), st.integers(0, 30)),
+    st.tuples(st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "carry", "piece"]), st.integers(0, 30)),
     max_size=60,
 )
 
@@ -39,6 +40,9 @@ def step(store: JournalTransactionStore, live: list[Transaction], what: str, cho
         store.transactional_put(branch, STOCK if choice % 2 else ORDERS, [b"more"], 4, 2)
     elif what == "prepare" and not is_prepared:
         store.prepare(branch)
+    elif what == "carry" and branch.branch is not None:
+        for piece in pieces(branch.branch, store.journal.body_bytes_max):
+            assert store.carry(piece, copies(store.journal, piece)) is not None
     elif what in ("commit", "rollback"):
         live.remove(branch)
         if what == "rollback":
@@ -48,9 +52,9 @@ def step(store: JournalTransactionStore, live: list[Transaction], what: str, cho
 
 
 @settings(deadline=None)
-@given(before=STEPS, after=STEPS, pieces=st.integers(1, 4))
+@given(before=STEPS, after=STEPS, at_once=st.integers(1, 4))
 def test_it_is_what_was_there_when_it_began(
-    before: list[tuple[str, int]], after: list[tuple[str, int]], pieces: int
+    before: list[tuple[str, int]], after: list[tuple[str, int]], at_once: int
 ) -> None:
     store, live = open_store(FaultyStorage(Random(0))), list[Transaction]()
     try:
@@ -61,7 +65,7 @@ def test_it_is_what_was_there_when_it_began(
         assert store.checkpoint_lsn == snapshot.lsn == expected.lsn
         for what, choice in after:
             if what == "piece":
-                snapshot.go_on(pieces)
+                snapshot.go_on(at_once)
             else:
                 step(store, live, what, choice)
         assert snapshot.checkpoint() == expected
