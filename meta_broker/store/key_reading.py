@@ -15,6 +15,7 @@ from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
 _LENGTH: Final = Struct(">i")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
+_HEAD: Final = Struct(HEADER.format + "i")  # and the length of an attribute
 _HEAD_BYTES_MAX: Final = HEADER_BYTES + _LENGTH.size + FIND_KEY_BYTES_MAX  # of a message: what is looked at
 READ_BYTES: Final = 256 * 1024  # at once
 
@@ -52,25 +53,37 @@ def gather(keys: Block, read: Read, runs: Sequence[StoredRun], limit: int) -> Bl
     The first of *runs* holds the end of *keys*. Raises NoMessageThere, KeyError.
     """
     start, end, last, last_id, buckets = keys
+    unpack_head = _HEAD.unpack_from
     frames_left, bytes_left = FRAMES_MAX, BYTES_MAX
     for run in runs:
         end = max(end, min(run.offset, limit))  # nothing is stored where a repair has dropped something
         if end == limit:
             break
-        view, at, run_end = memoryview(b""), 0, run.offset + run.bytes
+        data, at, run_end = b"", 0, run.offset + run.bytes
         while end < run_end:
             if not frames_left or bytes_left <= 0:
                 return Block(start, end, last, last_id, buckets)
             room = run_end - end
-            if len(view) - at < min(room, _HEAD_BYTES_MAX):
-                view, at = read(run.lsn + end - run.offset, min(room, READ_BYTES)), 0
-            frame_bytes, key = _message(view, at, room)
+            if (here := len(data) - at) < room and here < _HEAD_BYTES_MAX:
+                data, at = bytes(read(run.lsn + end - run.offset, min(room, READ_BYTES))), 0
+                here = len(data)
+            # As in _message, in place: this is what an index costs, and a call more would be a quarter of it.
+            if here < _HEAD.size:
+                frame_bytes, key = _message(data, at, room)
+                (message_id,) = _ID.unpack_from(data, at + _ID_AT)
+            else:
+                length, _, message_id, flag, size = unpack_head(data, at)
+                if not HEADER_BYTES <= (frame_bytes := HEADER_BYTES + length) <= room:
+                    raise NoMessageThere
+                key = None
+                if flag & FLAG_ATTRIBUTE and 0 <= size <= length - _LENGTH.size and size <= FIND_KEY_BYTES_MAX:
+                    key = data[at + _HEAD.size : at + _HEAD.size + size]
             if end + frame_bytes > limit:
                 return Block(start, end, last, last_id, buckets)
             if key is not None:
                 crc = crc32(key)
                 buckets[crc >> 24].append(crc << 32 | end - start)
-            last, last_id = end, _ID.unpack_from(view, at + _ID_AT)[0]
+            last, last_id = end, message_id
             at += frame_bytes
             end += frame_bytes
             frames_left -= 1
@@ -78,7 +91,7 @@ def gather(keys: Block, read: Read, runs: Sequence[StoredRun], limit: int) -> Bl
     return Block(start, end, last, last_id, buckets)
 
 
-def _message(view: memoryview, at: int, room: int) -> tuple[int, bytes | None]:
+def _message(view: bytes | memoryview, at: int, room: int) -> tuple[int, bytes | None]:
     """The size of the frame at *at*, and its message's key, if it has one that can be searched for and all of it is in
     *view*. The frame has *room* bytes at most. Raises NoMessageThere.
 
