@@ -140,6 +140,16 @@ def checkpoint_silence(case: str) -> Result:
     return checkpoints.longest_silence(case)
 
 
+def memory_tx(case: str) -> Result:
+    """The broker's memory while a branch of 2 GB is put, prepared and committed, above that of an empty one."""
+    return memory.transaction(case)
+
+
+def memory_branches(case: str) -> Result:
+    """The broker's memory with 100,000 open branches, half of them prepared, above that of an empty one."""
+    return memory.branches(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -162,6 +172,8 @@ CASES: Final[dict[str, Case]] = {
     "memory-idle": Case(memory_idle, Bar("value", 300, is_ceiling=True)),
     "memory-slow": Case(memory_slow, Bar("value", 300, is_ceiling=True)),
     "far-p99": Case(far_p99, Bar("ratio", 2.0, is_ceiling=True)),
+    "memory-tx": Case(memory_tx, Bar("value", 160, is_ceiling=True)),
+    "memory-branches": Case(memory_branches, Bar("value", 200, is_ceiling=True)),
     "xa-1": Case(xa_1, Bar("ratio", 0.15)),
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
     "xa-64": Case(xa_64, Bar("ratio", 0.80)),

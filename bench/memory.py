@@ -1,16 +1,22 @@
-"""What clients cost the broker in memory: those that do nothing, and those that ask for much and take it slowly."""
+"""What clients cost the broker in memory: those that do nothing, those that ask for much and take it slowly, and what
+they leave open."""
 
 import contextlib
+import itertools
 import resource
 import socket
 import threading
 import time
+from collections.abc import Iterable
 
 from bench.result import Result
-from bench.stage import Stage, stage
+from bench.stage import CONFIG, Stage, stage
+from journal.xid import XaKey, Xid
 from meta_client import Client
+from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Get, Version
+from meta_client.protocol.requests import Get, Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.responses import Result as Answer
 
 MIB = 1024 * 1024
 CONNECTIONS = 2_000
@@ -21,6 +27,9 @@ GET_BYTES = MIB
 SLOW_S = 10.0
 SLOW_READ_BYTES = 64 * 1024
 SLOW_PAUSE_S = 0.01  # 6.5 MB/s each
+TRANSACTION_BYTES = 2_000_000_000
+BRANCHES = 100_000
+BRANCHES_PER_FLIGHT = 1_000
 
 
 def idle(case: str) -> Result:
@@ -56,6 +65,63 @@ def slow(case: str) -> Result:
             for reader in readers:
                 reader.join()
     return _growth(case, before, seen, {"readers": READERS, "rss_filled": round(filled["rss"], 1)})
+
+
+def branches(case: str) -> Result:
+    """Begin BRANCHES with a timeout, put a message into each and prepare every other one; nothing is finished.
+
+    Then put until a checkpoint has been taken: what that holds for a moment is in the detail.
+    """
+    config = f"[broker]\ntransaction_timeout_seconds_max = 3600\ncheckpoint_seconds = 600.0\n{CONFIG}"
+    with stage("sync", config) as on, socket.create_connection(on.address, timeout=60) as connection:
+        before, seen, then = on.memory(), [], []
+        for first in range(0, BRANCHES, BRANCHES_PER_FLIGHT):
+            numbers = range(first, first + BRANCHES_PER_FLIGHT)
+            _answered(connection, itertools.chain.from_iterable(map(_left_open, numbers)))
+            seen.append(on.memory())
+        while not any((on.data / f"checkpoint.{number}").exists() for number in (1, 2)):
+            _answered(connection, [Put("bench", 0, 0, None, None, 0, bytes(MIB))])
+            then.append(on.memory())
+        checkpoint = max(memory["anonymous"] for memory in then) - before["anonymous"]
+        return _growth(case, before, seen, {"branches": BRANCHES, "with_a_checkpoint": round(checkpoint, 1)})
+
+
+def transaction(case: str) -> Result:
+    """Put TRANSACTION_BYTES into one branch, prepare it, commit it; watch what is resident all the way."""
+    with stage("sync") as on, Client(on.zookeeper) as client:
+        before, seen = on.memory(), []
+        producer, payload = client.producer(qualifier="bench"), b"x" * 1024
+        producer.tpc_begin(Xid.of("large", "bench"), topics=("bench",))
+        for number in range(TRANSACTION_BYTES // len(payload)):
+            producer.send_async("bench", payload)
+            if number % 50_000 == 0:
+                seen.append(on.memory())
+        assert producer.tpc_prepare()
+        seen.append(on.memory())
+        producer.tpc_commit()
+        seen.append(on.memory())
+        return _growth(case, before, seen, {"bytes": TRANSACTION_BYTES})
+
+
+def _left_open(number: int) -> Iterable[Request]:
+    key = XaKey(Xid.of(f"order-{number:08}", "metaq"), "bench")
+    yield Transaction(key, "bench", TransactionVerb.BEGIN, 3600, None, number)
+    yield Put("bench", number % 8, 0, None, key, number, b"x" * 100)
+    if number % 2:
+        yield Transaction(key, "bench", TransactionVerb.PREPARE, None, None, number)
+
+
+def _answered(connection: socket.socket, requests: Iterable[Request]) -> None:
+    """Ask all at once and wait for every answer, which must be a success."""
+    asked = [b"".join(encode_request(request)) for request in requests]
+    sender = threading.Thread(target=connection.sendall, args=(b"".join(asked),))
+    sender.start()
+    decoder, left = ResponseDecoder(), len(asked)
+    while left:
+        answers = decoder.receive_data(connection.recv(1 << 18))
+        assert all(isinstance(answer, Answer) and answer.is_success for answer in answers), answers
+        left -= len(answers)
+    sender.join()
 
 
 def _fill(client: Client) -> None:

@@ -14,10 +14,11 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from journal.errors import RottenJournal
-from journal.fold import Branch, JournalState, Run
+from journal.fold import Branch, JournalState
 from journal.frame import META_BYTES_MAX, Kind, Lsn
 from journal.journal import MIB, Journal
 from journal.records import PartitionName, carry_bytes
+from journal.runs import Run
 from journal.scan import record_around
 
 PIECE_BYTES_MAX = 1 * MIB  # of one record, unless a single run is longer: what puts may have to wait for

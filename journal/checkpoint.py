@@ -15,12 +15,13 @@ import msgspec
 
 from journal.batches import StoredBatch
 from journal.checksum import crc32
-from journal.fold import Branch, JournalState, Run, Span
+from journal.fold import Branch, JournalState, Span
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicEnd
 from journal.loss import Doubt
 from journal.outcomes import Ended
 from journal.records import PartitionName
+from journal.runs import Run
 from journal.states import BranchState
 from journal.storage import Storage
 from journal.topic_changes import TopicChange
@@ -31,6 +32,7 @@ FORMAT: Final = 1
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 _NO_BRANCHES = b'"branches":[]'
 _PIECE = 1_000  # branches: a fraction of a millisecond
+_CRC_BYTES = len(b"01234567\n")
 _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
 
 
@@ -150,6 +152,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         if mark.start > mark.end or name in state.spans:
             raise ValueError(f"{name} named twice, or from {mark.start} to {mark.end}")
         state.spans[name] = Span(Offset(mark.start), Offset(mark.end))
+    names: dict[PartitionName, PartitionName] = {}  # one object for the runs of all branches
     for live in checkpoint.branches:
         if not live.runs or live.first_lsn in state.branches:
             raise ValueError(f"a branch that began at LSN {live.first_lsn} named twice, or without messages")
@@ -157,7 +160,9 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
             parse_key(live.key), Lsn(live.first_lsn), live.began_ms, BranchState[live.state], live.prepared_ms
         )
         for run in live.runs:
-            branch.add(PartitionName(run.topic, run.partition), Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms))
+            name = PartitionName(run.topic, run.partition)
+            run_of = Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms)
+            branch.add(names.setdefault(name, name), run_of)
         state.branches[branch.first_lsn] = branch
         state.branches_weight += branch.weight
     for batch in checkpoint.batches:
@@ -198,23 +203,33 @@ def branch_mark(branch: Branch) -> BranchMark:
     )
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The file's content. The branches are encoded some at a time, so that another thread is not held up by all."""
+def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
+    """The file's content. The branches are encoded some at a time, so that another thread is not held up by all, and
+    into one buffer: a hundred thousand take tens of megabytes."""
     head, found, tail = msgspec.json.encode(msgspec.structs.replace(checkpoint, branches=[])).partition(_NO_BRANCHES)
     assert found  # only there: in a string its quotation marks would be escaped
+    raw = bytearray(_CRC_BYTES)
+    raw += head
+    raw += _NO_BRANCHES[:-1]
     branches = checkpoint.branches
-    pieces = [msgspec.json.encode(branches[at : at + _PIECE])[1:-1] for at in range(0, len(branches), _PIECE)]
-    body = b"".join([head, _NO_BRANCHES[:-1], b",".join(pieces), b"]", tail])
-    return b"".join([b"%08x\n" % crc32(body), body, b"\n"])
+    for at in range(0, len(branches), _PIECE):
+        raw += b"," if at else b""
+        raw += memoryview(msgspec.json.encode(branches[at : at + _PIECE]))[1:-1]
+    raw += b"]"
+    raw += tail
+    with memoryview(raw) as view:
+        view[:_CRC_BYTES] = b"%08x\n" % crc32(view[_CRC_BYTES:])
+    raw += b"\n"
+    return raw
 
 
-def decode_checkpoint(raw: bytes) -> Checkpoint | str:
+def decode_checkpoint(raw: bytes | bytearray) -> Checkpoint | str:
     """The checkpoint, or the reason why these bytes are none."""
     decoded = _decode(raw)
     return decoded if isinstance(decoded, str) else decoded[0]
 
 
-def _decode(raw: bytes) -> tuple[Checkpoint, JournalState] | str:
+def _decode(raw: bytes | bytearray) -> tuple[Checkpoint, JournalState] | str:
     """As decode_checkpoint, with the state it holds: making that is the check, and most of the cost."""
     crc, _, body = raw.removesuffix(b"\n").partition(b"\n")
     if crc != f"{crc32(body):08x}".encode():

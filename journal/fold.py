@@ -4,9 +4,9 @@ Live appends, recovery, the audit and the tests all call `apply`: there is no se
 means. The state holds references to message bytes (LSN, length), never the bytes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
@@ -14,6 +14,7 @@ from journal.frame import Header, Lsn, Offset
 from journal.heuristics import EVENTS, HeuristicDecision, HeuristicEnd
 from journal.loss import Doubt, reconcile
 from journal.outcomes import Ended, Outcome, Outcomes
+from journal.publications import Block, Publication, Publications
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -36,28 +37,12 @@ from journal.records import (
     Take,
     TxPut,
 )
+from journal.runs import Run, Runs
 from journal.states import BranchEvent, BranchState, XaError, next_state
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, XaKey
 
 ZERO = Offset(0)
-
-
-class Run(NamedTuple):
-    """Contiguous message frames in the journal: *messages* messages in [lsn, lsn + bytes), put at *time_ms*."""
-
-    lsn: Lsn
-    bytes: int
-    messages: int
-    time_ms: int
-
-
-class Publication(NamedTuple):
-    """A run that takes offsets [base, base + run.bytes) of a partition."""
-
-    name: PartitionName
-    base: Offset
-    run: Run
 
 
 RUN_BYTES_MIN = 4096  # what a run counts for at least: its bookkeeping takes memory however few bytes it holds
@@ -98,14 +83,16 @@ class Branch:
     began_ms: int
     state: BranchState = BranchState.IN_USE
     prepared_ms: int = 0
-    runs: dict[PartitionName, list[Run]] = field(default_factory=dict)
+    runs: dict[PartitionName, Runs] = field(default_factory=dict)
     messages: int = 0
     bytes: int = 0
     weight: int = 0
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
     def add(self, name: PartitionName, run: Run) -> None:
-        self.runs.setdefault(name, []).append(run)
+        if (runs := self.runs.get(name)) is None:
+            runs = self.runs[name] = Runs()
+        runs.append(run)
         self.messages += run.messages
         self.bytes += run.bytes
         self.weight += weight(run.bytes)
@@ -118,12 +105,7 @@ class Branch:
     def takes(self, spans: dict[PartitionName, Span]) -> tuple[Take, ...]:
         """What a commit takes now: each partition's runs as one contiguous block from that partition's end."""
         return tuple(
-            Take(
-                name,
-                spans[name].end if name in spans else ZERO,
-                sum(run.bytes for run in runs),
-                sum(run.messages for run in runs),
-            )
+            Take(name, spans[name].end if name in spans else ZERO, runs.bytes, runs.messages)
             for name, runs in self.runs.items()
         )
 
@@ -169,7 +151,7 @@ class JournalState:
         return span
 
 
-def apply(state: JournalState, header: Header, record: Record) -> list[Publication]:
+def apply(state: JournalState, header: Header, record: Record) -> Sequence[Publication]:
     """Add one record; returns what it publishes, in offset order per partition.
 
     Records must come in LSN order. Raises InvalidRecord when the record contradicts the state.
@@ -209,7 +191,8 @@ def apply(state: JournalState, header: Header, record: Record) -> list[Publicati
                 event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
                 branch.state = next_state(key, branch.state, event)
                 _end(state, branch, Outcome.COMMITTED, header.time_ms)
-                return [*jumps, *_publish(state, branch, takes)]
+                publications = _publish(state, branch, takes)
+                return [*jumps, *publications] if jumps else publications
             case Rollback(key, branch_lsn, reason):
                 branch = _live(state, key, branch_lsn)
                 if branch.decision is HeuristicDecision.COMMIT:
@@ -270,7 +253,7 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
 def _carry(state: JournalState, header: Header, record: Carry) -> None:
     """From here on the branch's runs point at the copies; their order, times and counts stay."""
     branch = _live(state, record.key, record.branch_lsn)
-    runs = branch.runs.get(record.name, [])
+    runs = branch.runs.get(record.name, Runs())
     first, carried = record.first, record.runs
     if [CarriedRun(*run) for run in runs[first : first + len(carried)]] != list(carried):
         raise ValueError(f"{len(carried)} runs from number {first} on in {record.name}: they are not the branch's")
@@ -339,17 +322,16 @@ def _live(state: JournalState, key: BranchKey, branch_lsn: Lsn) -> Branch:
     return branch
 
 
-def _publish(state: JournalState, branch: Branch, takes: tuple[Take, ...]) -> Iterator[Publication]:
+def _publish(state: JournalState, branch: Branch, takes: tuple[Take, ...]) -> Sequence[Publication]:
     if len(takes) != len(branch.runs) or {take.name for take in takes} != branch.runs.keys():
         raise ValueError("the partitions it takes are not those the branch put to")
+    blocks = []
     for take in takes:
         runs = branch.runs[take.name]
-        if (sum(run.bytes for run in runs), sum(run.messages for run in runs)) != (take.bytes, take.count):
+        if (runs.bytes, runs.messages) != (take.bytes, take.count):
             raise ValueError(
                 f"{take.count} messages of {take.bytes} bytes taken in {take.name}: the branch did not put that there"
             )
         state.span(take.name).take(take.base, take.bytes)
-        base = take.base
-        for run in runs:
-            yield Publication(take.name, base, run)
-            base = Offset(base + run.bytes)
+        blocks.append(Block(take.name, take.base, runs))
+    return Publications(blocks)

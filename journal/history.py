@@ -1,12 +1,14 @@
 """Every publication below an LSN, read back from the journal: how a lost partition index is rebuilt."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from journal.errors import InvalidRecord, RottenJournal
-from journal.fold import JournalState, Publication, Run, apply
+from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
+from journal.publications import Publication
 from journal.records import Carry, Commit, Heuristic, Lost, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
+from journal.runs import Run
 from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
@@ -58,7 +60,7 @@ class _Birth:
     def __init__(self, start: Lsn) -> None:
         self._state = JournalState(start)
 
-    def of(self, entry: Entry) -> list[Publication]:
+    def of(self, entry: Entry) -> Sequence[Publication]:
         return apply(self._state, entry.header, decode(entry.header, entry.meta))
 
 
@@ -70,7 +72,7 @@ class _Rest:
         self._left: dict[Lsn, dict[PartitionName, _Left]] = {}  # by first LSN, of the branches seen
         self._lost = Lsn(0)  # where records were last dropped by a repair
 
-    def of(self, entry: Entry) -> list[Publication]:
+    def of(self, entry: Entry) -> Sequence[Publication]:
         header = entry.header
         match decode(header, entry.meta):
             case Put(name, base, count) | PutBatch(name, base, count):

@@ -27,6 +27,7 @@ from journal.records import (
     Rollback,
     TxPut,
 )
+from journal.runs import Runs
 from journal.states import BranchEvent, BranchState, next_state
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, XaKey
@@ -159,13 +160,13 @@ def _moved(
 
 def _is_whole(branch: "Branch", commit: Commit) -> bool:
     """Has the branch everything that *commit* publishes?"""
-    put = {name: sum(run.bytes for run in runs) for name, runs in branch.runs.items()}
+    put = {name: runs.bytes for name, runs in branch.runs.items()}
     return put == {take.name: take.bytes for take in commit.takes}
 
 
 def _has_what_it_carries(branch: "Branch", carry: Carry) -> bool:
     """Has the branch the runs that *carry* copies? It may have copied them before, in a record that was lost."""
-    runs = branch.runs.get(carry.name, [])
+    runs = branch.runs.get(carry.name, Runs())
     last = carry.first + len(carry.runs)
     if [run[1:] for run in runs[carry.first : last]] != [(run.bytes, run.messages, run.time_ms) for run in carry.runs]:
         return False

@@ -11,10 +11,11 @@ from typing import Protocol
 
 from journal.checkpoint import Checkpoint, PartitionMark, read_newest
 from journal.errors import RottenJournal
-from journal.fold import JournalState, Publication, apply
+from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
 from journal.history import history, without_gaps
 from journal.journal import clear_beyond
+from journal.publications import Publication
 from journal.records import PartitionName, decode
 from journal.scan import ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments

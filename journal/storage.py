@@ -93,7 +93,7 @@ class Storage(Protocol):
 
     def read(self, name: str) -> bytes: ...
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: Buffer) -> None:
         """Make *name* hold *data*: all of it or, after a crash, what it held before. Durable on return."""
 
     def remove(self, name: str) -> None:
@@ -270,7 +270,7 @@ class DirectoryStorage:
         with _translated(path):
             return path.read_bytes()
 
-    def replace(self, name: str, data: bytes) -> None:
+    def replace(self, name: str, data: Buffer) -> None:
         path, temporary = self._path / name, self._path / f"{name}.tmp"
         with _translated(path):
             with temporary.open("wb") as file:

@@ -15,12 +15,13 @@ import msgspec
 from journal.batches import BatchSequence, StoredBatch
 from journal.carrying import Piece
 from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, write_checkpoint
-from journal.fold import Branch, JournalState, Publication, apply
+from journal.fold import Branch, JournalState, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
 from journal.group_commit import Defer
 from journal.heuristics import EVENTS, STATES, HeuristicDecision
 from journal.journal import Journal, JournalConfig
 from journal.loss import ends_in_doubt
+from journal.publications import Publication
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -81,7 +82,7 @@ class Done(msgspec.Struct, frozen=True):
     """A record was appended: what it publishes, and the LSN to wait for before anyone is told."""
 
     lsn: Lsn
-    publications: list[Publication]
+    publications: Sequence[Publication]
 
 
 class JournalTransactionStore:

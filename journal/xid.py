@@ -10,6 +10,7 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Self
 
 GTRID_BYTES_MAX = 64  # X/Open XA, MAXGTRIDSIZE
@@ -86,9 +87,8 @@ class XaKey:
 
     xid: Xid
     qualifier: str
-    # Worked out once: a broker looks a branch up, and writes its key, with every request about it.
+    # Worked out once, its hash too: a broker looks a branch up, and writes its key, with every request about it.
     _text: str = field(init=False, repr=False, compare=False)
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.qualifier or _BLANK.search(self.qualifier):
@@ -96,10 +96,9 @@ class XaKey:
         xid = self.xid
         text = f"XID:{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}:{self.qualifier}"
         object.__setattr__(self, "_text", text)
-        object.__setattr__(self, "_hash", hash(text))
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._text)
 
     def __str__(self) -> str:
         return self._text
@@ -116,7 +115,8 @@ def parse_key(text: str) -> BranchKey:
         case ["TX", session_id, number]:
             return LocalKey(session_id, _int32(number, text))
         case ["XID", format_id, gtrid, bqual, qualifier]:
-            return XaKey(Xid(_int32(format_id, text), _hex(gtrid, text), _hex(bqual, text)), qualifier)
+            # One qualifier object for the thousands of branches that a producer may have alive.
+            return XaKey(Xid(_int32(format_id, text), _hex(gtrid, text), _hex(bqual, text)), intern(qualifier))
     raise InvalidXid(f"{text!r} is not TX:<session>:<n> or XID:<format>:<gtrid>:<bqual>:<qualifier>")
 
 

@@ -24,6 +24,7 @@ class PutProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = context.store.transactions
+        self._names: dict[PartitionName, PartitionName] = {}  # those put to in a branch: one object for all branches
 
     def handle(self, put: Put | MultiPut, peer: Peer) -> None:
         self._context.counters.puts += 1
@@ -93,6 +94,7 @@ class PutProcessor:
             if put.partition == PARTITION_ANY:
                 raise PutRefused(f"Invalid partition for transaction command:{put.partition}")
             name = self._target(put)
+            name = self._names.setdefault(name, name)
             frames = self._frames(put)
             self._check_room(frames.bytes)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)

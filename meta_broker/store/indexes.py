@@ -9,11 +9,11 @@ from pathlib import Path
 
 from journal.checkpoint import IndexMark, PartitionMark
 from journal.errors import JournalError, StorageFailed
-from journal.fold import Publication
 from journal.frame import Lsn
 from journal.history import history, without_gaps
 from journal.journal import Journal
 from journal.moving import sync_directory
+from journal.publications import Publication
 from journal.records import PartitionName
 from meta_broker.store.index_file import IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex

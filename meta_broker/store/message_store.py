@@ -9,15 +9,15 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Executor
 
 from journal.checkpoint import Checkpoint
 from journal.errors import JournalError, StorageFailed
 from journal.fence import Fence
-from journal.fold import Publication
 from journal.group_commit import Defer
 from journal.journal import JournalConfig
+from journal.publications import Publication
 from journal.records import PartitionName
 from journal.segments import Identity
 from journal.storage import DirectoryStorage
@@ -138,7 +138,7 @@ class MessageStore:
         transactions.journal.release()  # recovery may have read all of it
         return cls(storage, transactions, indexes, config)
 
-    def publish(self, publications: list[Publication]) -> None:
+    def publish(self, publications: Iterable[Publication]) -> None:
         """Make acknowledged runs visible. Called at the fence only."""
         for publication in publications:
             self.indexes.publish(publication)

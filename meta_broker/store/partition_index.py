@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journal.checkpoint import IndexMark
-from journal.fold import Publication
+from journal.publications import Publication
 from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged, IndexFile, Spill, write
 
 ENTRY = struct.Struct("<QQQII")

@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint_is_no_good(storage: FaultyStorage) -> None:
 def edit(storage: FaultyStorage, number: int, **changes: object) -> None:
     checkpoint = decode_checkpoint(storage.blobs[f"checkpoint.{number}"])
     assert isinstance(checkpoint, Checkpoint)
-    storage.blobs[f"checkpoint.{number}"] = encode_checkpoint(msgspec.structs.replace(checkpoint, **changes))
+    storage.blobs[f"checkpoint.{number}"] = bytes(encode_checkpoint(msgspec.structs.replace(checkpoint, **changes)))
 
 
 @pytest.mark.parametrize(

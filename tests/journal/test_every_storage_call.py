@@ -17,11 +17,11 @@ import pytest
 from journal.carrying import copies, pieces
 from journal.check import check
 from journal.errors import StorageFailed
-from journal.fold import Publication
 from journal.frame import Lsn
 from journal.group_commit import SYNC, FlushMode
 from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
+from journal.publications import Publication
 from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore, Transaction
 from journal.xid import LocalKey

@@ -1,10 +1,13 @@
 """The fold refuses every record that contradicts the ones before it, and moves nothing silently."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.fold import JournalState, Publication, Run, apply
+from journal.fold import JournalState, apply
 from journal.frame import HEADER_BYTES, Header, Lsn, Offset
+from journal.publications import Publication
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -23,6 +26,7 @@ from journal.records import (
     TxPut,
     encode,
 )
+from journal.runs import Run
 from journal.states import BranchState
 from journal.xid import LocalKey
 from tests.fixtures.journals import ORDERS, STOCK, xa
@@ -39,7 +43,7 @@ class Fold:
     def __init__(self) -> None:
         self.state = JournalState(Lsn(128))
 
-    def add(self, record: Record, body_bytes: int = 0) -> list[Publication]:
+    def add(self, record: Record, body_bytes: int = 0) -> Sequence[Publication]:
         kind, meta = encode(record)
         lsn = self.state.lsn
         return apply(self.state, Header(kind, 0, len(meta), body_bytes, 0, 1, 1, lsn, lsn, 1_000), record)

@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from journal.checkpoint import IndexMark
 from journal.errors import StorageFailed
-from journal.fold import Publication, Run
 from journal.frame import Lsn, Offset
+from journal.publications import Publication
 from journal.records import PartitionName
+from journal.runs import Run
 from meta_broker.store import index_file
 from meta_broker.store.index_file import CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged, IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex

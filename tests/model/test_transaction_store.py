@@ -28,10 +28,10 @@ from journal.carrying import Piece, copies, pieces
 from journal.check import check
 from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
-from journal.fold import Publication
 from journal.group_commit import SYNC, FlushMode
 from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
+from journal.publications import Publication
 from journal.records import PartitionName, RollbackReason
 from journal.states import BranchState, HeuristicallyEnded, XaCode, XaError
 from journal.transaction_store import Transaction
