@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 TAIL_BYTES_MIN: Final = 256 * 1024  # less is looked through in two milliseconds, and makes no block
 RUNS_MAX: Final = 512  # of a piece: what the loop gathers for it in a fraction of a millisecond
+NAMES_MAX: Final = 256  # partitions that are looked at in one turn of the loop, if there is nothing to do for them
 REST: Final = 2.0  # times as long as a piece took: so much of the interpreter is left to others at least
 
 P = ParamSpec("P")
@@ -89,6 +90,21 @@ class KeyIndexer:
         self._checkpoint = checkpoint
         self.look_again()
 
+    async def _durable(self) -> list[tuple[PartitionName, int]]:
+        """Every partition that is to have an index, and up to where it is durable."""
+        ends = list[tuple[PartitionName, int]]()
+        if self._topics.have_index:
+            if self._checkpoint is not None:
+                marks = self._checkpoint.partitions
+                self._ends = [(PartitionName(mark.topic, mark.partition), mark.end) for mark in marks]
+                self._checkpoint = None
+            for number, (name, end) in enumerate(self._ends):
+                if number % NAMES_MAX == 0:
+                    await asyncio.sleep(0)
+                if self._is_indexed(name):
+                    ends.append((name, end))
+        return ends
+
     def _is_indexed(self, name: PartitionName) -> bool:
         section = self._topics.find(name.topic)
         return section is not None and section.index is not None
@@ -101,10 +117,7 @@ class KeyIndexer:
     async def _run(self) -> None:
         while self._is_due:
             self._is_due = False
-            if (checkpoint := self._checkpoint) is not None:
-                self._checkpoint = None
-                self._ends = [(PartitionName(mark.topic, mark.partition), mark.end) for mark in checkpoint.partitions]
-            ends = [each for each in self._ends if self._is_indexed(each[0])] if self._topics.have_index else []
+            ends = await self._durable()
             existing: set[str] = set()
             try:
                 existing = await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
@@ -112,7 +125,9 @@ class KeyIndexer:
                 log.error("key indexes of other topics not removed error=%s", error)
             for name in self._files.keys() - {name for name, _ in ends}:
                 del self._files[name]
-            for name, end in ends:
+            for number, (name, end) in enumerate(ends):
+                if number % NAMES_MAX == 0:
+                    await asyncio.sleep(0)
                 index = self._store.indexes.by_name[name]
                 if end - index.start < TAIL_BYTES_MIN and _directory_name(name) not in existing:
                     continue  # of thousands of partitions most may be small

@@ -9,62 +9,14 @@ from random import Random
 import pytest
 
 from journal.xid import XaKey, Xid
-from meta_client.protocol.answers import FoundAt, parse_found
+from meta_client.protocol.answers import parse_found
 from meta_client.protocol.checksum import crc31
-from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
+from meta_client.protocol.messages import encode_body, encode_frame
 from meta_client.protocol.requests import Find, MultiPut, TopicCommand, TopicVerb, TransactionVerb
 from meta_client.protocol.responses import Value
-from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.keyed import INDEXED, KEYS, PAYLOAD, check_found, covered, find_all, wait_covered, write_keyed
 from tests.fixtures.wire import WireClient
-
-INDEXED = CONFIG.replace("checkpoint_seconds = 2.0", "checkpoint_seconds = 0.2").replace(
-    "[topics.orders]\n", '[topics.orders]\nindex = "attribute"\n'
-)
-PAYLOAD = 600
-KEYS = [f"key-{number}" for number in range(40)]
-
-
-def write(client: WireClient, random: Random, key: XaKey | None = None, count: int = 300) -> None:
-    """A batch of messages, some 200 KB, to orders/0."""
-    frames = b"".join(
-        encode_frame(0, *encode_body(random.randbytes(PAYLOAD), random.choice([None, "", *KEYS]))) for _ in range(count)
-    )
-    answer = client.result(MultiPut("orders", 0, count, crc31(frames), None, key, client.opaque(), frames))
-    assert answer.is_success, answer.text
-
-
-def find_all(client: WireClient, wanted: bytes) -> list[FoundAt]:
-    matches, offset, end = [], 0, 1
-    while offset < end:
-        answer = client.result(Find("orders", 0, offset, 256, wanted, client.opaque()))
-        assert answer.is_success, answer.text
-        offset, end, more = parse_found(answer.message)
-        matches += more
-    return matches
-
-
-def check(client: WireClient) -> None:
-    """What is found is what a reader finds."""
-    messages, offset = [], 0
-    while isinstance(value := client.get("orders", 0, offset, 1 << 22), Value):
-        messages += list(iter_frames(value.body, offset, verify_checksums=False))
-        offset = messages[-1][1]
-    for key in ("", "none", *KEYS[::8]):
-        expected = [FoundAt(at, after - at) for at, after, message in messages if message.attribute == key]
-        assert find_all(client, key.encode()) == expected
-
-
-def covered(broker: BrokerProcess) -> int:
-    """How many bytes of orders/0 have blocks."""
-    names = [path.stem for path in (broker.data / "keys" / "orders-0").glob("*.keys")]
-    return sum(int(name[20:]) - int(name[:19]) for name in names)
-
-
-def wait_covered(broker: BrokerProcess, at_least: int) -> None:
-    deadline = time.monotonic() + 20
-    while covered(broker) < at_least:
-        assert time.monotonic() < deadline, (covered(broker), at_least, broker.log)
-        time.sleep(0.05)
 
 
 def flip(directory: Path) -> None:
@@ -84,28 +36,28 @@ def test_the_same_answers_live_after_a_kill_and_after_damage(indexed: BrokerProc
     try:
         broker.start()
         with WireClient(broker.port) as client:
-            write(client, random)
+            write_keyed(client, random)
             key = XaKey(Xid.of("g", "b"), "uq")
             client.verb(TransactionVerb.BEGIN, key)
-            write(client, random, key)
+            write_keyed(client, random, key)
             client.verb(TransactionVerb.PREPARE, key)
             for _ in range(3):
-                write(client, random)
+                write_keyed(client, random)
             wait_covered(broker, 4 * 300 * PAYLOAD - 262_144)
-            check(client)
+            check_found(client)
             client.verb(TransactionVerb.COMMIT_TWO_PHASE, key)
-            write(client, random)
+            write_keyed(client, random)
             wait_covered(broker, 6 * 300 * PAYLOAD - 262_144)
-            check(client)
+            check_found(client)
         keys = broker.data / "keys" / "orders-0"
         for damage in (lambda directory: None, shutil.rmtree, flip):
             broker.kill()
             damage(keys)
             broker.start()
             with WireClient(broker.port) as client:
-                check(client)
+                check_found(client)
                 wait_covered(broker, 6 * 300 * PAYLOAD - 262_144)
-                check(client)
+                check_found(client)
         assert broker.log.count("key index block dropped") >= 1
         assert broker.stop() == 0
     finally:
@@ -146,9 +98,9 @@ def test_blocks_of_another_journal_are_noticed(indexed: BrokerProcess, tmp_path:
         shutil.copytree(other.data / "keys", indexed.data / "keys")
         indexed.start()
         with WireClient(indexed.port) as client:
-            check(client)
+            check_found(client)
             wait_covered(indexed, 2 * 600 * PAYLOAD - 262_144)
-            check(client)
+            check_found(client)
         assert "of another journal" in indexed.log
     finally:
         other.kill()
@@ -167,15 +119,15 @@ def test_switched_on_and_off_while_the_broker_runs(lone_broker: BrokerProcess) -
 
     with WireClient(lone_broker.port) as client:
         for _ in range(4):
-            write(client, Random(5))
-        check(client)
+            write_keyed(client, Random(5))
+        check_found(client)
         assert covered(lone_broker) == 0
         assert " index=attribute " in alter("attribute")
         wait_covered(lone_broker, 3 * 300 * PAYLOAD)  # what was there before, too
-        check(client)
+        check_found(client)
         assert " index=none " in alter("none")
         wait_until(lambda: not (lone_broker.data / "keys" / "orders-0").exists())
-        check(client)
+        check_found(client)
 
 
 def test_retention_takes_the_blocks_along(tmp_path: Path) -> None:
@@ -189,14 +141,14 @@ def test_retention_takes_the_blocks_along(tmp_path: Path) -> None:
         broker.start()
         with WireClient(broker.port) as client:
             for _ in range(40):
-                write(client, Random(5))
+                write_keyed(client, Random(5))
                 time.sleep(0.02)
             wait_covered(broker, 262_144)
             deadline = time.monotonic() + 20
             directory = broker.data / "keys" / "orders-0"
             while min((path.name for path in directory.glob("*.keys")), default="0")[:19].strip("0") == "":
                 assert time.monotonic() < deadline, broker.log
-                write(client, Random(5))
+                write_keyed(client, Random(5))
                 time.sleep(0.2)
             start = int(client.result(Find("orders", 0, 0, 1, b"none", 1)).message.split()[1])
             assert start > 0
