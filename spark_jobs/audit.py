@@ -124,13 +124,15 @@ class _Audit:
             _number(F.count_distinct("topic", "partition"), "partitions"),
         )
         is_open = (F.col("commits") == 0) & (F.col("rollbacks") == 0)
+        promised = self._checkpoints.promised_below(self._first_lsn)
+        is_prepared = (F.col("prepares") > 0) | F.col("branch_lsn").isin(promised)
         by_branch = self._branches.agg(
             _number(F.count("*"), "branches"),
-            _number(F.count_if(F.col("prepares") > 0), "prepared"),
+            _number(F.count_if(is_prepared), "prepared"),
             _number(F.count_if(F.col("commits") > 0), "committed"),
             _number(F.count_if(F.col("rollbacks") > 0), "rolled_back"),
-            _number(F.count_if(is_open & (F.col("prepares") > 0)), "in_doubt"),
-            _number(F.count_if(is_open & (F.col("prepares") == 0)), "active"),
+            _number(F.count_if(is_open & is_prepared), "in_doubt"),
+            _number(F.count_if(is_open & ~is_prepared), "active"),
         )
         row = records.crossJoin(ranges).crossJoin(by_branch).first()
         assert row is not None  # aggregates without a group give one row

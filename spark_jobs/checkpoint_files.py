@@ -29,6 +29,14 @@ class Checkpoints:
             return []
         return [StartRow(mark.topic, mark.partition, mark.start) for mark in self.valid[self.newest].partitions]
 
+    def promised_below(self, first_lsn: int) -> list[int]:
+        """The branches, by first LSN, that began below *first_lsn* and were prepared at the newest checkpoint.
+
+        Their PREPARE may be deleted: what is carried forward is messages.
+        """
+        newest = self.valid[self.newest].branches if self.newest is not None else []
+        return [mark.first_lsn for mark in newest if mark.state == "PREPARED" and mark.first_lsn < first_lsn]
+
     def rows(self, spark: SparkSession, first_lsn: int) -> tuple[DataFrame, DataFrame, DataFrame]:
         """CheckpointRow, PartitionRow and BranchRow of those that records from *first_lsn* on can confirm.
 
