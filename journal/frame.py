@@ -109,9 +109,10 @@ def pack(
 
 
 class Bad(NamedTuple):
-    """Why the bytes at a position are no record."""
+    """Why the bytes at a position are no record. *bytes_total*: of the record, if its header is right, else 0."""
 
     reason: str
+    bytes_total: int = 0
 
 
 def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
@@ -150,5 +151,5 @@ def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
         return Bad(f"a header that no metaq writes (kind {kind})")
     # A PAD's body is the untouched rest of its segment: it holds nothing and is never read.
     if kind != Kind.PAD and crc32(view[body : body + body_bytes]) != body_crc:
-        return Bad("body checksum")
+        return Bad("body checksum", record_bytes(meta_bytes, body_bytes))
     return Header(kind, flags, meta_bytes, body_bytes, body_crc, epoch, incarnation, Lsn(lsn), Lsn(durable), time_ms)

@@ -72,9 +72,11 @@ class Scanner:
         self.end = Lsn(start)  # first byte after the last good record
         self._life = (0, 0)  # epoch and incarnation of the last good record
         self._reason = "no record"
+        self._bad_bytes = 0  # of the record there, when its header is right and its body is not
 
     def __iter__(self) -> Iterator[Entry]:
         segments = self._segments
+        self._bad_bytes = 0
         while self.end < segments.end:
             base, file = segments.locate(self.end)
             if self.end == base:
@@ -84,7 +86,7 @@ class Scanner:
             while position + HEADER_BYTES <= size:
                 header = unpack(view, position, self.end)
                 if isinstance(header, Bad):
-                    self._reason = header.reason
+                    self._reason, self._bad_bytes = header.reason, header.bytes_total
                     return
                 if (life := (header.epoch, header.incarnation)) < self._life:
                     self._reason = f"epoch and incarnation {life} after {self._life}"
@@ -100,9 +102,10 @@ class Scanner:
         """The verdict on what stands beyond the last good record. Call it once iteration has ended."""
         bases = [base for base, _ in self._segments]
         was_fsynced = bool(bases) and self.end < bases[-1]
-        dirty = False
+        dirty = self._bad_bytes > 0
         first: Lsn | None = None
-        for lsn, header in _later_records(self._segments, self.end):
+        # Not inside a body whose length is known: whoever sent it may have written what looks like a record.
+        for lsn, header in _later_records(self._segments, self.end + self._bad_bytes):
             dirty = True
             if header is None:
                 continue

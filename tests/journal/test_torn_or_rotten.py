@@ -5,9 +5,11 @@ import itertools
 import pytest
 
 from journal.errors import InvalidRecord
+from journal.frame import HEADER_BYTES, Offset
+from journal.records import Put, encode
 from journal.recovery import NoSink, recover
 from journal.scan import Scanner, Verdict, judge
-from tests.fixtures.journals import SEGMENT_BYTES
+from tests.fixtures.journals import ORDERS, SEGMENT_BYTES
 from tests.fixtures.raw_journal import FIRST_LSN, PUT_RECORD_BYTES, opened, pad_record, put_record, written
 
 GOOD_END = FIRST_LSN + PUT_RECORD_BYTES  # where every journal below stops being good
@@ -90,3 +92,20 @@ def test_the_body_of_a_pad_is_never_looked_at() -> None:
     scanner = Scanner(opened(storage), FIRST_LSN)
     assert list(scanner) == []
     assert scanner.finish().verdict is Verdict.WHOLE
+
+
+@pytest.mark.parametrize(("flipped", "verdict"), [(-1, Verdict.TORN), (0, Verdict.ROTTEN)], ids=["body", "header"])
+def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: Verdict) -> None:
+    """Its LSN is foretold, its checksums are right, and it tells of an fsync that there was not: as long as the header
+    around it is right, nobody looks there. FORMAT.md says so, and what follows where it is not."""
+    before = len(put_record(GOOD_END, FIRST_LSN, body=bytes(64))) - 64
+    inner = GOOD_END + before
+    body = b"." * (-(HEADER_BYTES + len(encode(Put(ORDERS, Offset(0), 1))[1])) % 8) + put_record(inner, inner) + b"end"
+    outer = bytearray(put_record(GOOD_END, FIRST_LSN, body=body))
+    assert outer.find(put_record(inner, inner)) == before
+    outer[flipped - 8 if flipped else 0] ^= 1
+    scanner = Scanner(opened(written({FIRST_LSN: put_record(FIRST_LSN, 0), GOOD_END: bytes(outer)})), FIRST_LSN)
+    assert len(list(scanner)) == 1
+    end = scanner.finish()
+    assert (end.verdict, end.end, end.dirty) == (verdict, GOOD_END, True)
+    assert end.resumes == (None if verdict is Verdict.TORN else inner)
