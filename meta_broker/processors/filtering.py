@@ -12,6 +12,7 @@ from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.responses import FILTERED
 from meta_client.protocol.status import Status
 
 
@@ -64,7 +65,10 @@ class Filtering:
                 peer.send(encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque))
                 return
             if isinstance(answer, Skip):
-                peer.send(encode_result(Status.MOVED, b"%d" % (request.offset + answer.size), request.opaque))
+                # A get may be a genuine client's, which reads nothing but a number there.
+                why = FILTERED if isinstance(request, Fetch) else b""
+                moved_to = b"%d%b" % (request.offset + answer.size, why)
+                peer.send(encode_result(Status.MOVED, moved_to, request.opaque))
                 return
             peer.send(head_line(request, answer.size, index) + chunk[: answer.size])
 

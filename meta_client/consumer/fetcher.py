@@ -175,7 +175,7 @@ class Fetcher:
             if (answer := self._asker.ask(request, what)) is None:
                 return True
         except Moved as error:
-            self._on_moved(request, error.offset)
+            self._on_moved(request, error)
         except (NotFound, Forbidden) as error:
             request.is_troubled = False
             request.found_nothing(is_at_end=isinstance(error, NotFound))
@@ -189,8 +189,14 @@ class Fetcher:
             self._on_data(request, answer)
         return False
 
-    def _on_moved(self, request: FetchRequest, offset: int) -> None:
-        if request.offset != OFFSET_END:
+    def _on_moved(self, request: FetchRequest, moved: Moved) -> None:
+        offset = moved.offset
+        if moved.is_filtered:
+            _log.debug(
+                "filter skipped group=%s partition=%s/%s from=%d to=%d",
+                *(self._group, request.topic, request.partition, request.offset, offset),
+            )
+        elif request.offset != OFFSET_END:
             lost = "0" if offset < request.offset else f"up to {offset - request.offset} bytes"
             _log.warning(
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",

@@ -7,7 +7,7 @@ bytes or report them. RemoteError: the broker refused, and its subclass says wha
 from typing import ClassVar
 
 from meta_client.protocol.integers import int64
-from meta_client.protocol.responses import Result
+from meta_client.protocol.responses import FILTERED, Result
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaFailure, parse_xa_failure
 
@@ -83,11 +83,12 @@ class NotFound(RemoteError, status=Status.NOT_FOUND):
 
 
 class Moved(RemoteError):
-    """The offset is not stored (any more): get again from `offset`."""
+    """The offset is not stored (any more), or a filter skips what is there (*is_filtered*): get again from `offset`."""
 
-    def __init__(self, status: int, text: str, context: str, offset: int) -> None:
+    def __init__(self, status: int, text: str, context: str, offset: int, *, is_filtered: bool) -> None:
         super().__init__(status, text, context)
         self.offset = offset
+        self.is_filtered = is_filtered
 
 
 class InternalError(RemoteError, status=Status.INTERNAL_ERROR):
@@ -117,10 +118,10 @@ def raise_for(result: Result, context: str) -> None:
         return
     if status == Status.MOVED:
         try:
-            offset = int64(result.message)
+            offset = int64(result.message.removesuffix(FILTERED))
         except ValueError as error:
             raise RemoteProtocolError(f"{context}: a 301 must name an offset: {error}") from error
-        raise Moved(status, text, context, offset)
+        raise Moved(status, text, context, offset, is_filtered=result.message.endswith(FILTERED))
     if status == Status.INTERNAL_ERROR and (failure := parse_xa_failure(text)) is not None:
         raise XaError(status, text, context, failure)
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)

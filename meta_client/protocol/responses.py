@@ -33,6 +33,9 @@ class Value(msgspec.Struct):
     opaque: int
 
 
+# Ends the text of a 301 that answers a fetch: what is skipped is all there, and the group's filter wants none of it.
+FILTERED = b" filtered"
+
 # Which replica a consumer reads from next: the master, or a slave by its number.
 READ_FROM_MASTER = "m"
 READ_FROM = re.compile(r"m|s[0-9]{1,9}")

@@ -1,5 +1,6 @@
 """A consumer group behind a filter at the broker, beside one that gets everything (spec B06)."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from zk.corner import Corner
 
 
 def test_every_second_message_of_a_thousand_is_delivered_in_order(
-    tmp_path: Path, zookeeper: Corner, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zookeeper: Corner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "meta_client.consumer.fetcher")
     install_filters(tmp_path / "site", monkeypatch)
     config = CONFIG + "\n[filters.meta-test]\nhalf = 'test-even'\n"
     with (
@@ -39,6 +41,8 @@ def test_every_second_message_of_a_thousand_is_delivered_in_order(
             *(b"%d:" % number for number in range(0, 1000, 2)),
             b"1002:accepted",
         ]
+        assert "filter skipped group=half partition=meta-test/0-0 from=" in caplog.text
+        assert "offset moved" not in caplog.text  # nothing was lost
         again = Inbox()
         with client.consumer("half") as filtered:  # its offset was kept past what it never saw
             filtered.subscribe("meta-test", again)

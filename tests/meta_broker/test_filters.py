@@ -82,7 +82,7 @@ def test_attributes_reach_the_filter_and_a_fetch_is_filtered_too(tmp_path: Path,
         assert read(client, "Attributed") == [b"hello"]
         first, second = 25, 25 + 20 + len(body)
         fetch = Fetch("orders", "Attributed", 0, 0, 1000, 1, 0, 1)
-        assert client.ask(fetch) == Result(301, b"%d" % first, 1)
+        assert client.ask(fetch) == Result(301, b"%d filtered" % first, 1)
         answer = client.ask(Fetch("orders", "Attributed", 0, first, 1000, 1, 0, 2))
         assert isinstance(answer, Data)
         assert (len(answer.body), answer.log_end) == (second - first, second + 25)
@@ -91,7 +91,7 @@ def test_attributes_reach_the_filter_and_a_fetch_is_filtered_too(tmp_path: Path,
         client.send(Fetch("orders", "Attributed", 0, second + 25, 1000, 1, 5000, 4))
         with WireClient(broker.port) as other:
             other.put("orders", 0, b"plain")
-        assert client.receive() == Result(301, b"%d" % (second + 50), 4)
+        assert client.receive() == Result(301, b"%d filtered" % (second + 50), 4)
 
 
 def test_a_message_that_is_too_long_for_the_request_is_cut_off_as_ever(tmp_path: Path, installed: Path) -> None:

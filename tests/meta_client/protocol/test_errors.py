@@ -50,8 +50,11 @@ def test_success_raises_nothing() -> None:
 def test_moved() -> None:
     with pytest.raises(Moved) as caught:
         raise_for(Result(301, b"1044", 7), "get")
-    assert caught.value.offset == 1044
-    for message in (b"", b"there", b" 1", b"9223372036854775808"):
+    assert (caught.value.offset, caught.value.is_filtered) == (1044, False)
+    with pytest.raises(Moved) as caught:
+        raise_for(Result(301, b"1044 filtered", 7), "fetch")
+    assert (caught.value.offset, caught.value.is_filtered) == (1044, True)
+    for message in (b"", b"there", b" 1", b"9223372036854775808", b" filtered", b"1 filtered filtered", b"1 elsewhere"):
         with pytest.raises(RemoteProtocolError, match="a 301 must name an offset"):
             raise_for(Result(301, message, 7), "get")
 
