@@ -22,6 +22,7 @@ from journal.runs import Run
 from journal.scan import record_around
 
 PIECE_BYTES_MAX = 1 * MIB  # of one record, unless a single run is longer: what puts may have to wait for
+LOOK_BRANCHES = 1024  # of those that a start found, looked at in one call: some milliseconds
 ROUND_PIECES_MAX = 256  # most branches in doubt are small: so many are carried with one fsync
 
 
@@ -98,22 +99,22 @@ class Carrying:
         self._given_up: set[Lsn] = set()  # by first LSN
         self._branch: Branch | None = None
         self._left: Iterator[Piece] = iter(())  # of that one
-        # First those that were being carried when the broker stopped: some of their runs lie further back than their
-        # first one. Found when they are first asked for.
-        self._due: deque[Branch] | None = None
+        self._due: deque[Branch] = deque()
+        # Those that were live at the start: one that was being carried when the broker stopped goes first.
+        self._unseen = list(state.branches.values())
 
     @property
     def is_due(self) -> bool:
         """Whether there is something to carry."""
-        if self._branch is not None or self._due or self._due is None:
+        if self._branch is not None or self._due or self._unseen:
             return True
         return next(self._overdue(), None) is not None
 
     def next_pieces(self) -> list[Piece]:
-        """What to carry now; none: nothing is due. All of them must be carried before the next call, or given up."""
-        if self._due is None:
-            branches = self._state.branches.values()
-            self._due = deque(one for one in branches if one.oldest_lsn > min(_lsns(one)))
+        """What to carry now; none: nothing was found. All of them must be carried before the next call, or given up."""
+        if self._unseen:
+            self._due.extend(filter(_is_carried_in_part, self._unseen[-LOOK_BRANCHES:]))
+            del self._unseen[-LOOK_BRANCHES:]
         if not self._due:
             self._given_up &= self._state.branches.keys()
             self._due.extend(islice(self._overdue(), ROUND_PIECES_MAX))
@@ -146,5 +147,7 @@ class Carrying:
         return branch.first_lsn in self._state.branches and branch.first_lsn not in self._given_up
 
 
-def _lsns(branch: Branch) -> Iterator[int]:
-    return (run.lsn for runs in branch.runs.values() for run in runs)
+def _is_carried_in_part(branch: Branch) -> bool:
+    """Do some of its runs lie further back than the first one, with which a carry begins?"""
+    oldest = branch.oldest_lsn
+    return any(run.lsn < oldest for runs in branch.runs.values() for run in runs)
