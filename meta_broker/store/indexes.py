@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from journal.checkpoint import IndexMark, PartitionMark
@@ -19,6 +20,10 @@ from meta_broker.store.index_file import IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
 
 log = logging.getLogger(__name__)
+
+# A file system commits together what several threads wait for: 2,000 files took eight of them at most a quarter of the
+# time that one took.
+FSYNCS_AT_ONCE = 8
 
 
 class Indexes:
@@ -77,11 +82,11 @@ class Indexes:
     def write(self, collected: "Collected") -> dict[PartitionName, IndexFile]:
         """Add to the files; durable on return, and marked in *collected*. A worker's job. Raises StorageFailed."""
         files: dict[PartitionName, IndexFile] = {}
-        for name, spill in collected.spills.items():
-            if (
-                file := self.by_name[name].write(spill)
-            ) is not None:  # somebody took it away: rebuilt at the next start
-                files[name], collected.marks[name] = file, file.mark
+        with ThreadPoolExecutor(FSYNCS_AT_ONCE, "index") as pool:
+            written = pool.map(lambda each: self.by_name[each[0]].write(each[1]), collected.spills.items())
+            for name, file in zip(collected.spills, written, strict=True):
+                if file is not None:  # else somebody took it away: it is rebuilt at the next start
+                    files[name], collected.marks[name] = file, file.mark
         if any(spill.first == 0 for spill in collected.spills.values()):
             try:
                 sync_directory(self._directory)
