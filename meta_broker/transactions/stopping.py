@@ -28,6 +28,8 @@ def tell_left(store: JournalTransactionStore) -> None:
         )
     if left:
         log.warning(
-            "branches left in doubt count=%d: they survive; once the broker is back, list them with `metaq txn list`",
+            "branches left in doubt count=%d: they survive; list them with `metaq txn list --dir %s` while the broker "
+            "is down, with `metaq txn list` once it is back",
             len(left),
+            store.journal.storage.path,
         )

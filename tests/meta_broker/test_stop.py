@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +101,11 @@ def test_the_wait_is_bounded_and_what_is_left_in_doubt_is_told_and_survives(tmp_
         log = broker.log
         assert log.count("left in doubt key=") == 20
         assert f"left in doubt key={branch(0)} prepared_s=0 messages=1 bytes=21\n" in log
-        assert "branches left in doubt count=22: they survive; once the broker is back, list them with `metaq" in log
+        command = f"metaq txn list --dir {broker.data}"
+        assert f"branches left in doubt count=22: they survive; list them with `{command}` while" in log
+        words = [sys.executable, "-m", "meta_client.cli.main", *command.split()[1:], "--json"]
+        listed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        assert all(str(branch(number)) in listed for number in range(22))
         broker.start()
         with WireClient(broker.port) as client:
             assert parse_keys(client.verb(V.RECOVER, None)) == [branch(number) for number in range(22)]
