@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from bench.soak.load import TOPICS, Load
+from bench.soak.load import PAST, TOPICS, Load
 from bench.soak.plot import plot
 from bench.soak.verdict import judge
 from bench.soak.watch import Sample, Watch
@@ -26,7 +26,7 @@ checkpoint_seconds = 10
 [retention]
 bytes = {KEPT_MB * 1024 * 1024}
 when = 5
-""" + "".join(f"\n[topics.{topic}]\npartitions = 8\n" for topic in TOPICS)
+""" + "".join(f"\n[topics.{topic}]\npartitions = 8\n" for topic in (*TOPICS, PAST))
 
 
 @click.command()
@@ -41,6 +41,7 @@ def main(minutes: float, seed: int | None, out: Path) -> None:
     with stage("sync", config=CONFIG) as on:
         load = Load(on.zookeeper, on.address, seed)
         try:
+            load.fill()
             load.start()
             samples = _watched(Watch(on.broker_pid, on.data, load.account), minutes * 60)
             load.stop_sending()

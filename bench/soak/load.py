@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from meta_client import Batch, Client, Xid
@@ -15,6 +16,9 @@ from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import TopicCommand, TopicVerb, Version
 
 TOPICS = ("soak", "branches")
+PAST = "past"  # nobody reads it
+PAST_BRANCHES = 30_000  # more than a broker remembers the outcomes of
+PAST_THREADS = 16
 SIZES = (100, 100, 1_000, 1_000, 1_000, 4_000, 16_000)
 ASYNC_RATE = 500  # messages a second
 ASYNC_TURN_S = 0.1
@@ -89,6 +93,21 @@ class Load:
         self._seed = seed
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def fill(self) -> None:
+        """Give the broker a past: what it keeps of one is bounded, and what grows once that is full grows for ever."""
+
+        def end_branches(number: int) -> None:
+            producer = self._client.producer(qualifier=f"past-{number}")
+            for count in range(PAST_BRANCHES // PAST_THREADS):
+                producer.tpc_begin(Xid.of(f"past-{number}-{count}", "b"), topics=(PAST,))
+                producer.send_async(PAST, b"")
+                assert producer.tpc_prepare()
+                producer.tpc_commit()
+
+        with ThreadPoolExecutor(PAST_THREADS) as threads:
+            for done in threads.map(end_branches, range(PAST_THREADS)):
+                assert done is None
 
     def start(self) -> None:
         self._consumer = self._client.consumer("everything")
