@@ -17,7 +17,8 @@ from journal.errors import RottenJournal
 from journal.fold import Branch, JournalState
 from journal.frame import META_BYTES_MAX, Kind, Lsn
 from journal.journal import MIB, Journal
-from journal.records import PartitionName, carry_bytes
+from journal.record_codec import carry_bytes
+from journal.records import PartitionName
 from journal.runs import Run
 from journal.scan import record_around
 

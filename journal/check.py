@@ -14,7 +14,8 @@ from journal.fold import JournalState, apply
 from journal.frame import Lsn
 from journal.inspection import Reading
 from journal.outcomes import Ended
-from journal.records import Decision, Forget, Lost, decode
+from journal.record_codec import decode
+from journal.records import Decision, Forget, Lost
 from journal.scan import Entry, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.states import BranchState

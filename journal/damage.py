@@ -13,19 +13,8 @@ from journal.errors import InvalidRecord
 from journal.fold import JournalState
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
-from journal.records import (
-    NO_BRANCH,
-    Carry,
-    Commit,
-    Heuristic,
-    PartitionName,
-    Prepare,
-    Put,
-    PutBatch,
-    Rollback,
-    TxPut,
-    decode,
-)
+from journal.record_codec import decode
+from journal.records import NO_BRANCH, Carry, Commit, Heuristic, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import Segments
 from journal.xid import BranchKey

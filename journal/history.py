@@ -7,7 +7,8 @@ from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
 from journal.publications import Publication
-from journal.records import Carry, Commit, Heuristic, Lost, PartitionName, Put, PutBatch, Rollback, Take, TxPut, decode
+from journal.record_codec import decode
+from journal.records import Carry, Commit, Heuristic, Lost, PartitionName, Put, PutBatch, Rollback, Take, TxPut
 from journal.runs import Run
 from journal.scan import Entry, Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments

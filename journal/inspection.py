@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 from journal.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.errors import InvalidRecord, StorageFailed
 from journal.frame import Header, Lsn, Offset, kind_name, unpack
+from journal.record_codec import decode
 from journal.records import (
     Carry,
     CheckpointMark,
@@ -28,7 +29,6 @@ from journal.records import (
     Record,
     Rollback,
     TxPut,
-    decode,
 )
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from journal.errors import StorageFailed
 from journal.frame import Header, Lsn
 from journal.group_commit import SYNC, Defer, FlushMode, GroupCommit
-from journal.records import Record, encode
+from journal.record_codec import encode
+from journal.records import Record
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.storage import Buffer, FileReader, Storage
 

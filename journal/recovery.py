@@ -16,7 +16,8 @@ from journal.frame import Lsn, Offset
 from journal.history import history, without_gaps
 from journal.journal import clear_beyond
 from journal.publications import Publication
-from journal.records import PartitionName, decode
+from journal.record_codec import decode
+from journal.records import PartitionName
 from journal.scan import ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 

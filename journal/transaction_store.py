@@ -22,6 +22,7 @@ from journal.heuristics import EVENTS, STATES, HeuristicDecision
 from journal.journal import Journal, JournalConfig
 from journal.loss import ends_in_doubt
 from journal.publications import Publication
+from journal.record_codec import carry_bytes_at_most, commit_bytes_at_most
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -41,8 +42,6 @@ from journal.records import (
     Rollback,
     RollbackReason,
     TxPut,
-    carry_bytes_at_most,
-    commit_bytes_at_most,
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments

@@ -4,6 +4,7 @@ from typing import Final, assert_never
 
 from journal.errors import InvalidRecord
 from journal.frame import Header, kind_name
+from journal.record_codec import decode
 from journal.records import (
     NO_BRANCH,
     Carry,
@@ -21,7 +22,6 @@ from journal.records import (
     Record,
     Rollback,
     TxPut,
-    decode,
 )
 from journal.scan import Entry
 from journal.topic_changes import TopicChange

@@ -20,7 +20,8 @@ from journal.errors import DirectoryInUse, RottenJournal
 from journal.frame import Lsn
 from journal.group_commit import FlushMode
 from journal.journal import Journal, clear_beyond
-from journal.records import Decision, Epoch, Forget, Record, decode
+from journal.record_codec import decode
+from journal.records import Decision, Epoch, Forget, Record
 from journal.scan import Scanner, Verdict
 from journal.segments import Identity, Segments
 from journal.storage import DirectoryStorage, Storage

@@ -9,7 +9,8 @@ from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, enc
 from journal.errors import InvalidRecord
 from journal.fold import JournalState, apply
 from journal.frame import Header, Lsn, Offset
-from journal.records import PartitionName, PutBatch, encode
+from journal.record_codec import encode
+from journal.records import PartitionName, PutBatch
 from tests.fixtures.journals import ORDERS
 
 

@@ -8,6 +8,7 @@ from journal.errors import InvalidRecord
 from journal.fold import JournalState, apply
 from journal.frame import HEADER_BYTES, Header, Lsn, Offset
 from journal.publications import Publication
+from journal.record_codec import encode
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -24,7 +25,6 @@ from journal.records import (
     RollbackReason,
     Take,
     TxPut,
-    encode,
 )
 from journal.runs import Run
 from journal.states import BranchState

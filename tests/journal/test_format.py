@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from journal import frame, records, segments, topic_changes
+from journal import frame, record_codec, segments, topic_changes
 from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
 from journal.frame import ALIGNMENT, Header, Kind, Lsn, Offset, pack, unpack
 from journal.heuristics import HeuristicDecision
+from journal.record_codec import decode, encode
 from journal.records import (
     NO_BRANCH,
     CarriedRun,
@@ -37,14 +38,12 @@ from journal.records import (
     RollbackReason,
     Take,
     TxPut,
-    decode,
-    encode,
 )
 from journal.segments import Identity, SegmentHeader
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import parse_key
 
-FORMAT = (Path(records.__file__).parent / "FORMAT.md").read_text()
+FORMAT = (Path(record_codec.__file__).parent / "FORMAT.md").read_text()
 CODES = {"i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i"}
 EPOCH, INCARNATION, TIME_MS = 1, 2, 1_700_000_000_000
 SEGMENT_SIZE = 4096
@@ -122,21 +121,21 @@ def struct_of(rows: list[Row]) -> str:
     [
         ("Segment header", segments._HEADER.format + "27sI"),
         ("Record header", frame._HEADER.format),
-        ("Branch", records._BRANCH.format),
-        ("PUT", records._PUT.format),
-        ("PUT_BATCH", records._PUT.format + records._SEQUENCE.format.removeprefix("<")),
-        ("TX_PUT", records._RUN.format),
-        ("PREPARE", records._PREPARE.format),
-        ("COMMIT", records._TAKE_COUNT.format),
-        ("Take", records._TAKE.format),
+        ("Branch", record_codec._BRANCH.format),
+        ("PUT", record_codec._PUT.format),
+        ("PUT_BATCH", record_codec._PUT.format + record_codec._SEQUENCE.format.removeprefix("<")),
+        ("TX_PUT", record_codec._RUN.format),
+        ("PREPARE", record_codec._PREPARE.format),
+        ("COMMIT", record_codec._TAKE_COUNT.format),
+        ("Take", record_codec._TAKE.format),
         ("ROLLBACK", "<B"),
-        ("CARRY", records._CARRY.format),
-        ("Carried run", records._CARRIED.format),
+        ("CARRY", record_codec._CARRY.format),
+        ("Carried run", record_codec._CARRIED.format),
         ("TOPIC", topic_changes.HEAD.format),
-        ("LOST", records._END_COUNT.format),
-        ("End", records._END.format),
-        ("EPOCH", records._EPOCH.format),
-        ("CHECKPOINT", records._CHECKPOINT.format),
+        ("LOST", record_codec._END_COUNT.format),
+        ("End", record_codec._END.format),
+        ("EPOCH", record_codec._EPOCH.format),
+        ("CHECKPOINT", record_codec._CHECKPOINT.format),
         ("DECISION", "<"),
     ],
 )
@@ -218,7 +217,7 @@ def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]])
 
 
 def test_every_kind_that_is_written_has_an_example() -> None:
-    assert {kind for kind, _ in examples()} == {Kind(kind).name for kind in records._DECODERS}
+    assert {kind for kind, _ in examples()} == {Kind(kind).name for kind in record_codec._DECODERS}
 
 
 def test_the_checkpoint_example_is_the_state_of_the_records_before_it() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from journal.errors import InvalidRecord
 from journal.frame import HEADER_BYTES, META_BYTES_MAX, Bad, Header, Kind, Lsn, Offset, pack, unpack
+from journal.record_codec import carry_bytes, carry_bytes_at_most, decode, encode
 from journal.records import (
     TOPIC_BYTES_MAX,
     CarriedRun,
@@ -27,10 +28,6 @@ from journal.records import (
     RollbackReason,
     Take,
     TxPut,
-    carry_bytes,
-    carry_bytes_at_most,
-    decode,
-    encode,
 )
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, InvalidXid, LocalKey, XaKey, Xid, parse_key

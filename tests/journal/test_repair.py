@@ -19,7 +19,8 @@ from journal.checkpoint import Checkpoint
 from journal.errors import NotRepairable, RottenJournal, StorageFailed
 from journal.frame import Header, Kind, Lsn
 from journal.inspection import read_checkpoints
-from journal.records import Commit, Lost, PartitionName, Prepare, TxPut, decode
+from journal.record_codec import decode
+from journal.records import Commit, Lost, PartitionName, Prepare, TxPut
 from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
 from journal.scan import Scanner, Verdict

@@ -11,7 +11,8 @@ from journal.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoi
 from journal.errors import InvalidRecord
 from journal.fold import JournalState, apply
 from journal.frame import Header, Kind, Lsn, Offset
-from journal.records import NO_BRANCH, PartitionName, Put, Record, TxPut, decode, encode
+from journal.record_codec import decode, encode
+from journal.records import NO_BRANCH, PartitionName, Put, Record, TxPut
 from journal.topic_changes import TopicChange, TopicState, describe_change, format_partitions
 from tests.fixtures.journals import ORDERS, STOCK, xa
 

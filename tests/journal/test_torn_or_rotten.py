@@ -6,7 +6,8 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.frame import HEADER_BYTES, Offset
-from journal.records import Put, encode
+from journal.record_codec import encode
+from journal.records import Put
 from journal.recovery import NoSink, recover
 from journal.scan import Scanner, Verdict, judge
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES

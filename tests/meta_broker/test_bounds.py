@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from journal.record_codec import decode
 from journal.records import Put as PutRecord
-from journal.records import decode
 from journal.scan import Scanner
 from journal.segments import Segments
 from journal.storage import DirectoryStorage

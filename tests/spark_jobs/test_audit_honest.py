@@ -8,7 +8,8 @@ import msgspec
 
 from journal.carrying import copies, pieces
 from journal.checkpoint import Checkpoint
-from journal.records import Commit, Put, decode
+from journal.record_codec import decode
+from journal.records import Commit, Put
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from spark_jobs.report import AuditReport, Totals, Verdict

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from journal.errors import InvalidRecord
 from journal.frame import HEADER_BYTES, Header, Lsn, Offset
 from journal.heuristics import HeuristicDecision
+from journal.record_codec import encode
 from journal.records import (
     CheckpointMark,
     Commit,
@@ -21,7 +22,6 @@ from journal.records import (
     RollbackReason,
     Take,
     TxPut,
-    encode,
 )
 from journal.scan import Entry
 from meta_client.protocol.compression import Codec
