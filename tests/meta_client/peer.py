@@ -42,7 +42,7 @@ class Peer:
         self._shut_down()
 
     def _shut_down(self) -> None:
-        for connection in self._open:
+        for connection in list(self._open):  # not those that come because of it
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
