@@ -178,6 +178,10 @@ class Connection:
             except OSError as error:
                 self._outgoing.clear()
                 self._break(error)  # half a command may be out: nothing can follow it
+            except BaseException as error:  # ^C, and the same holds
+                self._outgoing.clear()
+                self._break(error)
+                raise
             finally:
                 self._writing.release()
 

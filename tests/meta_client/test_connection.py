@@ -1,5 +1,7 @@
 """A connection against a peer that answers out of order, late, wrongly, or not at all."""
 
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Version
 from meta_client.protocol.responses import Result, Value
 from tests.meta_client.peer import HANG_UP, Peer, listening, ok, opaque_of
+from zk.broker_url import BrokerUrl
 
 
 def silent(request: Request) -> None:
@@ -200,3 +203,27 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+def test_an_interrupt_in_the_middle_of_sending_breaks_the_connection() -> None:
+    """Half a command is out: whatever followed it would be read as the rest of it."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        connection = Connection.open(BrokerUrl("127.0.0.1", deaf.getsockname()[1]), 5)
+        former = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            caller = threading.get_ident()
+            timer = threading.Timer(0.2, lambda: signal.pthread_kill(caller, signal.SIGUSR1))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                connection.submit(put(bytes(64 * 1024 * 1024)))
+            assert connection.is_broken
+            with pytest.raises(NotConnected):
+                connection.submit(put())
+            timer.join()
+        finally:
+            signal.signal(signal.SIGUSR1, former)
+            connection.close()
