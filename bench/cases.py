@@ -192,16 +192,16 @@ def _produce(case: str, flush: str, size: int = KIB) -> Result:
     """send_async from one thread for PRODUCE_S, until everything is acknowledged."""
     with stage(flush) as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * size
-        _send_for(producer, payload, PRODUCE_S / 10)
+        send_for(producer, payload, PRODUCE_S / 10)
         start = time.perf_counter()
-        sent = _send_for(producer, payload, PRODUCE_S)
+        sent = send_for(producer, payload, PRODUCE_S)
         elapsed = time.perf_counter() - start
         floor = byte_floor(on.directory, max(sent * size, 64 * KIB * KIB))
         detail = {"messages_s": round(sent / elapsed)} | floor.detail()
         return Result(case, sent * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
 
 
-def _send_for(producer: Producer, payload: bytes, seconds: float) -> int:
+def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
     """Send for *seconds*, then wait for every acknowledgement; how many were sent."""
     end, sent = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:

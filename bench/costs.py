@@ -10,10 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench.cases import TOPIC
+from bench.cases import send_for
 from bench.stage import stage
 from meta_client import Client
-from meta_client.producer import Producer
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 Times = dict[str, tuple[float, float]]  # by thread, user and system seconds
@@ -27,10 +26,10 @@ def costs(size: int, flush: str, seconds: float) -> None:
     """Microseconds of processor time that a message of send_async costs."""
     with stage(flush) as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * size
-        _send(producer, payload, seconds / 5)
+        send_for(producer, payload, seconds / 5)
         before = _client_times(), _broker_times(on.broker_pid)
         start = time.perf_counter()
-        sent = _send(producer, payload, seconds)
+        sent = send_for(producer, payload, seconds)
         elapsed = time.perf_counter() - start
         after = _client_times(), _broker_times(on.broker_pid)
     table = Table("thread", "user", "system", title=f"{sent / elapsed:,.0f} messages/s of {size} bytes, {flush}")
@@ -40,16 +39,6 @@ def costs(size: int, flush: str, seconds: float) -> None:
             if user + system >= 0.005:
                 table.add_row(f"{process}: {thread}", f"{user:.2f} us", f"{system:.2f} us")
     Console().print(table)
-
-
-def _send(producer: Producer, payload: bytes, seconds: float) -> int:
-    end, sent = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
-        for _ in range(1000):
-            producer.send_async(TOPIC, payload)
-        sent += 1000
-    producer.flush()
-    return sent
 
 
 def _client_times() -> Times:

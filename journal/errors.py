@@ -1,5 +1,7 @@
 """What can go wrong with a journal, by what the reader of the message has to do."""
 
+from os import PathLike
+
 
 class JournalError(Exception):
     """Base of every error of this package."""
@@ -15,6 +17,9 @@ class JournalClosed(JournalError):
 
 class NoJournal(JournalError):
     """The directory holds no journal. Name the data directory of a broker."""
+
+    def __init__(self, directory: str | PathLike[str]) -> None:
+        super().__init__(f"{directory} holds no journal: name the data directory of a broker")
 
 
 class ForeignJournal(JournalError):

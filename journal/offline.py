@@ -16,15 +16,24 @@ from journal.transaction_store import JournalTransactionStore
 
 
 @contextmanager
+def opened_segments(storage: DirectoryStorage, *, writable: bool = False) -> Iterator[Segments]:
+    """The segments in *storage*, whoever's they are. Raises NoJournal, RottenJournal, StorageFailed."""
+    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=writable)
+    try:
+        if not len(segments):
+            raise NoJournal(storage.path)
+        yield segments
+    finally:
+        segments.close()
+
+
+@contextmanager
 def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
     """What the journal in *directory* adds up to, and its segments, to read bodies from. Takes no lock: of a broker
     that runs, what was on disk a moment ago. Raises NoJournal, RottenJournal, InvalidRecord, StorageFailed."""
     storage = DirectoryStorage.open_for_reading(directory)
     _, content, _ = read_newest(storage)
-    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)
-    try:
-        if not len(segments):
-            raise NoJournal(f"{directory} holds no journal: name the data directory of a broker")
+    with opened_segments(storage) as segments:
         checkpoint, state = content or (None, JournalState(segments.start))
         check_reaches(segments, checkpoint)
         scanner = Scanner(segments, state.lsn)
@@ -33,8 +42,6 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
         if end.verdict is Verdict.ROTTEN:
             raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
         yield state, segments
-    finally:
-        segments.close()
 
 
 @contextmanager
@@ -46,14 +53,8 @@ def opened_store(
 
     Raises NoJournal, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord, StorageFailed.
     """
-    look = DirectoryStorage.open_for_reading(directory)
-    reading = Segments.open(look, None, JournalConfig().segment_bytes, writable=False)
-    try:
-        if not len(reading):
-            raise NoJournal(f"{directory} holds no journal: name the data directory of a broker")
-        identity, segment_bytes = reading.identity, reading.locate(reading.end - 1)[1].size
-    finally:
-        reading.close()
+    with opened_segments(DirectoryStorage.open_for_reading(directory)) as segments:
+        identity, segment_bytes = segments.identity, segments.locate(segments.end - 1)[1].size
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         config = JournalConfig(segment_bytes=segment_bytes)

@@ -60,5 +60,3 @@ class Publications(Sequence[Publication]):
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Publications | list) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]  # as a list

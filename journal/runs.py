@@ -76,8 +76,6 @@ class Runs(Sequence[Run]):
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Runs | list) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # it changes: a list has none either
-
     def __repr__(self) -> str:
         return f"Runs({list(self)})"
 

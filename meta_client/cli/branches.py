@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
 
+from journal.fold import Branch, JournalState
 from journal.heuristics import HeuristicDecision
 from journal.offline import opened_store, read_state
 from journal.states import BranchState
@@ -40,10 +41,13 @@ class NoBranch(MetaError):
 class Branches(Protocol):
     """What operators end, and look at before."""
 
-    failures: dict[int, str]  # brokers that could not be asked; filled by listed()
+    failures: dict[int, str]  # brokers that could not be asked; filled by keys() and listed()
+
+    def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
+        """By broker id, the names of everything in doubt, and of what operators ended and nobody forgot."""
 
     def listed(self, qualifier: str | None) -> list[Report]:
-        """Everything in doubt, and what operators ended and nobody forgot. Each with `broker`, its id."""
+        """A report of each of those, with `broker`, its id; of a broker that can't tell, only key and state."""
 
     def show(self, key: XaKey, broker_id: int) -> Report:
         """One branch. Raises MetaError, JournalError."""
@@ -62,11 +66,14 @@ class OnlineBranches:
         self.failures: dict[int, str] = {}
         self._verbs = XaVerbs(client.topology, client.connections, NAME, NAME)
 
-    def listed(self, qualifier: str | None) -> list[Report]:
+    def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
         listing = self._verbs.list_prepared(qualifier)
         self.failures = dict(listing.failures)
+        return dict(sorted(listing.keys.items()))
+
+    def listed(self, qualifier: str | None) -> list[Report]:
         reports: list[Report] = []
-        for broker_id, keys in sorted(listing.keys.items()):
+        for broker_id, keys in self.keys(qualifier).items():
             try:
                 reports += (report | {"broker": broker_id} for report in self._reports(broker_id, keys))
             except (MetaError, ZooKeeperError) as error:
@@ -123,11 +130,16 @@ class OfflineBranches:
         self.failures: dict[int, str] = {}
         self._directory = directory
 
+    def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
+        with read_state(self._directory) as (state, segments):
+            prepared = [branch.key for branch in _prepared(state)]
+            found = [key for key in (*prepared, *state.heuristics) if isinstance(key, XaKey)]
+            return {segments.identity.broker_id: [key for key in found if qualifier in (None, key.qualifier)]}
+
     def listed(self, qualifier: str | None) -> list[Report]:
         with read_state(self._directory) as (state, segments):
             broker = {"broker": segments.identity.broker_id}
-            prepared = [branch for branch in state.branches.values() if branch.state is BranchState.PREPARED]
-            reports = [live_report(branch, segments.slice) for branch in prepared]
+            reports = [live_report(branch, segments.slice) for branch in _prepared(state)]
             reports += map(decided_report, state.heuristics.values())
         return [one | broker for one in reports if qualifier in (None, one["key"].rpartition(":")[2])]
 
@@ -141,8 +153,8 @@ class OfflineBranches:
         try:
             with opened_store(self._directory, version("metaq")) as store:
                 store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
-        except StateError as error:
-            raise NoBranch(error.text) from error
+        except (StateError, ValueError) as error:  # not in doubt; or a who or why that no record takes
+            raise NoBranch(str(error)) from error
         return self.show(key, broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
@@ -158,6 +170,10 @@ def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[Branches
         return
     with connected(zookeeper) as client:
         yield OnlineBranches(client)
+
+
+def _prepared(state: JournalState) -> Iterator[Branch]:
+    return (branch for branch in state.branches.values() if branch.state is BranchState.PREPARED)
 
 
 def _command(verb: BranchVerb, key: XaKey) -> BranchCommand:

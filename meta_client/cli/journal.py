@@ -15,7 +15,7 @@ from journal.checkpoint import Checkpoint
 from journal.errors import RottenJournal
 from journal.frame import Kind
 from journal.inspection import Reading, describe, read_checkpoints, scanner_from
-from journal.journal import JournalConfig
+from journal.offline import opened_segments
 from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
@@ -142,13 +142,8 @@ def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | s
     """The journal in *directory*, for reading; its checkpoints were read first."""
     storage = DirectoryStorage.open_for_reading(directory)
     checkpoints = read_checkpoints(storage)
-    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=False)
-    try:
-        if not len(segments):
-            raise click.UsageError(f"{directory} holds no journal: name the data directory of a broker")
+    with opened_segments(storage) as segments:
         yield segments, checkpoints, storage
-    finally:
-        segments.close()
 
 
 def decisions_in(directory: Path) -> list[BranchKey]:

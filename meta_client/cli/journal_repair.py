@@ -11,9 +11,9 @@ import click
 from journal.chain_repair import KEPT_PREFIX, BrokenSegment, find_broken, mend_chain
 from journal.check import Report, check
 from journal.checkpoint import Checkpoint
-from journal.errors import NotRepairable, RottenJournal
+from journal.errors import NoJournal, NotRepairable, RottenJournal
 from journal.inspection import read_checkpoints
-from journal.journal import JournalConfig
+from journal.offline import opened_segments
 from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
 from journal.scan import Verdict
@@ -53,7 +53,7 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
                 click.get_current_context().exit(UNSOUND)
             mend_chain(storage, broken)
             checkpoints = read_checkpoints(storage)
-            segments = _opened(stack, storage, writable=yes)
+            segments = stack.enter_context(opened_segments(storage, writable=yes))
             copy = Copy(copied) if copied is not None else None
             plan = plan_repair(segments, checkpoints, copy)
         except NotRepairable as error:
@@ -63,7 +63,7 @@ def repair(directory: Path, source: Path | None, drop: bool, yes: bool, as_json:
         if is_done:
             carry_out(plan, segments, copy)
             segments.close()
-            report = check(_opened(stack, storage, writable=False), read_checkpoints(storage))
+            report = check(stack.enter_context(opened_segments(storage)), read_checkpoints(storage))
     if as_json:
         click.echo(json.dumps(plan_object(plan, directory, report, is_done=is_done)))
     else:
@@ -80,13 +80,13 @@ def _storages(
     storage = (DirectoryStorage.open_for_writing if for_writing else DirectoryStorage.open_for_reading)(directory)
     stack.callback(storage.close)
     if not any(segment_base(name) is not None for name in storage.names()):
-        raise click.UsageError(f"{directory} holds no journal: name the data directory of a broker")
+        raise NoJournal(directory)
     if source is None:
         return storage, None
     if source.samefile(directory):
         raise click.UsageError(f"{source} is the damaged directory itself: name a copy of it")
     try:
-        return storage, _opened(stack, DirectoryStorage.open_for_reading(source), writable=False)
+        return storage, stack.enter_context(opened_segments(DirectoryStorage.open_for_reading(source)))
     except RottenJournal as error:
         raise click.UsageError(f"the copy, too, is damaged: {error}") from error
 
@@ -94,14 +94,6 @@ def _storages(
 def _known(storage: DirectoryStorage) -> int:
     """The highest LSN that a checkpoint knows."""
     return max((one.lsn for one in read_checkpoints(storage).values() if isinstance(one, Checkpoint)), default=0)
-
-
-def _opened(stack: ExitStack, storage: DirectoryStorage, *, writable: bool) -> Segments:
-    segments = Segments.open(storage, None, JournalConfig().segment_bytes, writable=writable)
-    stack.callback(segments.close)
-    if not len(segments):
-        raise click.UsageError(f"{storage.path} holds no journal: name the data directory of a broker")
-    return segments
 
 
 def chain_lines(broken: list[BrokenSegment]) -> Iterator[str]:

@@ -12,7 +12,6 @@ import click
 
 from journal.heuristics import HeuristicDecision
 from journal.xid import InvalidXid, XaKey, Xid, parse_key
-from meta_client.branch_report import Report
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
 from meta_client.cli.journal import decisions_in
@@ -96,13 +95,13 @@ def show(
 ) -> None:
     """Show all that is known of BRANCH, and the command that would end it."""
     with opened_branches(zk, directory) as branches:
-        report = _find(branches, branch, broker_id)
-    key = _key(report["key"])
+        key, broker = _find(branches, branch, broker_id)
+        report = branches.show(key, broker)
     decided = None if decisions is None else _is_decided(decisions, key)
     if as_json:
         click.echo(json.dumps(report | {"xid": str(key.xid), "decided": decided}))
         return
-    where, now_ms = _where(directory, report), time.time_ns() // 1_000_000
+    where, now_ms = _where(directory, broker), time.time_ns() // 1_000_000
     for line in show_lines(report, key, now_ms, where, decided):
         click.echo(line)
 
@@ -144,7 +143,19 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
         yes: bool,
         as_json: bool,
     ) -> None:
-        _decide(decision, branch, zk, directory, broker_id, why, who, yes, as_json)
+        with opened_branches(zk, directory) as branches:
+            key, broker = _find(branches, branch, broker_id)
+            if not yes:
+                messages = branches.show(key, broker)["messages"]
+                what = f"{decision.name.lower()} {key.xid} on broker {broker}, {messages} messages"
+                _confirm(f"{what}: nothing undoes it. Go on?")
+            name = who or f"{getpass.getuser()}@{socket.gethostname()}"
+            ended = branches.decide(key, broker, decision, name, why)
+        if as_json:
+            click.echo(json.dumps(ended | {"xid": str(key.xid)}))
+            return
+        click.echo(f"{ended['state'].replace('_', ' ')}: {key.xid}")
+        click.echo(f"once its coordinator has been told: metaq txn forget {key} {_where(directory, broker)}")
 
 
 for _decision, _text in _DECISIONS.items():
@@ -160,40 +171,14 @@ for _decision, _text in _DECISIONS.items():
 def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, yes: bool) -> None:
     """Drop what was decided by hand about BRANCH. A coordinator that asks later hears that there is no such branch."""
     with opened_branches(zk, directory) as branches:
-        report = _find(branches, branch, broker_id)
+        key, broker = _find(branches, branch, broker_id)
+        report = branches.show(key, broker)
         if (decision := report.get("decision")) is None:
             raise NoBranch(f"{branch} is {report['state']}: nobody decided by hand, so nothing is to forget")
         if not yes:
             _confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
-        branches.forget(_key(report["key"]), report["broker"])
-    click.echo(f"forgotten: {report['key']}")
-
-
-def _decide(
-    decision: HeuristicDecision,
-    branch: str,
-    zk: str,
-    directory: Path | None,
-    broker_id: int | None,
-    why: str,
-    who: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
-    name = who or f"{getpass.getuser()}@{socket.gethostname()}"
-    with opened_branches(zk, directory) as branches:
-        report = _find(branches, branch, broker_id)
-        key = _key(report["key"])
-        what = f"{decision.name.lower()} {key.xid} on broker {report['broker']}, {report['messages']} messages"
-        if not yes:
-            _confirm(f"{what}: nothing undoes it. Go on?")
-        ended = branches.decide(key, report["broker"], decision, name, why)
-    if as_json:
-        click.echo(json.dumps(ended | {"xid": str(key.xid)}))
-        return
-    state = ended["state"].replace("_", " ")
-    click.echo(f"{state}: {key.xid}")
-    click.echo(f"once its coordinator has been told: metaq txn forget {key} {_where(directory, report)}")
+        branches.forget(key, broker)
+    click.echo(f"forgotten: {key}")
 
 
 def _confirm(question: str) -> None:
@@ -202,26 +187,28 @@ def _confirm(question: str) -> None:
         sys.exit(DECLINED)
 
 
-def _where(directory: Path | None, report: Report) -> str:
+def _where(directory: Path | None, broker_id: int) -> str:
     """The options that lead to the branch."""
-    return f"--dir {directory}" if directory is not None else f"--broker {report['broker']}"
+    return f"--dir {directory}" if directory is not None else f"--broker {broker_id}"
 
 
-def _find(branches: Branches, text: str, broker_id: int | None) -> Report:
-    """The one branch that *text* names."""
+def _find(branches: Branches, text: str, broker_id: int | None) -> tuple[XaKey, int]:
+    """The one branch that *text* names, and the id of its broker."""
     wanted = _parse(text)
+    listed = branches.keys(wanted.qualifier if isinstance(wanted, XaKey) else None)
     found = [
-        report
-        for report in branches.listed(wanted.qualifier if isinstance(wanted, XaKey) else None)
-        if broker_id in (None, report["broker"]) and wanted in (_key(report["key"]), _key(report["key"]).xid)
+        (key, where)
+        for where, keys in listed.items()
+        for key in dict.fromkeys(keys)  # one that was begun again is named twice
+        if broker_id in (None, where) and wanted in (key, key.xid)
     ]
     if not found and isinstance(wanted, XaKey) and broker_id is not None:
-        return branches.show(wanted, broker_id)  # not in doubt, but perhaps active
+        return wanted, broker_id  # not in doubt, but perhaps active
     if not found:
         asked = "; ".join(branches.failures.values()) or "see metaq txn list"
         raise NoBranch(f"no branch in doubt is called {text}: {asked}")
     if len(found) > 1:
-        names = ", ".join(f"{one['key']} on broker {one['broker']}" for one in found[:QUOTED_MAX])
+        names = ", ".join(f"{key} on broker {where}" for key, where in found[:QUOTED_MAX])
         raise NoBranch(f"{len(found)} branches are called {text}: name one by its key and --broker, of {names}")
     return found[0]
 

@@ -302,7 +302,8 @@ def test_what_would_not_fit_into_a_carry_is_not_taken_in(storage: FaultyStorage)
     longest = max(size for size in range(3700, 3900) if _is_taken(store, live, size))
     with pytest.raises(RecordTooLarge, match="raise segment_bytes"):
         put(store, live, ORDERS, bytes(longest + 1))
-    carry(store, list(pieces(live.branch, store.journal.body_bytes_max)))  # type: ignore[arg-type]  # it has put
+    assert live.branch is not None
+    carry(store, list(pieces(live.branch, store.journal.body_bytes_max)))
     store.close()
 
 

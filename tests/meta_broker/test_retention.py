@@ -14,6 +14,7 @@ from journal.records import PartitionName
 from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
+from journal.transaction_store import Done
 from journal.xid import XaKey, Xid
 from meta_broker.config import BrokerConfig, BrokerSection, RetentionSection
 from meta_broker.store.far_read import FarRead
@@ -46,10 +47,10 @@ class Stage:
         frame = message(number)
         self.publish_done(self.store.transactions.put(name, [frame], len(frame), 1))
 
-    def publish_done(self, done: object) -> None:
+    def publish_done(self, done: Done) -> None:
         store = self.store
         store.journal.wait_flushed(store.journal.end, WAIT_S)
-        store.fence.after(done.lsn, store.publish, done.publications)  # type: ignore[attr-defined]  # Done
+        store.fence.after(done.lsn, store.publish, done.publications)
         store.advance()
 
     async def ticks(self, count: int = 3) -> None:

@@ -1,7 +1,7 @@
 """Looking for messages in runs, against the plain reading of every message; and whatever else may stand there."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -128,10 +128,14 @@ def test_any_bytes_end_in_an_answer_or_in_no_message_there(noise: bytes, at: int
     assert offset < looked.next_offset <= len(noise) or isinstance(wanted, int)
 
 
+def _slicing(stored: memoryview) -> Callable[[int, int], memoryview]:
+    return lambda lsn, size: stored[lsn : lsn + size]
+
+
 def test_an_attribute_that_does_not_fit_into_its_message_is_none() -> None:
     for data in (b"", b"\0\0\0", b"\0\0\0\2a", b"\xff\xff\xff\xffaaaa"):
-        frame = encode_frame(1, 1, data)
-        run = StoredRun(0, 0, len(frame), 1)
+        stored = memoryview(encode_frame(1, 1, data))
+        run = StoredRun(0, 0, len(stored), 1)
         for wanted in (b"", b"a", b"aa", b"aaaa"):
-            looked = look_for(wanted, lambda lsn, size: memoryview(frame)[lsn : lsn + size], [run], 0, 1)  # noqa: B023
-            assert looked == (len(frame), [])
+            looked = look_for(wanted, _slicing(stored), [run], 0, 1)
+            assert looked == (len(stored), [])

@@ -95,6 +95,9 @@ def test_in_a_directory(zookeeper: Corner, broker: BrokerProcess, client: Client
     metaq("rollback", rolled_back, "--why", "no row", "--yes", *directory)
     again = metaq("rollback", committed, "--why", "no", "--yes", *directory, status=2).stderr
     assert "has been heuristically committed" in again
+    too_long = metaq("commit", str(XIDS[2]), "--why", "x" * 2000, "--yes", *directory, status=2).stderr
+    assert "is not 1 to 1024 bytes long" in too_long
+    assert too_long.count("\n") == 1
     metaq("forget", rolled_back, "--yes", *directory)
     assert set(rows(*directory)) == {committed, str(XIDS[2])}
     broker.start()
