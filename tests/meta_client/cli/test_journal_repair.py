@@ -13,7 +13,7 @@ from journal.scan import Scanner
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from journal.xid import XaKey, Xid
-from meta_client.cli.journal import journal
+from meta_client.cli.main import metaq
 from meta_client.protocol.requests import Fetch, TransactionVerb
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import BrokerProcess
@@ -24,7 +24,7 @@ IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
 
 
 def run(*arguments: object) -> tuple[int, list[str], str]:
-    result = CliRunner().invoke(journal, list(map(str, arguments)))
+    result = CliRunner().invoke(metaq, ["journal", *map(str, arguments)])
     return result.exit_code, result.stdout.splitlines(), f"{result.stderr}{result.exception or ''}"
 
 
