@@ -114,8 +114,12 @@ class JournalTransactionStore:
         on_progress: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         defer: Defer | None = None,
+        epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
     ) -> "JournalTransactionStore":
         """Recover what the directory holds, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
+
+        *epoch* is told the epoch of the last record, 0 in an empty journal, and says the one to write with, which is
+        durable on return: a promotion raises it. What it raises ends this before anything is appended.
 
         Returns with recovery done and its own records durable, or leaves nothing open. Raises ForeignJournal,
         RottenJournal, InvalidRecord, StorageFailed.
@@ -128,7 +132,7 @@ class JournalTransactionStore:
             journal = Journal.start(
                 segments,
                 recovered.end,
-                epoch=max(state.epoch, 1),
+                epoch=epoch(state.epoch),
                 incarnation=state.incarnation + 1,
                 flush=config.flush,
                 on_progress=on_progress,

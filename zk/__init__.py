@@ -2,6 +2,6 @@
 
 Read, pure: errors, nodes, paths (what the tree holds), strategy (who gets which partitions)
 -> credentials, session (the only file that speaks to kazoo about nodes), former_session, ephemerals, watches
--> registration (a broker's side), cluster (who is there)
+-> registration, replication (a broker's side), cluster (who is there)
 -> membership, ownership, offsets (a consumer's side), groups (an operator's)
 -> java, embedded_config, embedded, corner (a server to talk to)."""

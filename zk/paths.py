@@ -11,6 +11,7 @@ ROOT/brokers/topics-pub/T             parent of those                           
 ROOT/consumers/G/ids/C                topics of consumer C                      Consumer
 ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  Owner
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffset
+ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       Replication
 """
 
 import re
@@ -103,6 +104,11 @@ class StoredOffset:
     partition: Partition
 
 
+@dataclass(frozen=True, slots=True)
+class Replication:
+    broker_id: int
+
+
 Place = (
     Broker
     | Master
@@ -114,6 +120,7 @@ Place = (
     | Consumer
     | Owner
     | StoredOffset
+    | Replication
 )
 
 
@@ -159,6 +166,8 @@ class Paths:
                 return f"{self.groups}/{check_name(group)}/owners/{check_name(topic)}/{partition}"
             case StoredOffset(group, topic, partition):
                 return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
+            case Replication(broker_id):
+                return f"{self.root}/metaq/brokers/{broker_id}/replication"
         assert_never(place)
 
     def topics(self, kind: TopicKind) -> str:
@@ -183,6 +192,8 @@ class Paths:
                     return None
                 kind = Owner if folder == "owners" else StoredOffset
                 return kind(group, topic, partition)
+            case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
+                return Replication(int(broker))
         return None
 
 

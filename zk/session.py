@@ -246,6 +246,16 @@ class ZooKeeperSession:
                 missing.append(path)
         return missing
 
+    def exchange(self, path: str, data: bytes, version: int | None) -> int | None:
+        """Compare and set: write a persistent node that is at *version* (None: that is not there, nor need its parents
+        be). Returns its new version; None, and nothing is changed, when somebody else was faster."""
+        if version is None:
+            return 0 if self.create(path, data) else None
+        try:
+            return int(self._wait(self._client.set_async(path, data, version), path).version)
+        except (NoNodeError, BadVersionError):
+            return None
+
     def delete(self, path: str, version: int = -1) -> bool:
         """Delete a node; False when it is missing, has children, or is not at *version* (-1: any)."""
         try:

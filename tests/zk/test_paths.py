@@ -16,6 +16,7 @@ from zk.paths import (
     Owner,
     Paths,
     Place,
+    Replication,
     Slave,
     StoredOffset,
     TopicBroker,
@@ -38,6 +39,7 @@ GOLDEN: list[tuple[Place, str]] = [
     (Consumer("g1", "g1_10.0.0.20-4711-0b"), "/meta/consumers/g1/ids/g1_10.0.0.20-4711-0b"),
     (Owner("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
     (StoredOffset("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
+    (Replication(0), "/meta/metaq/brokers/0/replication"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
 

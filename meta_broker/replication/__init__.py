@@ -1,0 +1,3 @@
+"""Copies of a broker's journal: one is written, the others follow, and one of those can take its place.
+
+Read: slave_file (what a slave remembers of its master)."""
