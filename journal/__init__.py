@@ -1,8 +1,8 @@
 """The log that is the store: one write-ahead journal per broker, with its transactions. Bytes: FORMAT.md.
 
-Read: xid, states, frame, batches, outcomes, heuristics, topic_changes, records, record_codec, runs, publications (pure)
--> fold (what records add up to), fence (what waits for durability) -> open_file (read by system call), storage (the
-seam to the OS) -> next_segment (made ahead of need), segments, scan (torn or rotten?), checkpoint, snapshot ->
+Read: xid, states, frame, batches, outcomes, heuristics, topic_changes, records, record_codec, runs, publications, lives
+(pure) -> fold (what records add up to), fence (what waits for durability) -> open_file (read by system call), storage
+(the seam to the OS) -> next_segment (made ahead of need), segments, scan (torn or rotten?), checkpoint, snapshot ->
 group_commit (the thread that writes) -> journal (append and read) -> recovery, carrying (live branches, forward) ->
 transaction_store (begin, put, prepare, commit, rollback, recover, decide) -> inspection, damage, check (reading from
 outside, dead or live), loss, repair_source, chain_repair, repair (what rot took, put back or dropped), offline (a

@@ -204,6 +204,9 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
     for topic in sorted(told.topics.keys() | state.topics.keys()):
         if told.topics.get(topic) != state.topics.get(topic):
             yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"
+    known = min(len(told.lives), len(state.lives))  # an older metaq told of none, and old ones may be forgotten
+    if told.lives[len(told.lives) - known :] != state.lives[len(state.lives) - known :]:
+        yield "the lives of the journal are not those of the records"
     for lsn in sorted(told.branches.keys() | state.branches.keys()):
         mine, theirs = state.branches.get(lsn), told.branches.get(lsn)
         if mine is None or theirs is None:

@@ -9,6 +9,7 @@ collector (gc=False), which would otherwise stop everything to look at the whole
 """
 
 import re
+from itertools import pairwise
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Span
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicEnd
+from journal.lives import Life
 from journal.loss import Doubt
 from journal.outcomes import Ended
 from journal.records import PartitionName
@@ -93,6 +95,14 @@ class BatchesMark(msgspec.Struct, frozen=True, kw_only=True):
     stored: list[StoredMark]
 
 
+class LifeMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One open of the journal: epoch, incarnation, and the end of the last record before it."""
+
+    epoch: Natural
+    incarnation: Natural
+    lsn: Natural
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The content of a checkpoint file. *lsn*: replay starts here."""
 
@@ -107,6 +117,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     topics: list[TopicChange] = []  # what was decided at run time, by topic
     outcomes: list[Ended] = []  # how XA branches ended, the oldest first
     heuristics: list[HeuristicEnd] = []  # what operators ended and nobody forgot, the oldest first
+    lives: list[LifeMark] = []  # who wrote, the oldest first; an older metaq did not write them down
     lost: Natural = 0  # a repair dropped records below this LSN, and branches that had messages there; 0: none
 
 
@@ -139,6 +150,7 @@ def checkpoint_of(
         topics=[change for _, change in sorted(state.topics.items())],
         outcomes=list(state.outcomes),
         heuristics=list(state.heuristics.values()),
+        lives=[LifeMark(*life) for life in state.lives],
     )
 
 
@@ -182,6 +194,12 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         if not isinstance(key, XaKey) or key in state.heuristics:
             raise ValueError(f"a decision about {decided.key!r}, which is no XA branch or named twice")
         state.heuristics[key] = decided
+    state.lives = [Life(mark.epoch, mark.incarnation, Lsn(mark.lsn)) for mark in checkpoint.lives]
+    for earlier, later in pairwise(state.lives):
+        if earlier[:2] >= later[:2] or earlier.lsn > later.lsn:
+            raise ValueError(f"{later} after {earlier}")
+    if state.lives and (state.lives[-1][:2] > (state.epoch, state.incarnation) or state.lives[-1].lsn > state.lsn):
+        raise ValueError(f"{state.lives[-1]} is not the life that ends at LSN {state.lsn}")
     return state
 
 

@@ -12,6 +12,7 @@ from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
 from journal.frame import Header, Lsn, Offset
 from journal.heuristics import EVENTS, HeuristicDecision, HeuristicEnd
+from journal.lives import Life, note_life
 from journal.loss import Doubt, reconcile
 from journal.outcomes import Ended, Outcome, Outcomes
 from journal.publications import Block, Publication, Publications
@@ -127,6 +128,7 @@ class JournalState:
     heuristics: dict[XaKey, HeuristicEnd] = field(default_factory=dict)  # what operators ended, until it is forgotten
     branches_weight: int = 0  # of all branches together
     topics: dict[str, TopicChange] = field(default_factory=dict)  # what run-time decisions still say, by topic
+    lives: list[Life] = field(default_factory=list)  # who wrote, oldest first; older ones than LIVES_MAX are forgotten
     doubt: Doubt | None = None  # what dropped records leave open, until a start settles it
     before_change: Callable[[Branch], None] | None = None  # told of a live branch before a record changes it
 
@@ -156,7 +158,7 @@ def apply(state: JournalState, header: Header, record: Record) -> Sequence[Publi
 
     Records must come in LSN order. Raises InvalidRecord when the record contradicts the state.
     """
-    state.lsn = header.end
+    before, state.lsn = state.lsn, header.end
     state.time_ms = max(state.time_ms, header.time_ms)
     jumps: list[Publication] = []
     try:
@@ -210,6 +212,7 @@ def apply(state: JournalState, header: Header, record: Record) -> Sequence[Publi
                     raise ValueError(f"nobody decided about {key}")
             case Epoch(epoch, incarnation, _):
                 state.epoch, state.incarnation = epoch, incarnation
+                note_life(state.lives, Life(epoch, incarnation, before))
             case CheckpointMark(number, _):
                 state.checkpoint = number
             case Pad():

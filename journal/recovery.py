@@ -102,7 +102,6 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
             sink.trim(name, span.start)
     for line in damaged:
         log.warning("damaged, passed over %s", line)
-    state.lsn = end.end
     return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
 
 

@@ -179,6 +179,7 @@ def edit(storage: FaultyStorage, number: int, **changes: object) -> None:
         ("state", "is IN_USE with 6 messages of 600 bytes, the records say"),
         ("run", "is PREPARED with 6 messages of 601 bytes, the records say"),
         ("ghost", "is not live in the records"),
+        ("lives", "the lives of the journal are not those of the records"),
     ],
 )
 def test_a_checkpoint_that_says_otherwise(storage: FaultyStorage, what: str, problem: str) -> None:
@@ -202,6 +203,7 @@ def test_a_checkpoint_that_says_otherwise(storage: FaultyStorage, what: str, pro
             ]
         },
         "ghost": {"branches": [*told.branches, msgspec.structs.replace(prepared, first_lsn=136)]},
+        "lives": {"lives": [msgspec.structs.replace(told.lives[0], lsn=136)]},
     }
     edit(storage, 1, **changes[what])
     first, second = checked(storage).checkpoints
