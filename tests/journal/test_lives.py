@@ -82,7 +82,7 @@ def open_life(storage: FaultyStorage) -> Life:
         [A, A],
         [B, A],
         [A, Life(1, 2, Lsn(100))],
-        [A],
+        [A, Life(2, 1, Lsn(1000))],
         [A, B, Life(1, 3, Lsn(9000))],
     ],
 )
