@@ -3,6 +3,7 @@
 Every message is one line that names topic, partition, branch and broker as far as they are known, and a remedy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meta_client.protocol.errors import MetaError, XaError
@@ -113,6 +114,17 @@ class ClientXaError(XaError):
         """*what* is the verb with its branch and broker, as in "PREPARE 1_YQ==_Yg== on broker 0"."""
         super().__init__(Status.GATEWAY_TIMEOUT, text, what, XaFailure(code, text))
         self.args = (f"{what}: {code.name}: {text}",)  # no status: none was received
+
+
+class OwnershipLost(MetaError):
+    """Another consumer of the group has these partitions by now: this one's progress there was not stored, and it must
+    not deliver from them any more. It rebalances by itself."""
+
+    def __init__(self, partitions: Sequence[tuple[str, Partition]]) -> None:
+        shown = ", ".join(f"{topic}/{partition}" for topic, partition in partitions[:10])
+        more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
+        super().__init__(f"{shown}{more}: owned by another consumer of the group since")
+        self.partitions = tuple(partitions)
 
 
 class ConsumerMisuse(MetaError):

@@ -26,6 +26,15 @@ _PARTITION = re.compile(rf"{_NUMBER}-{_NUMBER}")
 _INT64 = re.compile(r"-?[0-9]{1,19}")
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as it was read. *session_id* is 0 unless it is ephemeral; *version* counts its changes from 0."""
+
+    data: bytes
+    session_id: int
+    version: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class BrokerName:
     """A broker as a child below a topic: ``B-m`` for the master of broker id B, ``B-sS`` for its slave S."""

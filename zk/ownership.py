@@ -1,31 +1,18 @@
-"""Owner nodes: which consumer of a group reads a partition, one at a time (spec 9.3, 9.8)."""
+"""Owner nodes in ZooKeeper: which consumer of a group reads a partition, one at a time (spec 9.3, 9.8)."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
-from zk.ephemerals import claim
+from zk.claims import Claimed, OwnedBy, OwnerPlace, plan_claim, plan_release
 from zk.nodes import Partition
-from zk.paths import Owner
+from zk.paths import Owner, OwnerEpoch, Paths
 from zk.session import ZooKeeperSession
+from zk.transactions import Create, Remove, Transaction, Why
 
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The partition is ours. *epoch* rises with every new owner of the partition, across crashes and restarts:
-    a broker that has seen a higher one can refuse a stale owner."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class OwnedBy:
-    """Another consumer has not let go yet. Release what you hold, wait, and try again."""
-
-    consumer_id: str
+TopicPartition = tuple[str, Partition]
 
 
 class Ownership:
-    """The owner nodes of one consumer. One thread; raises ZooKeeperUnavailable.
+    """The owner nodes of one consumer. One thread; raises ZooKeeperUnavailable, MalformedNode.
 
     After LOST every node is gone: forget what was owned, do not release it.
     """
@@ -36,34 +23,71 @@ class Ownership:
         self._consumer_id = consumer_id
 
     def claim(self, topic: str, partition: Partition) -> Claimed | OwnedBy:
-        """Become the owner of a partition, or learn who is. Claiming again what we own is fine."""
-        path = self._path(topic, partition)
-        data = self._consumer_id.encode()
-        while True:
-            while (holder := claim(self._session, path, data)) is not None:
-                if holder.data != data:
-                    return OwnedBy(holder.data.decode(errors="replace"))
-                # Our id, another session: what our process left when it crashed. It would vanish under us when
-                # that session expires, so it is made anew. (The id node proves that nobody else has our id.)
-                self._session.delete(path)
-            node = self._session.read(path)
-            if node is not None and node.session_id == self._session.session_id:
-                # The transaction that created the node: ZooKeeper numbers them for the whole tree, rising.
-                return Claimed(node.created)
+        """As claim_many, for one."""
+        return self.claim_many([(topic, partition)])[topic, partition]
 
-    def release(self, topic: str, partition: Partition) -> bool:
-        """Let a partition go; False when it was not ours."""
-        path = self._path(topic, partition)
-        node = self._session.read(path)
-        ours = node is not None and node.data == self._consumer_id.encode()
-        return ours and self._session.delete(path)
+    def claim_many(
+        self, keys: Collection[TopicPartition], epochs_min: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, Claimed | OwnedBy]:
+        """Become the owner of partitions, or learn who is; three round trips, however many there are.
+
+        Claiming again what we own is fine, and raises its epoch, as every claim does: above what *epochs_min* says.
+        When it raises, any of them may be ours: claim them again, or release them.
+        """
+        places = {key: self._place(key) for key in keys}
+        outcomes: dict[TopicPartition, Claimed | OwnedBy] = {}
+        while pending := [key for key in places if key not in outcomes]:
+            nodes = self._session.read_many(
+                [path for key in pending for path in (places[key].owner, places[key].epoch)]
+            )
+            session_id = self._session.session_id
+            planned: list[tuple[TopicPartition, Transaction, Claimed]] = []
+            for key in pending:
+                place, epoch_min = places[key], (epochs_min or {}).get(key, 0)
+                plan = plan_claim(
+                    place, self._consumer_id, session_id, nodes.get(place.owner), nodes.get(place.epoch), epoch_min
+                )
+                if isinstance(plan, OwnedBy):
+                    outcomes[key] = plan
+                else:
+                    planned.append((key, *plan))
+            refusals = self._session.transact_many([transaction for _, transaction, _ in planned])
+            for (key, _, claimed), refused in zip(planned, refusals, strict=True):
+                if refused is None:
+                    outcomes[key] = claimed
+                elif refused.why is Why.MISSING and isinstance(refused.operation, Create):
+                    self._session.ensure_parent(refused.operation.path)
+        return outcomes
+
+    def release(self, topic: str, partition: Partition, claimed: Claimed) -> bool:
+        """Let a partition go; False when it was not ours any more."""
+        return self.release_many({(topic, partition): claimed})[topic, partition]
+
+    def release_many(self, claims: Mapping[TopicPartition, Claimed]) -> dict[TopicPartition, bool]:
+        """As release, pipelined. When it raises, any of them may be gone: release them again."""
+        refusals = self._session.transact_many([plan_release(self._place(key), c) for key, c in claims.items()])
+        return {key: refused is None for key, refused in zip(claims, refusals, strict=True)}
+
+    def abandon_many(self, keys: Collection[TopicPartition]) -> None:
+        """Let go whatever of these is this session's: claims whose answer was lost."""
+        places = [self._place(key) for key in keys]
+        nodes, session_id = self._session.read_many([place.owner for place in places]), self._session.session_id
+        removals: list[Transaction] = [
+            (Remove(path, node.version),) for path, node in nodes.items() if node.session_id == session_id
+        ]
+        self._session.transact_many(removals)  # one that is refused has changed hands
 
     def owners(self, topic: str, partitions: Collection[Partition]) -> dict[Partition, str]:
         """Who owns which of these partitions now; unowned ones are left out."""
-        wanted = {self._path(topic, partition): partition for partition in partitions}
+        wanted = {self._place((topic, partition)).owner: partition for partition in partitions}
         return {
             wanted[path]: node.data.decode(errors="replace") for path, node in self._session.read_many(wanted).items()
         }
 
-    def _path(self, topic: str, partition: Partition) -> str:
-        return self._session.paths.of(Owner(self._group, topic, partition))
+    def _place(self, key: TopicPartition) -> OwnerPlace:
+        return owner_place(self._session.paths, self._group, key)
+
+
+def owner_place(paths: Paths, group: str, key: TopicPartition) -> OwnerPlace:
+    """Where a partition's owner and epoch are."""
+    return OwnerPlace(paths.of(Owner(group, *key)), paths.of(OwnerEpoch(group, *key)))

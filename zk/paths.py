@@ -12,6 +12,7 @@ ROOT/consumers/G/ids/C                topics of consumer C                      
 ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  Owner
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffset
 ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       Replication
+ROOT/metaq/epochs/G/T/B-p             how often it was claimed (metaq's own)    OwnerEpoch
 """
 
 import re
@@ -109,6 +110,13 @@ class Replication:
     broker_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerEpoch:
+    group: str
+    topic: str
+    partition: Partition
+
+
 Place = (
     Broker
     | Master
@@ -121,6 +129,7 @@ Place = (
     | Owner
     | StoredOffset
     | Replication
+    | OwnerEpoch
 )
 
 
@@ -168,6 +177,8 @@ class Paths:
                 return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
             case Replication(broker_id):
                 return f"{self.root}/metaq/brokers/{broker_id}/replication"
+            case OwnerEpoch(group, topic, partition):
+                return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(place)
 
     def topics(self, kind: TopicKind) -> str:
@@ -194,6 +205,9 @@ class Paths:
                 return kind(group, topic, partition)
             case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
                 return Replication(int(broker))
+            case ["metaq", "epochs", group, topic, name] if group and topic:
+                claimed = Partition.maybe_parse(name)
+                return None if claimed is None else OwnerEpoch(group, topic, claimed)
         return None
 
 

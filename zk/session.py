@@ -5,11 +5,11 @@ The only file that speaks to kazoo about nodes; the rest of the package sees typ
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, assert_never
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -21,6 +21,7 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
+    RolledBackError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
@@ -29,7 +30,9 @@ from kazoo.protocol.states import KazooState
 
 from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.nodes import Node
 from zk.paths import Paths
+from zk.transactions import Check, Create, Refused, Remove, Transaction, Why, Write
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1
 CONNECT_TIMEOUT_MS = 15_000
@@ -40,6 +43,7 @@ PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or wri
 _log = logging.getLogger("zk.kazoo")
 _log.addHandler(logging.NullHandler())  # who configured no logging gets our errors, not kazoo's retries
 
+_REASONS = ((NodeExistsError, Why.EXISTS), (NoNodeError, Why.MISSING), (BadVersionError, Why.VERSION))
 _GONE = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 
 
@@ -58,16 +62,6 @@ class SessionEvent:
 
     state: SessionState
     epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as read. *session_id* is 0 unless it is ephemeral; *created* orders all creations of the tree."""
-
-    data: bytes
-    session_id: int
-    created: int
-    version: int
 
 
 class ZooKeeperSession:
@@ -180,7 +174,7 @@ class ZooKeeperSession:
             with contextlib.suppress(NoNodeError):
                 data, stat = self._wait(result, path)
                 # An ephemeral owner is an int64 that kazoo shows signed in both places.
-                found[path] = Node(data or b"", stat.ephemeralOwner, stat.czxid, stat.version)
+                found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
@@ -256,6 +250,38 @@ class ZooKeeperSession:
         except (NoNodeError, BadVersionError):
             return None
 
+    def ensure_parent(self, path: str) -> None:
+        """As ensure, for what *path* stands in."""
+        self.ensure(_parent(path))
+
+    def transact_many(self, transactions: Sequence[Transaction]) -> list[Refused | None]:
+        """Do each transaction, whole or not at all, pipelined; what was refused comes with its reason.
+
+        When it raises, any of them may have been done.
+        """
+        outcomes: list[Refused | None] = []
+        for start in range(0, len(transactions), PIPELINE_MAX):
+            part = transactions[start : start + PIPELINE_MAX]
+            sent = [(operations, self._send_transaction(operations)) for operations in part]
+            outcomes += [_refusal(operations, self._wait(result, operations[0].path)) for operations, result in sent]
+        return outcomes
+
+    def _send_transaction(self, operations: Transaction) -> Any:
+        request = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral):
+                    request.create(path, data, ephemeral=ephemeral)
+                case Write(path, data, version):
+                    request.set_data(path, data, version)
+                case Remove(path, version):
+                    request.delete(path, version)
+                case Check(path, version):
+                    request.check(path, version)
+                case _:
+                    assert_never(operation)
+        return request.commit_async()
+
     def delete(self, path: str, version: int = -1) -> bool:
         """Delete a node; False when it is missing, has children, or is not at *version* (-1: any)."""
         try:
@@ -300,6 +326,18 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
         options["timeout"] = min(options["timeout"], TCP_CONNECT_TIMEOUT_S)
         return super().create_connection(*arguments, **options)
+
+
+def _refusal(operations: Transaction, results: Sequence[object]) -> Refused | None:
+    """What kazoo's results say: one an operation, all exceptions if one of them is refused."""
+    for operation, result in zip(operations, results, strict=True):
+        if (why := next((why for kind, why in _REASONS if isinstance(result, kind)), None)) is not None:
+            return Refused(operation, why)
+        if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
+            raise ZooKeeperError(
+                f"ZooKeeper refused {operation.path} ({type(result).__name__}): check its access rules"
+            ) from result
+    return None
 
 
 def _parent(path: str) -> str:

@@ -12,6 +12,7 @@ from meta_client.consumer.group import GroupMember, Member
 from meta_client.consumer.holdings import Holdings, Subscription
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.rebalances import Rebalance
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
 from zk.membership import new_consumer_id
@@ -109,6 +110,10 @@ class Consumer:
     def owned(self) -> list[TopicPartition]:
         """The partitions that this consumer has at the moment."""
         return sorted(self._holdings.keys())
+
+    def rebalances(self) -> tuple[Rebalance, ...]:
+        """What the last hundred rebalances of this consumer did, oldest first. Each is in the log too."""
+        return () if self._member is None else self._member.rebalances()
 
     def is_caught_up(self) -> bool:
         """Whether each owned partition had nothing new when last asked; False while nothing is owned."""

@@ -7,7 +7,7 @@ come from any.
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from meta_client.connections import Connections
 from meta_client.consumer.asking import Answer, Asker
@@ -21,6 +21,7 @@ from meta_client.protocol.requests import OFFSET_END
 from zk.broker_url import BrokerUrl
 
 SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
+BUSY_S = 0.05  # how long a partition rests whose listener is at work on a batch from before it was lost
 SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Fetcher:
         self._tracker = tracker
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
+        self.returned: Callable[[], None] = lambda: None  # on a runner: a withdrawn partition's listener is done
         self._changed = threading.Condition()  # guards the next five
         self._assigned: dict[TopicPartition, FetchRequest] = {}
         self._delivering: set[TopicPartition] = set()
@@ -67,6 +69,9 @@ class Fetcher:
         """Stop delivering and wait until nothing is being delivered. Idempotent."""
         self.pause()
         self.withdraw(self.assigned())
+        with self._changed:
+            delivering = set(self._delivering)
+        self.wait_returned(delivering)
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -97,11 +102,20 @@ class Fetcher:
             return list(self._assigned)
 
     def withdraw(self, keys: Collection[TopicPartition]) -> None:
-        """Stop fetching these partitions; on return nothing of them is being delivered, nor will be."""
+        """Stop fetching these partitions: no further batch of them is delivered. A listener may be at work still, see
+        is_delivering(); `returned` is told when it is not."""
         with self._changed:
             for key in keys:
                 self._assigned.pop(key, None)
         self._asker.flights.cancel(keys)
+
+    def is_delivering(self, key: TopicPartition) -> bool:
+        """Whether a listener is at work on a batch of this partition."""
+        with self._changed:
+            return key in self._delivering
+
+    def wait_returned(self, keys: Collection[TopicPartition]) -> None:
+        """Wait until no listener is at work on any of these partitions, which were withdrawn."""
         with self._changed:
             while waiting := self._delivering.intersection(keys):
                 if not self._changed.wait(SLOW_S):
@@ -243,13 +257,19 @@ class Fetcher:
         finally:
             with self._changed:
                 self._delivering.discard(request.key)
+                is_withdrawn = self._assigned.get(request.key) is not request
                 self._changed.notify_all()
+            if is_withdrawn:
+                self.returned()
 
     def _begin_delivery(self, request: FetchRequest) -> bool:
         """Whether the listener may be called: the partition may have gone, or a pause begun, during the fetch."""
         with self._changed:
             if self._is_paused or self._assigned.get(request.key) is not request:
                 request.rest_s = 0.0
+                return False
+            if request.key in self._delivering:  # the listener of its former life has not returned yet
+                request.rest_s = BUSY_S
                 return False
             self._delivering.add(request.key)
             return True

@@ -6,6 +6,7 @@ given what is ours. What does not move in a rebalance is not interrupted.
 """
 
 import logging
+import random
 import threading
 import time
 from concurrent.futures import Future
@@ -15,6 +16,7 @@ from queue import Empty, SimpleQueue
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.holdings import Holdings
 from meta_client.consumer.plan import GroupSnapshot, plan_rebalance, plan_routes
+from meta_client.consumer.rebalances import Rebalance, Rebalances
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
 from zk.membership import ConsumerMembership, GroupChanged, read_group
@@ -51,6 +53,13 @@ class _Session:
     pauses: int
 
 
+class _Returned:
+    """A listener has returned from a partition that was withdrawn meanwhile."""
+
+
+_Event = ChildrenChanged | _Session | _Returned | _Stop
+
+
 class GroupMember:
     """One member at work. start() once, close() once; the rest is its own thread's."""
 
@@ -70,14 +79,16 @@ class GroupMember:
         self._fetcher = fetcher
         self._commit_period_s = commit_period_s
         self._membership = ConsumerMembership(session, member.group, member.consumer_id)
-        self._events: SimpleQueue[ChildrenChanged | _Session | _Stop] = SimpleQueue()
+        self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
         self._started: Future[None] = Future()
         self._pauses = 0  # kazoo's thread alone
         self._is_connected = True
         self._joined_epoch = 0  # of the session that holds our id node; 0: none does
-        self._rebalance_at: float | None = 0.0  # None: when something changes
+        self._rebalances = Rebalances(member.group)
+        self._rebalance_at = 0.0  # if one is due
         self._retry_s = RETRY_FIRST_S
+        fetcher.returned = lambda: self._events.put(_Returned())
         self._commit_at = time.monotonic() + commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
 
@@ -94,6 +105,10 @@ class GroupMember:
         self._events.put(_Stop())
         self._thread.join()
 
+    def rebalances(self) -> tuple[Rebalance, ...]:
+        """The last ones, oldest first. Any thread."""
+        return self._rebalances.recent()
+
     def on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread."""
         if event.state is not SessionState.CONNECTED:
@@ -102,6 +117,7 @@ class GroupMember:
 
     def _run(self) -> None:
         try:
+            self._rebalances.heard("started")
             self._join()
             self._maybe_rebalance()
             self._fetcher.resume(0)
@@ -120,27 +136,29 @@ class GroupMember:
         finally:
             self._leave()
 
-    def _next_event(self) -> ChildrenChanged | _Session | _Stop | None:
+    def _next_event(self) -> _Event | None:
         if not self._is_connected:
             return self._events.get()  # nothing can be done before ZooKeeper is back
-        wake_at = self._commit_at if self._rebalance_at is None else min(self._commit_at, self._rebalance_at)
+        wake_at = min(self._commit_at, self._rebalance_at) if self._rebalances.is_due else self._commit_at
         try:
             return self._events.get(timeout=max(0.001, wake_at - time.monotonic()))
         except Empty:
             return None
 
-    def _handle(self, event: ChildrenChanged | _Session | _Stop | None) -> bool:
+    def _handle(self, event: _Event | None) -> bool:
         """Take note of one event; False: it is time to go."""
         match event:
             case _Stop():
                 return False
-            case ChildrenChanged():
-                self._rebalance_at_once()
+            case ChildrenChanged(path):
+                self._rebalance_at_once(self._reason(path))
+            case _Returned():
+                self._rebalance_at_once("listener returned")
             case _Session(SessionEvent(SessionState.CONNECTED, epoch), pauses):
                 self._is_connected = True
                 if epoch != self._joined_epoch:
                     self._start_over()
-                self._rebalance_at_once()
+                self._rebalance_at_once("connected again")
                 self._fetcher.resume(pauses)
             case _Session(SessionEvent(state)):
                 self._is_connected = False  # delivery is paused already
@@ -150,14 +168,21 @@ class GroupMember:
                 pass
         return True
 
-    def _rebalance_at_once(self) -> None:
+    def _reason(self, path: str) -> str:
+        place = self._session.paths.maybe_parse(path)
+        return f"partitions of {place.topic} changed" if isinstance(place, TopicParent) else "members changed"
+
+    def _rebalance_at_once(self, reason: str) -> None:
+        self._rebalances.heard(reason)
         self._rebalance_at = 0.0
         self._retry_s = RETRY_FIRST_S
 
     def _start_over(self) -> None:
         self._joined_epoch = 0
         if dropped := self._holdings.drop():
-            _log.warning("session lost, starting over group=%s partitions=%d", self._member.group, dropped)
+            self._rebalances.heard("session lost")
+            self._rebalances.moved(set(), dropped)
+            _log.warning("session lost, starting over group=%s partitions=%d", self._member.group, len(dropped))
 
     def _join(self) -> None:
         epoch = self._session.epoch
@@ -165,38 +190,46 @@ class GroupMember:
         self._joined_epoch = epoch
 
     def _maybe_rebalance(self) -> None:
-        """Rebalance if it is time to; on failure, again soon."""
-        if self._rebalance_at is None or time.monotonic() < self._rebalance_at:
+        """Rebalance if it is time to; if that does not give us our whole share, again soon, for ever."""
+        if not self._rebalances.is_due or time.monotonic() < self._rebalance_at:
             return
+        self._rebalances.attempt()
+        is_complete = False
         try:
             is_complete = self._rebalance()
         except GroupChanged:
-            is_complete = False  # the watch on the members has fired, too
+            pass  # the watch on the members has fired, too
         except ZooKeeperError as error:
             _log.warning("rebalance failed, trying again group=%s error=%s", self._member.group, error)
-            is_complete = False
+        except Exception:
+            # Whatever it is: a member that stopped here would keep its partitions and read none of them.
+            _log.exception("rebalance failed, trying again group=%s", self._member.group)
         if is_complete:
-            self._rebalance_at = None
             self._retry_s = RETRY_FIRST_S
         else:
-            self._rebalance_at = time.monotonic() + self._retry_s
+            # Not all members at the same moment, time after time.
+            self._rebalance_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     def _rebalance(self) -> bool:
-        """One try; False: another member still holds something that is ours now."""
+        """One try; False: another member, or a listener of ours, still holds something that is to be ours, or not."""
         if not self._joined_epoch or self._membership.topics() is None:
             self._join()
-        self._holdings.finish_releases()
         snapshot = self._snapshot()
         plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
         self._fetcher.set_routes(plan_routes(read_brokers(self._session)))
         if plan.release:
+            self._rebalances.moved(set(), set(plan.release))
             self._holdings.release(plan.release)
-        claimed = sum(self._holdings.claim(*key) for key in plan.claim)
-        if plan.release or claimed:
-            shared = sum(map(len, snapshot.partitions.values()))
-            _log.info("rebalanced group=%s owned=%d of=%d", self._member.group, len(self._holdings.keys()), shared)
-        return claimed == len(plan.claim)
+        is_settled = self._holdings.settle(plan.claim)
+        claimed = self._holdings.claim(plan.claim)
+        self._rebalances.moved(claimed, set())
+        if self._drop_lost() or not is_settled or len(claimed) < len(plan.claim):
+            return False
+        members = {member for members in snapshot.consumers.values() for member in members}
+        partitions = sum(map(len, snapshot.partitions.values()))
+        self._rebalances.done(len(self._holdings.keys()), len(members), partitions)
+        return True
 
     def _snapshot(self) -> GroupSnapshot:
         # Watch first, then read: what changes in between fires the watch.
@@ -213,7 +246,15 @@ class GroupMember:
     def _maybe_commit(self) -> None:
         if time.monotonic() >= self._commit_at:
             self._holdings.commit()
+            self._drop_lost()
             self._commit_at = time.monotonic() + self._commit_period_s
+
+    def _drop_lost(self) -> bool:
+        """Whether partitions turned out to be another member's: then all are looked at anew."""
+        if lost := self._holdings.take_lost():
+            self._rebalances.moved(set(), lost)
+            self._rebalance_at_once("lost to another member")
+        return bool(lost)
 
     def _leave(self) -> None:
         self._watches.stop()

@@ -4,7 +4,7 @@ The group's thread alone, but for keys().
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from meta_client.consumer.config import ConsumerConfig
@@ -12,8 +12,9 @@ from meta_client.consumer.fetch_request import FetchRequest, Listener
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from zk.nodes import Partition
-from zk.ownership import OwnedBy, Ownership
+from meta_client.errors import OwnershipLost
+from zk.claims import Claimed, OwnedBy
+from zk.ownership import Ownership
 
 _log = logging.getLogger(__name__)
 
@@ -44,66 +45,115 @@ class Holdings:
         self._store = store
         self._subscriptions = subscriptions
         self._config = config
-        self._epochs: dict[TopicPartition, int] = {}  # of the ownership of each; swapped whole
-        self._leaving: set[TopicPartition] = set()  # not fetched any more, owner nodes perhaps not deleted yet
+        self._claims: dict[TopicPartition, Claimed] = {}  # swapped whole
+        self._leaving: dict[TopicPartition, Claimed] = {}  # not fetched any more, owner nodes not deleted yet
+        self._uncertain: set[TopicPartition] = set()  # ZooKeeper did not say whether a claim was done
+        self._lost: set[TopicPartition] = set()  # another member's since, see take_lost
+        self._epochs_min: dict[TopicPartition, int] = {}  # what a broker has seen of those that we lost
 
     def keys(self) -> Collection[TopicPartition]:
         """What is owned now. Any thread."""
-        return self._epochs.keys()
+        return self._claims.keys()
 
-    def claim(self, topic: str, partition: Partition) -> bool:
-        """Own a partition and begin to fetch it; False: not yet, ask again. Raises ZooKeeperUnavailable."""
-        claimed = self._ownership.claim(topic, partition)
-        if isinstance(claimed, OwnedBy):
-            _log.debug("still owned partition=%s/%s owner=%s", topic, partition, claimed.consumer_id)
-            return False
+    def claim(self, keys: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Own partitions and begin to fetch them. Returns those that are ours now: for the others ask again.
+
+        Raises ZooKeeperError; then ask again, or call settle().
+        """
+        wanted = [key for key in keys if key not in self._leaving]
+        self._uncertain |= set(wanted)
+        outcomes = self._ownership.claim_many(wanted, self._epochs_min)
+        self._uncertain -= set(wanted)
+        for (topic, partition), outcome in outcomes.items():
+            if isinstance(outcome, OwnedBy):
+                _log.debug("still owned partition=%s/%s owner=%s", topic, partition, outcome.consumer_id)
+        claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
+        requests: list[FetchRequest] = []
+        for key, claimed in claims.items():
+            if (request := self._request(key)) is None:
+                self._leaving[key] = claimed
+                continue
+            requests.append(request)
+            self._tracker.own(*key, claimed)
+        ours = {request.key for request in requests}
+        self._claims = self._claims | {key: claims[key] for key in ours}
+        self._fetcher.assign(requests)
+        self.settle(())
+        return ours
+
+    def _request(self, key: TopicPartition) -> FetchRequest | None:
+        topic, partition = key
         try:
             offset = self._store.load(topic, partition)
         except Exception as error:
             # The store may be the user's, and raise anything. Without an offset there is nothing to do here.
             _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
-            self._ownership.release(topic, partition)
-            return False
-        self._epochs = {**self._epochs, (topic, partition): claimed.epoch}
-        self._tracker.own(topic, partition)
+            return None
         wanted = self._subscriptions[topic]
         start = self._config.start_offset if offset is None else offset
-        self._fetcher.assign(
-            [FetchRequest(topic, partition, start, wanted.bytes_max, wanted.listener, self._config.rest_s_max)]
-        )
-        return True
+        return FetchRequest(topic, partition, start, wanted.bytes_max, wanted.listener, self._config.rest_s_max)
 
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Let partitions go: first nothing of them is delivered any more, then their progress is stored, then
-        another member may have them. Raises ZooKeeperUnavailable; then finish_releases() has to be called again."""
-        leaving = set(keys)
-        self._fetcher.withdraw(leaving)
-        self.commit()
-        self._tracker.disown(leaving)
-        self._leaving |= leaving
-        self._epochs = {key: epoch for key, epoch in self._epochs.items() if key not in leaving}
-        self.finish_releases()
+        another member may have them. One whose listener is at work goes when settle() is called after it returned.
 
-    def finish_releases(self) -> None:
-        """Delete the owner nodes that release() could not; before anything is claimed. Raises as release."""
-        while self._leaving:
-            key = min(self._leaving)
-            self._ownership.release(*key)
-            self._leaving.discard(key)
+        Raises ZooKeeperError; then settle() has to be called again."""
+        self._fetcher.withdraw(keys)
+        self._leaving |= {key: self._claims[key] for key in keys}
+        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in self._leaving}
+        self.settle(())
 
-    def drop(self) -> int:
+    def settle(self, wanted: Iterable[TopicPartition]) -> bool:
+        """Finish what release() could not, and take back claims that nobody needs to know about: those whose answer
+        was lost, but for the *wanted* ones. Raises as release.
+
+        Returns whether everything that had to go is gone.
+        """
+        if ready := {key: claimed for key, claimed in self._leaving.items() if not self._fetcher.is_delivering(key)}:
+            self.commit()
+            self._tracker.disown(ready)
+            self._ownership.release_many(ready)
+            self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in ready}
+        if doubtful := self._uncertain.difference(wanted, self._claims, self._leaving):
+            self._ownership.abandon_many(doubtful)
+            self._uncertain -= doubtful
+        return not self._leaving
+
+    def drop(self) -> set[TopicPartition]:
         """The session is over, and its owner nodes with it: another member may own our partitions already, so
-        nothing is stored, and what was not is delivered again. Returns how many there were."""
-        dropped, self._epochs = self._epochs, {}
-        self._leaving.clear()
-        self._tracker.disown(dropped)
-        self._fetcher.withdraw(self._fetcher.assigned())
-        return len(dropped)
+        nothing is stored, and what was not is delivered again. Returns which there were."""
+        dropped = {*self._claims, *self._leaving}
+        self._forget(dropped)
+        # What was being claimed meanwhile may have become the new session's, and nobody else's to take.
+        self._uncertain |= dropped
+        return dropped
+
+    def forfeit(self, keys: Collection[TopicPartition], epochs: Mapping[TopicPartition, int] | None = None) -> None:
+        """As drop, for some that turned out to be another member's. *epochs* are those that a broker knows of."""
+        self._epochs_min |= epochs or {}
+        self._lost |= set(keys)
+        self._forget(keys)
+
+    def take_lost(self) -> set[TopicPartition]:
+        """What turned out to be another member's since this was asked last: it is ours no longer."""
+        lost, self._lost = self._lost, set()
+        return lost
 
     def commit(self) -> None:
         """Store progress. A failure is logged: the progress is kept for the next time, and the worst that a crash
         or a release can make of it is a second delivery."""
         try:
             self._tracker.commit(self._store)
+        except OwnershipLost as error:
+            _log.warning("progress not stored, it is another member's error=%s", error)
+            self.forfeit(error.partitions)
         except Exception as error:  # the user's store may raise anything
             _log.warning("offsets not committed, trying again later error=%r", error)
+
+    def _forget(self, keys: Collection[TopicPartition]) -> None:
+        """A listener that is at work is not waited for: what it does is not stored."""
+        gone = set(keys)
+        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in gone}
+        self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in gone}
+        self._tracker.disown(gone)
+        self._fetcher.withdraw(gone)

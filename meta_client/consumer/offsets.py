@@ -4,6 +4,8 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
+from meta_client.errors import OwnershipLost
+from zk.claims import Claimed
 from zk.nodes import NO_MESSAGE_ID, OffsetNode, Partition
 from zk.offsets import ZooKeeperOffsets
 from zk.session import ZooKeeperSession
@@ -16,6 +18,7 @@ class OffsetEntry(NamedTuple):
     partition: Partition
     offset: int
     message_id: int = NO_MESSAGE_ID
+    claimed: Claimed | None = None  # the ownership under which it was made; None: without a group's say
 
 
 class OffsetStore(Protocol):
@@ -29,7 +32,11 @@ class OffsetStore(Protocol):
         """Where to go on; None if nothing is stored. Asked each time the partition becomes ours."""
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        """Store how far each of these partitions is consumed. Durable on return."""
+        """Store how far each of these partitions is consumed. Durable on return.
+
+        May raise OwnershipLost, once the other entries are stored, for partitions that it knows to be another
+        consumer's by now; `entry.claimed.epoch` rises with every owner.
+        """
 
 
 class ZooKeeperOffsetStore:
@@ -44,8 +51,12 @@ class ZooKeeperOffsetStore:
         return None if node is None else node.offset
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        """Raises ZooKeeperUnavailable; any part may be stored then."""
-        self._offsets.commit({(e.topic, e.partition): OffsetNode(e.offset, e.message_id) for e in entries})
+        """Raises ZooKeeperUnavailable; any part may be stored then. Raises OwnershipLost."""
+        nodes = {(e.topic, e.partition): (OffsetNode(e.offset, e.message_id), e.claimed) for e in entries}
+        self._offsets.commit({key: node for key, (node, claimed) in nodes.items() if claimed is None})
+        owned = {key: (node, claimed) for key, (node, claimed) in nodes.items() if claimed is not None}
+        if stale := self._offsets.commit_as_owner(owned):
+            raise OwnershipLost(stale)
 
 
 class OffsetTracker:
@@ -54,18 +65,21 @@ class OffsetTracker:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards all below
         self._entries: dict[tuple[str, Partition], OffsetEntry | None] = {}  # None: owned, without progress
+        self._claims: dict[tuple[str, Partition], Claimed | None] = {}  # of all that are in _entries
         self._modified: set[tuple[str, Partition]] = set()
 
-    def own(self, topic: str, partition: Partition) -> None:
-        """Begin to track a partition."""
+    def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
+        """Begin to track a partition, owned as *claimed* says."""
         with self._lock:
             self._entries[topic, partition] = None
+            self._claims[topic, partition] = claimed
 
     def disown(self, keys: Collection[tuple[str, Partition]]) -> None:
         """Stop: progress that was not committed is dropped, and so is any that still comes in."""
         with self._lock:
             for key in keys:
                 self._entries.pop(key, None)
+                self._claims.pop(key, None)
                 self._modified.discard(key)
 
     def advance(self, entry: OffsetEntry) -> None:
@@ -81,7 +95,11 @@ class OffsetTracker:
         forgotten then, the next commit tries again."""
         with self._lock:
             modified, self._modified = self._modified, set()
-            entries = [entry for key in sorted(modified) if (entry := self._entries[key]) is not None]
+            entries = [
+                entry._replace(claimed=self._claims[key])
+                for key in sorted(modified)
+                if (entry := self._entries[key]) is not None
+            ]
         if not entries:
             return 0
         try:

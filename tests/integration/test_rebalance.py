@@ -234,3 +234,62 @@ def test_more_consumers_than_partitions_leave_some_idle(wide_broker: BrokerProce
     busy.close()
     wait_until(lambda: shares(idle) == [1])
     del wide_broker
+
+
+def test_a_rebalance_is_told_with_its_reason_and_its_moves(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    one = join(open_client(), Inbox(), ConsumerConfig(consumer_id="aaa"))
+    (started,) = one.rebalances()
+    assert (started.number, started.reasons[0], started.released) == (1, "started", ())
+    assert (started.claimed, started.owned, started.members, started.partitions) == (tuple(ALL), 8, 1, 8)
+    two = join(open_client(), Inbox(), ConsumerConfig(consumer_id="zzz"))
+    wait_until(lambda: shares(one, two) == [4, 4])
+    wait_until(lambda: bool(one.rebalances()[-1].released))
+    moved = one.rebalances()[-1]
+    assert "members changed" in moved.reasons
+    assert (moved.claimed, moved.released, moved.owned, moved.members) == ((), tuple(ALL[4:]), 4, 2)
+    wait_until(lambda: sum(len(it.claimed) for it in two.rebalances()) == 4)
+    assert two.rebalances()[-1].duration_s < 10
+    del wide_broker
+
+
+def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
+    wide_broker: BrokerProcess, open_client: OpenClient
+) -> None:
+    """What a dead member left is taken over meanwhile, and the others that move do."""
+    inbox, sender = Inbox(), open_client()
+    one = join(open_client(), inbox, ConsumerConfig(consumer_id="aaa", rest_s_max=0.2))
+    held, release, entered = Partition(0, 7), threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        if batch.partition == held:
+            entered.set()
+            assert release.wait(20)
+
+    inbox.before = hold
+    sender.producer().send("wide", b"slow", partition=held)
+    assert entered.wait(10)
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    wait_until(lambda: shares(one, two) == [4, 3])
+    assert owners(sender)["wide", held] == one.consumer_id
+    release.set()
+    wait_until(settled(sender, one, two))
+    assert inbox.payloads == {b"slow": 1}
+    del wide_broker
+
+
+def test_a_partition_that_another_took_unseen_is_dropped(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    """As a genuine member does once our session is over and we have not heard of it: our progress stays out."""
+    inbox, sender = Inbox(), open_client()
+    one = join(open_client(), inbox)
+    stolen, session = Partition(0, 3), sender.session
+    path = f"/meta/consumers/group/owners/wide/{stolen}"
+    session.delete(path)
+    session.create(path, b"group_java", ephemeral=True)
+    sender.producer().send("wide", b"theirs", partition=stolen)
+    wait_until(lambda: ("wide", stolen) not in one.owned())
+    assert not any(p.stored for p in list_group(session, "group").progress if p.partition == stolen)
+    session.delete(path)
+    wait_until(lambda: sorted(one.owned()) == ALL)
+    wait_until(lambda: inbox.payloads[b"theirs"] == 2)  # read again from where the group was
+    assert any("lost to another member" in record.reasons for record in one.rebalances())
+    del wide_broker

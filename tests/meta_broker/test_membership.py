@@ -22,7 +22,8 @@ from tests.fixtures.zookeeper_tree import snapshot, wait_until
 from zk.corner import Corner
 from zk.embedded import EmbeddedZooKeeper
 from zk.former_session import end_session
-from zk.session import Node, ZooKeeperSession
+from zk.nodes import Node
+from zk.session import ZooKeeperSession
 
 MASTER = "/meta/brokers/ids/0/master"
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")

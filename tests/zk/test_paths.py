@@ -14,6 +14,7 @@ from zk.paths import (
     InvalidName,
     Master,
     Owner,
+    OwnerEpoch,
     Paths,
     Place,
     Replication,
@@ -40,6 +41,7 @@ GOLDEN: list[tuple[Place, str]] = [
     (Owner("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
     (StoredOffset("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
     (Replication(0), "/meta/metaq/brokers/0/replication"),
+    (OwnerEpoch("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
 
@@ -84,6 +86,8 @@ def test_names_come_back(group: str, topic: str) -> None:
         "/meta/consumers/g/owners/t/x",
         "/meta/consumers/g/owners/t",
         "/meta/consumers//ids",
+        "/meta/metaq/epochs/g/t/x",
+        "/meta/metaq/epochs",
     ],
 )
 def test_paths_that_are_none_of_ours(path: str) -> None:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -15,10 +15,11 @@ from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
+from zk.claims import Claimed
 from zk.errors import ZooKeeperUnavailable
 from zk.nodes import Partition
 from zk.offsets import ZooKeeperOffsets
-from zk.ownership import Ownership
+from zk.ownership import Ownership, TopicPartition
 
 
 class Shelf:
@@ -168,15 +169,15 @@ def test_a_release_that_failed_half_way_leaves_no_partition_unread(
     consumer.start()
     wait_until(lambda: len(seen.payloads) == 30)
     failed = threading.Event()
-    release = Ownership.release
+    release = Ownership.release_many
 
-    def fail_once(self: Ownership, topic: str, partition: Partition) -> bool:
+    def fail_once(self: Ownership, claims: Mapping[TopicPartition, Claimed]) -> dict[TopicPartition, bool]:
         if not failed.is_set():
             failed.set()
             raise ZooKeeperUnavailable("injected")
-        return release(self, topic, partition)
+        return release(self, claims)
 
-    monkeypatch.setattr(Ownership, "release", fail_once)
+    monkeypatch.setattr(Ownership, "release_many", fail_once)
     broker.registration.unregister()
     assert failed.wait(10)
     broker.registration.register()
