@@ -7,7 +7,7 @@ tells what another, unacknowledged record did. A record that cannot be written s
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -385,7 +385,7 @@ class JournalTransactionStore:
         self.checkpoint_lsn = self.state.lsn
         return Snapshot(self.state)
 
-    def trim(self, checkpoint: Checkpoint, starts: dict[PartitionName, int]) -> Checkpoint:
+    def trim(self, checkpoint: Checkpoint, starts: Mapping[PartitionName, int]) -> Checkpoint:
         """Partitions begin at *starts* from here on. Returns *checkpoint* with that; only a checkpoint records it."""
         for name, start in starts.items():
             span = self.state.span(name)
@@ -398,7 +398,7 @@ class JournalTransactionStore:
         ]
         return msgspec.structs.replace(checkpoint, partitions=partitions)
 
-    def write_checkpoint(self, checkpoint: Checkpoint, index: dict[PartitionName, IndexMark]) -> int:
+    def write_checkpoint(self, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexMark]) -> int:
         """Write *checkpoint* to its file once the journal is durable up to it; returns its number.
 
         Blocks on the disk: a worker thread's job, one at a time. *index* must cover exactly the publications of

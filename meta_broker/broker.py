@@ -20,6 +20,7 @@ from meta_broker.offering import Offering, read_again
 from meta_broker.processors.context import Context
 from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.server import TICK_S, Server
+from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.stopping import is_any_prepared, tell_left
@@ -139,6 +140,7 @@ class Broker:
         worker: ThreadPoolExecutor,
     ) -> None:
         store = context.store
+        carrying = CarryingJob(store.transactions, store.fence, context.config.broker.carry_after_segments)
         while not stop.done():
             await asyncio.wait([stop], timeout=TICK_S)
             if not stop.done():
@@ -148,13 +150,13 @@ class Broker:
                     if stop.done():
                         break
                 store.maybe_checkpoint(loop, worker)
-                store.carrying.maybe_begin(loop, worker)
+                carrying.maybe_begin(loop, worker)
             if self._is_reload_asked and not stop.done():
                 self._is_reload_asked = False
                 await self._reload(context, offering)
         if stop.exception() is None:
             await self._stop_with_care(server, context)
-        await store.carrying.finish()
+        await carrying.finish()
         await store.finish_checkpoint()
         stop.result()
 

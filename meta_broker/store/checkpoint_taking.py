@@ -5,30 +5,30 @@ from pathlib import Path
 
 from journal.checkpoint import Checkpoint
 from journal.offline import opened_store
-from journal.transaction_store import JournalTransactionStore
+from journal.source import Source
 from meta_broker.store.indexes import Indexes
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
 
-def take_checkpoint(transactions: JournalTransactionStore, indexes: Indexes) -> CheckpointTaken:
+def take_checkpoint(source: Source, indexes: Indexes) -> CheckpointTaken:
     """Write one of everything; blocks. All of the journal must be durable, and published to *indexes*.
 
     Raises StorageFailed.
     """
-    checkpoint, collected = transactions.snapshot(), indexes.collect()
+    checkpoint, collected = source.snapshot(), indexes.collect()
     files = indexes.write(collected)
-    number = transactions.write_checkpoint(checkpoint, collected.marks)
+    number = source.write_checkpoint(checkpoint, collected.marks)
     for name, file in files.items():
         indexes.by_name[name].filed(collected.spills[name], file)
-    note(transactions, number, checkpoint)
-    return CheckpointTaken(number, checkpoint.lsn, transactions.journal.end - checkpoint.lsn)
+    note(source, number, checkpoint)
+    return CheckpointTaken(number, checkpoint.lsn, source.journal.end - checkpoint.lsn)
 
 
-def note(transactions: JournalTransactionStore, number: int, checkpoint: Checkpoint) -> None:
-    """Checkpoint *number* is durable: the journal says so, and the log."""
-    transactions.note_checkpoint(number, checkpoint)
+def note(source: Source, number: int, checkpoint: Checkpoint) -> None:
+    """Checkpoint *number* is durable: the journal says so, unless a master writes it, and the log."""
+    source.note_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 
 

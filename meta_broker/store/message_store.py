@@ -1,7 +1,8 @@
 """Every partition of a broker over its one journal: put, read, transactions, checkpoints.
 
-The shell around `JournalTransactionStore`: it keeps the partition indexes, holds publications back until the
-fence has passed them, and runs checkpoints. Loop thread only, but for the two functions a worker runs.
+The shell around a source, `JournalTransactionStore` or a copy that follows one: it keeps the partition indexes, holds
+publications back until the fence has passed them, and runs checkpoints. Loop thread only, but for the two functions a
+worker runs.
 """
 
 import asyncio
@@ -14,17 +15,18 @@ from concurrent.futures import Executor
 
 from journal.checkpoint import Checkpoint
 from journal.errors import JournalError, StorageFailed
-from journal.fence import Fence
+from journal.fence import LSN_MAX, Fence
+from journal.frame import Lsn
 from journal.group_commit import Defer
 from journal.journal import JournalConfig
 from journal.publications import Publication
 from journal.records import PartitionName
 from journal.segments import Identity
+from journal.source import Source
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.memory import memory_bytes
-from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.checkpoint_taking import note, take_checkpoint
 from meta_broker.store.horizon import Horizon
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
@@ -53,18 +55,13 @@ STOPPING = "the broker stops, and takes a checkpoint then"
 class MessageStore:
     """One broker's messages. Open it with `MessageStore.open`."""
 
-    def __init__(
-        self,
-        storage: DirectoryStorage,
-        transactions: JournalTransactionStore,
-        indexes: Indexes,
-        config: BrokerConfig,
-    ) -> None:
+    def __init__(self, storage: DirectoryStorage, source: Source, indexes: Indexes, config: BrokerConfig) -> None:
         self._storage = storage
         self._config = config
-        self.transactions = transactions
-        self.journal = transactions.journal
+        self.source = source
+        self.journal = source.journal
         self.indexes = indexes
+        self._limit = LSN_MAX
         self.fence = Fence(self.journal.acknowledged_here)
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
         self.horizon = Horizon(self.journal, config.broker.memory_ratio * memory_bytes())
@@ -74,8 +71,7 @@ class MessageStore:
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
         self._repair = IndexRepair(indexes, self.journal)
-        self._retention = Retention(config.retention, transactions, indexes)
-        self.carrying = CarryingJob(transactions, self.fence, config.broker.carry_after_segments)
+        self._retention = Retention(config.retention, source, indexes)
         self._checkpoint: asyncio.Task[None] | None = None
         self._asking: list[CheckpointAnswer] = []  # for a checkpoint that has not begun
         self._checkpoint_reached: asyncio.Future[Collected] | None = None
@@ -89,12 +85,32 @@ class MessageStore:
         clock_ms: Callable[[], int],
         defer: Defer | None = None,
     ) -> "MessageStore":
-        """Lock the data directory and recover it. Raises JournalError of any kind; leaves nothing open then.
+        """A master's: lock the data directory, recover it. Raises JournalError of any kind; leaves nothing open then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
         *clock_ms* gives the time that records carry. *defer* is the loop's call_soon: what one turn of the loop appends
         is written together.
         """
+
+        def open_source(storage: DirectoryStorage, indexes: Indexes) -> Source:
+            return JournalTransactionStore.open(
+                storage,
+                Identity(config.broker.cluster, config.broker_id),
+                JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
+                version=version,
+                sink=indexes,
+                on_progress=on_progress,
+                clock_ms=clock_ms,
+                defer=defer,
+            )
+
+        return cls.open_over(config, open_source)
+
+    @classmethod
+    def open_over(
+        cls, config: BrokerConfig, open_source: Callable[[DirectoryStorage, Indexes], Source]
+    ) -> "MessageStore":
+        """Lock the data directory, and keep what *open_source* recovers of it. Raises as `open`."""
         try:
             storage = DirectoryStorage.open_for_writing(config.data)
             try:
@@ -102,7 +118,7 @@ class MessageStore:
                     raise StorageFailed(
                         f"{config.data}: {os.strerror(errno.EACCES)}"
                     )  # the next segment would find out
-                return cls._recovered(storage, config, version, on_progress, clock_ms, defer)
+                return cls._recovered(storage, config, open_source)
             except BaseException:
                 storage.close()
                 raise
@@ -114,29 +130,23 @@ class MessageStore:
         cls,
         storage: DirectoryStorage,
         config: BrokerConfig,
-        version: str,
-        on_progress: Callable[[], None],
-        clock_ms: Callable[[], int],
-        defer: Defer | None,
+        open_source: Callable[[DirectoryStorage, Indexes], Source],
     ) -> "MessageStore":
         indexes = Indexes(config.data / "index")
-        transactions = JournalTransactionStore.open(
-            storage,
-            Identity(config.broker.cluster, config.broker_id),
-            JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
-            version=version,
-            sink=indexes,
-            on_progress=on_progress,
-            clock_ms=clock_ms,
-            defer=defer,
-        )
+        source = open_source(storage, indexes)
         try:
             indexes.make_directory()  # only now: a directory that is not ours stays as it was
         except StorageFailed:
-            transactions.close()
+            source.close()
             raise
-        transactions.journal.release()  # recovery may have read all of it
-        return cls(storage, transactions, indexes, config)
+        source.journal.release()  # recovery may have read all of it
+        return cls(storage, source, indexes, config)
+
+    @property
+    def transactions(self) -> JournalTransactionStore:
+        """Where a master's branches live, and what its puts are given to. Nobody asks a slave for it."""
+        assert isinstance(self.source, JournalTransactionStore)
+        return self.source
 
     def publish(self, publications: Iterable[Publication]) -> None:
         """Make acknowledged runs visible. Called at the fence only."""
@@ -160,11 +170,16 @@ class MessageStore:
         """The writer made progress: run what the fence has passed. Raises StorageFailed once the journal failed."""
         if self.journal.failure is not None:
             raise self.journal.failure
-        self.fence.advance(self.journal.acknowledged_here)
+        self.fence.advance(min(self.journal.acknowledged_here, self._limit))
         if self._touched:
             touched, self._touched = self._touched, {}
             for name in touched:
                 self._on_published(name)
+
+    def limit_to(self, lsn: Lsn) -> None:
+        """Nothing from *lsn* on counts as acknowledged, flushed here or not, until a later call says otherwise: others
+        must have it first. `advance` goes by it from the next call on; what was acknowledged stays so."""
+        self._limit = lsn
 
     def slices(self, places: Sequence[Place], size: int) -> list[memoryview | bytes]:
         """The *size* bytes of *places*, to be sent: of the mapped journal, or joined where they are many.
@@ -184,7 +199,7 @@ class MessageStore:
 
     def maybe_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         """Begin a checkpoint if one is due and none is running; and the repair of an index that needs it."""
-        written = self.journal.end - self.transactions.checkpoint_lsn
+        written = self.journal.end - self.source.checkpoint_lsn
         overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
         if self._checkpoint is not None:
             return
@@ -221,7 +236,7 @@ class MessageStore:
             answer(taken, "")
 
     async def _write_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
-        snapshot = self.transactions.begin_snapshot()
+        snapshot = self.source.begin_snapshot()
         # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
         # at the fence, nor more. The fence passes here at that moment.
         reached = self._checkpoint_reached = loop.create_future()
@@ -234,12 +249,12 @@ class MessageStore:
         checkpoint = snapshot.checkpoint()
         files = await loop.run_in_executor(worker, self.indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
-        number = await loop.run_in_executor(worker, self.transactions.write_checkpoint, checkpoint, collected.marks)
+        number = await loop.run_in_executor(worker, self.source.write_checkpoint, checkpoint, collected.marks)
         for count, (name, file) in enumerate(files.items(), 1):
             self.indexes.by_name[name].filed(collected.spills[name], file)
             if count % FILES_PER_TURN == 0:
                 await asyncio.sleep(0)
-        note(self.transactions, number, checkpoint)
+        note(self.source, number, checkpoint)
         self._on_checkpoint(checkpoint)
         await self._retention.checkpoint_written(loop, worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
@@ -248,7 +263,7 @@ class MessageStore:
         """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`."""
         self.journal.wait_flushed(self.journal.end)
         self.advance()
-        take_checkpoint(self.transactions, self.indexes)
+        take_checkpoint(self.source, self.indexes)
 
     async def finish_checkpoint(self) -> None:
         """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up.
@@ -267,7 +282,7 @@ class MessageStore:
     def close(self) -> None:
         """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if it had failed."""
         try:
-            self.transactions.close()
+            self.source.close()
         finally:
             self._storage.close()
 

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from journal.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.records import PartitionName
 from journal.segments import Segments
-from journal.transaction_store import JournalTransactionStore
+from journal.source import Source
 from meta_broker.config import RetentionSection
 from meta_broker.schedule import Schedule
 from meta_broker.store.index_file import IndexDamaged
@@ -32,11 +32,11 @@ class Retention:
     def __init__(
         self,
         section: RetentionSection,
-        transactions: JournalTransactionStore,
+        source: Source,
         indexes: Indexes,
     ) -> None:
         self._section = section
-        self._transactions = transactions
+        self._source = source
         self._indexes = indexes
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
@@ -52,15 +52,14 @@ class Retention:
             return True
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
             return False
-        journal = self._transactions.journal
+        journal = self._source.journal
         if self._floor(journal.end) > next(iter(journal.segments))[0]:
             return True
         self._due = time.monotonic() + self._schedule.next_s(_now())
         return False
 
     def _floor(self, end: int) -> int:
-        transactions = self._transactions
-        return floor_of(transactions.journal.segments, end, transactions.now_ms(), self._section)
+        return floor_of(self._source.journal.segments, end, self._source.now_ms(), self._section)
 
     async def choose(
         self,
@@ -74,7 +73,7 @@ class Retention:
             return checkpoint
         self._due = time.monotonic() + self._schedule.next_s(_now())
         by_name = self._indexes.by_name
-        floor, segments = self._floor(checkpoint.lsn), self._transactions.journal.segments
+        floor, segments = self._floor(checkpoint.lsn), self._source.journal.segments
         try:
             covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
             self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, checkpoint, covered)
@@ -85,7 +84,7 @@ class Retention:
             return checkpoint
         for name, start in self._chosen.starts.items():
             by_name[name].trim(start)
-        return self._transactions.trim(checkpoint, self._chosen.starts)
+        return self._source.trim(checkpoint, self._chosen.starts)
 
     async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
         """Checkpoint *number*, which `choose` returned, is durable: delete what the one before it let go.
@@ -102,7 +101,7 @@ class Retention:
             self._durable, self._chosen = (self._chosen, number), None
 
     def _drop(self, cut: Cut, number: int) -> int:
-        journal = self._transactions.journal
+        journal = self._source.journal
         remove_checkpoints_below(journal.storage, number)
         return journal.drop_before(cut.lsn, self._section.archive)
 

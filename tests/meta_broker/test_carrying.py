@@ -20,8 +20,8 @@ ROUNDS = 6
 async def carry(on: Stage) -> None:
     """As the broker's tick and the journal's writer do, until nothing is due."""
     with ThreadPoolExecutor(1) as worker:
-        on.store.carrying.maybe_begin(asyncio.get_running_loop(), worker)
-        while on.store.carrying.is_busy:
+        on.carrying.maybe_begin(asyncio.get_running_loop(), worker)
+        while on.carrying.is_busy:
             on.store.journal.wait_flushed(on.store.journal.end)
             on.store.advance()
             await asyncio.sleep(0.001)
@@ -116,12 +116,12 @@ def test_a_stop_waits_for_the_round_under_way_and_begins_no_other(tmp_path: Path
             prepare(on, "order-1", range(3))
             fill(on, 200)
             with ThreadPoolExecutor(1) as worker:
-                on.store.carrying.maybe_begin(asyncio.get_running_loop(), worker)
-                assert on.store.carrying.is_busy
-                await on.store.carrying.finish()
-                assert not on.store.carrying.is_busy
-                on.store.carrying.maybe_begin(asyncio.get_running_loop(), worker)
-                assert not on.store.carrying.is_busy
+                on.carrying.maybe_begin(asyncio.get_running_loop(), worker)
+                assert on.carrying.is_busy
+                await on.carrying.finish()
+                assert not on.carrying.is_busy
+                on.carrying.maybe_begin(asyncio.get_running_loop(), worker)
+                assert not on.carrying.is_busy
         assert list(judged(tmp_path)) == []
 
     asyncio.run(story())

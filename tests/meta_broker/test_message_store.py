@@ -1,4 +1,4 @@
-"""The store when its journal stops: nobody waits for what will never come."""
+"""The store and its fence: what others must have first waits for them, and nobody waits for what will never come."""
 
 import asyncio
 import threading
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from journal.errors import StorageFailed
+from journal.fence import LSN_MAX
+from journal.frame import Lsn
 from journal.records import PartitionName
 from journal.storage import MappedFile
 from journal.transaction_store import wall_clock_ms
@@ -46,3 +48,27 @@ def test_a_checkpoint_at_the_fence_is_given_up_when_the_journal_stops(
             store.close()
 
     asyncio.run(story())
+
+
+def test_what_others_must_have_first_waits_for_them_though_it_is_flushed_here(tmp_path: Path) -> None:
+    store = MessageStore.open(BrokerConfig(data=tmp_path, broker_id=0, port=0), "test", lambda: None, wall_clock_ms)
+    orders = PartitionName("orders", 0)
+    try:
+        store.limit_to(store.journal.end)
+        first, second = (store.transactions.put(orders, [b"x" * 21], 21, 1) for _ in range(2))
+        for done in (first, second):
+            store.fence.after(done.lsn, store.publish, done.publications)
+        store.journal.wait_flushed(store.journal.end, 10)
+        store.advance()
+        assert orders not in store.indexes.by_name
+        store.limit_to(first.lsn)
+        store.advance()
+        assert store.indexes.by_name[orders].end == 21
+        store.limit_to(Lsn(0))  # what was acknowledged stays so
+        store.advance()
+        assert store.indexes.by_name[orders].end == 21
+        store.limit_to(LSN_MAX)
+        store.advance()
+        assert store.indexes.by_name[orders].end == 42
+    finally:
+        store.close()

@@ -17,6 +17,7 @@ from journal.storage import DirectoryStorage
 from journal.transaction_store import Done
 from journal.xid import XaKey, Xid
 from meta_broker.config import BrokerConfig, BrokerSection, RetentionSection
+from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.far_read import FarRead
 from meta_broker.store.message_store import MessageStore
 
@@ -40,6 +41,7 @@ class Stage:
 
     def __init__(self, store: MessageStore, clock: Clock, worker: ThreadPoolExecutor) -> None:
         self.store = store
+        self.carrying = CarryingJob(store.transactions, store.fence, after_segments=4)
         self.clock = clock
         self._worker = worker
 
