@@ -11,7 +11,8 @@ from kazoo.exceptions import KazooException
 
 from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperUnavailable
-from zk.session import RECONNECT_DELAY_S_MAX, BoundedHandler
+from zk.link import BoundedHandler
+from zk.session import RECONNECT_DELAY_S_MAX
 
 TIMEOUT_S = 5.0
 

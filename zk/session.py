@@ -24,19 +24,20 @@ from kazoo.exceptions import (
     RolledBackError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
 from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.lease import Lease
+from zk.link import BoundedHandler, LeaseKeeper
 from zk.nodes import Node
 from zk.paths import Paths
 from zk.transactions import Check, Create, Refused, Remove, Transaction, Why, Write
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1
 CONNECT_TIMEOUT_MS = 15_000
-TCP_CONNECT_TIMEOUT_S = 5.0  # kazoo would wait a whole session timeout for a host that swallows packets
 RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
 
@@ -86,22 +87,25 @@ class ZooKeeperSession:
         self.connect = connect
         self.paths = Paths(root)
         self.session_timeout_s = session_timeout_ms / 1000
+        self.lease = Lease()  # who acts on an ephemeral node's behalf asks it first: it ends before the node does
         self.epoch = 0  # written by kazoo's connection thread alone
         self._connect_timeout_ms = connect_timeout_ms
         self._enqueue = enqueue
         self._state = SessionState.LOST
         self._client: Any = None
+        self._keeper: LeaseKeeper  # start() makes it, with the client
         self._is_open = False
 
     def start(self) -> None:
         """Connect. Returns with a live session, or raises ZooKeeperUnavailable and leaves nothing open."""
         assert not self._is_open, "already started"
+        handler = BoundedHandler()
         try:
             _, chroot = collect_hosts(self.connect)
             self._client = KazooClient(
                 self.connect,
                 timeout=self.session_timeout_s,
-                handler=BoundedHandler(),
+                handler=handler,
                 connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
                 logger=_log,
             )
@@ -110,7 +114,9 @@ class ZooKeeperSession:
                 f"{self.connect!r} is no ZooKeeper connect string ({error}): give host:port[,host:port...][/chroot]"
             ) from error
         self._is_open = True
+        self._keeper = LeaseKeeper(self._client, handler, self.lease)
         self._client.add_listener(self._on_state)
+        self._keeper.start()
         try:
             if not self._client.start_async().wait(self._connect_timeout_ms / 1000):
                 raise ZooKeeperUnavailable(
@@ -128,6 +134,7 @@ class ZooKeeperSession:
         if not self._is_open:
             return
         self._is_open = False
+        self._keeper.stop()
         self._client.remove_listener(self._on_state)
         try:
             self._client.stop()
@@ -317,15 +324,8 @@ class ZooKeeperSession:
         if new is SessionState.CONNECTED and self._state is SessionState.LOST:
             self.epoch += 1
         self._state = new
+        self._keeper.connection_changed(is_connected=new is SessionState.CONNECTED)
         self._enqueue(SessionEvent(new, self.epoch))
-
-
-class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
-    """kazoo's threads, with an upper bound on one TCP connect."""
-
-    def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        options["timeout"] = min(options["timeout"], TCP_CONNECT_TIMEOUT_S)
-        return super().create_connection(*arguments, **options)
 
 
 def _refusal(operations: Transaction, results: Sequence[object]) -> Refused | None:

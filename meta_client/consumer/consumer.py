@@ -46,7 +46,13 @@ class Consumer:
         self._subscriptions: dict[str, Subscription] = {}
         tracker = OffsetTracker()
         self._fetcher = Fetcher(
-            group, connections, tracker, config.runners, config.fetch_timeout_s, config.fetch_wait_s
+            group,
+            connections,
+            tracker,
+            config.runners,
+            config.fetch_timeout_s,
+            config.fetch_wait_s,
+            session.lease.is_valid,
         )
         self._holdings = Holdings(
             Ownership(session, group, self.consumer_id),

@@ -21,6 +21,7 @@ from meta_client.protocol.requests import OFFSET_END
 from zk.broker_url import BrokerUrl
 
 SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
+LEASE_LOOK_S = 0.05  # how often to look whether the session's lease is renewed, while it has run out unseen
 BUSY_S = 0.05  # how long a partition rests whose listener is at work on a batch from before it was lost
 SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
 
@@ -42,8 +43,11 @@ class Fetcher:
         runners: int,
         fetch_timeout_s: float,
         fetch_wait_s: float,
+        may_deliver: Callable[[], bool] = lambda: True,
     ) -> None:
+        """*may_deliver* is asked before each delivery, on the runner: False means as a pause does."""
         self._group = group
+        self._may_deliver = may_deliver
         self._tracker = tracker
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
@@ -174,8 +178,8 @@ class Fetcher:
 
     def _wait_unpaused(self) -> bool:
         with self._changed:
-            while self._is_paused and not self._is_closed:
-                self._changed.wait()
+            while (self._is_paused or not self._may_deliver()) and not self._is_closed:
+                self._changed.wait(None if self._is_paused else LEASE_LOOK_S)
             return not self._is_closed
 
     def _is_current(self, request: FetchRequest) -> bool:
@@ -265,7 +269,7 @@ class Fetcher:
     def _begin_delivery(self, request: FetchRequest) -> bool:
         """Whether the listener may be called: the partition may have gone, or a pause begun, during the fetch."""
         with self._changed:
-            if self._is_paused or self._assigned.get(request.key) is not request:
+            if self._is_paused or not self._may_deliver() or self._assigned.get(request.key) is not request:
                 request.rest_s = 0.0
                 return False
             if request.key in self._delivering:  # the listener of its former life has not returned yet
