@@ -1,6 +1,6 @@
 """A stopped broker's directory: its state read without changing a byte, and opened to decide about a branch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,10 +46,14 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
 
 @contextmanager
 def opened_store(
-    directory: Path, version: str, sink: PublicationSink | None = None
+    directory: Path,
+    version: str,
+    sink: PublicationSink | None = None,
+    epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
 ) -> Iterator[JournalTransactionStore]:
     """The store of a broker that does not run, locked; it does what a start does: cuts a torn tail, rolls back what was
     active. What is decided is durable when the block ends; without a *sink* the indexes follow at the next start.
+    *epoch*: as `JournalTransactionStore.open` has it, called with the directory locked.
 
     Raises NoJournal, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord, StorageFailed.
     """
@@ -58,7 +62,7 @@ def opened_store(
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         config = JournalConfig(segment_bytes=segment_bytes)
-        store = JournalTransactionStore.open(storage, identity, config, version=version, sink=sink)
+        store = JournalTransactionStore.open(storage, identity, config, version=version, sink=sink, epoch=epoch)
         try:
             yield store
         finally:

@@ -19,6 +19,7 @@ from meta_broker.message_ids import MessageIds
 from meta_broker.offering import Offering, read_again
 from meta_broker.processors.context import Context
 from meta_broker.processors.dispatch import Dispatcher
+from meta_broker.replication.fencing import Superseded, epoch_for
 from meta_broker.server import TICK_S, Server
 from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.message_store import MessageStore
@@ -28,6 +29,7 @@ from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
 from zk.broker_url import BrokerUrl
 from zk.registration import BrokerIdTaken
+from zk.replication import ReplicationNode
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         stop: asyncio.Future[None] = loop.create_future()
 
-        def refused(error: BrokerIdTaken) -> None:  # on the membership thread
+        def refused(error: BrokerIdTaken | Superseded) -> None:  # on the membership thread
             loop.call_soon_threadsafe(self._settle, stop, error)
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,12 +76,15 @@ class Broker:
             server = Server(loop, functools.partial(self._settle, stop))
             port = server.reserve(self._config.broker.host, self._config.port)
             stack.push_async_callback(server.close)  # once more below: whatever fails in between
+            node: ReplicationNode | None = None
             if self._config.zookeeper is not None:
                 self._membership = Membership(self._config, self._config.zookeeper, refused)
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
+                node = await asyncio.to_thread(self._membership.replication)
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
-            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, loop.call_soon)
+            epoch = functools.partial(epoch_for, node=node, broker_id=self._config.broker_id)
+            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, loop.call_soon, epoch)
             await stack.enter_async_context(_closing(store))
             _calm_collector()
             ids.begin_after(store.transactions.state.time_ms)
@@ -93,7 +98,8 @@ class Broker:
             if self._membership is not None:
                 stack.push_async_callback(asyncio.to_thread, self._membership.leave)  # first out
                 try:
-                    await asyncio.to_thread(self._membership.join, url, offering.registrations())
+                    registrations = offering.registrations()
+                    await asyncio.to_thread(self._membership.join, url, registrations, store.transactions.state.epoch)
                 except BrokerIdTaken:
                     if not stop.done():  # else it was told to stop while it waited for the id
                         raise
@@ -106,7 +112,7 @@ class Broker:
         if self._membership is not None:
             self._membership.cancel()
 
-    def _settle(self, stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | None) -> None:
+    def _settle(self, stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | Superseded | None) -> None:
         """Tell `serve` to end, with an error or without. Only the first word counts; a second one hurries it."""
         if stop.done():
             self._hurry.set()

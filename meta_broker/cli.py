@@ -1,9 +1,10 @@
 """`metaq broker` and `metaq dev`."""
 
 import contextlib
+import functools
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -15,7 +16,7 @@ from meta_broker.errors import ConfigError
 from zk.embedded import EmbeddedZooKeeper
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if level != "debug":
         logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # every attempt to connect; membership tells what counts
@@ -24,6 +25,27 @@ def _log_to_stderr(level: str) -> None:
 _LOG_LEVEL = click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
+_BROKER_OPTIONS = (
+    click.option("--port", type=int, default=8123, show_default=True, help="0: any free one."),
+    click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL."),
+    click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="broker.toml. Without it: every topic name is allowed, with 4 partitions.",
+    ),
+    click.option(
+        "--flush",
+        metavar="sync|interval:MS",
+        help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
+    ),
+    _LOG_LEVEL,
+)
+
+
+def broker_options(command: Callable[..., None]) -> Callable[..., None]:
+    """How a broker runs, for every command that runs one: port, zk, config_path, flush, log_level."""
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_BROKER_OPTIONS), command)
 
 
 @click.command()
@@ -34,20 +56,7 @@ _LOG_LEVEL = click.option(
     help="Directory of the journal; made when missing, held by one broker at a time.",
 )
 @click.option("--id", "broker_id", type=int, required=True, help="0 to 1023, unique in the cluster.")
-@click.option("--port", type=int, default=8123, show_default=True, help="0: any free one.")
-@click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL.")
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="broker.toml. Without it: every topic name is allowed, with 4 partitions.",
-)
-@click.option(
-    "--flush",
-    metavar="sync|interval:MS",
-    help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
-)
-@_LOG_LEVEL
+@broker_options
 def broker(
     data: Path,
     broker_id: int,
@@ -66,7 +75,7 @@ def broker(
     \b
     metaq broker --data /var/lib/metaq --id 0 --zk 127.0.0.1:2181 --config broker.toml
     """
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level)
     config = load(config_path, data=data, broker_id=broker_id, port=port, zookeeper=zk, flush=flush)
     if config.flush.interval_ms:
         click.echo(
@@ -74,10 +83,10 @@ def broker(
             f"acknowledged messages; a killed process loses none",
             err=True,
         )
-    _serve(config)
+    serve(config)
 
 
-def _serve(config: BrokerConfig, *more: str) -> None:
+def serve(config: BrokerConfig, *more: str) -> None:
     """Run the broker. A journal that stops while it serves is exit status 1; not starting is an error like any."""
     is_serving = False
 
@@ -122,14 +131,14 @@ def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level:
     metaq dev --topic orders:8
     metaq produce orders --zk 127.0.0.1:2181
     """
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
     with _zookeeper(data / "zookeeper", zk_port) as connect:
         base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
         config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
 
         topic = next(reversed(offered))
-        _serve(
+        serve(
             config,
             "",
             f'  python:   Client("{connect}")',

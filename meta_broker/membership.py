@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from journal.errors import StorageFailed
 from meta_broker.config import BrokerConfig, TopicConfig
+from meta_broker.replication.fencing import Superseded, check_epoch
 from meta_broker.session_file import SessionFile
 from zk.broker_url import BrokerUrl
 from zk.errors import ZooKeeperError
 from zk.former_session import end_session
 from zk.nodes import BrokerName
 from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
+from zk.replication import ReplicationNode, read_replication
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
 
 log = logging.getLogger(__name__)
@@ -64,10 +66,12 @@ class Membership:
     `topic_used`, `topic_changed`, `config_changed` and `cancel` from any thread; the rest by the broker.
 
     *on_refused* is called, on the membership thread, when the session was lost and somebody else has this broker's
-    id since: two brokers of one id would split its partitions, so this one must stop.
+    id since, or was promoted to its place: two brokers of one id would split its partitions, so this one must stop.
     """
 
-    def __init__(self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken], None]) -> None:
+    def __init__(
+        self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken | Superseded], None]
+    ) -> None:
         section = config.zookeeper_section
         self._events: queue.SimpleQueue[_Event | _Stop] = queue.SimpleQueue()
         self._session = ZooKeeperSession(
@@ -82,7 +86,8 @@ class Membership:
         self._on_refused = on_refused
         self._session_file = SessionFile(config.data)
         self._registration: BrokerRegistration | None = None
-        self._registered_epoch = 0
+        self._registered_epoch = 0  # of the session
+        self._epoch = 0  # of the journal
         self._known: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
@@ -90,12 +95,18 @@ class Membership:
         """Reach ZooKeeper, before anything else is begun. Raises ZooKeeperUnavailable in bounded time."""
         self._session.start()
 
-    def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration]) -> None:
+    def replication(self) -> ReplicationNode | None:
+        """What is known of this broker's copies. Blocks. Raises MalformedNode, ZooKeeperUnavailable."""
+        return read_replication(self._session, self._config.broker_id).node
+
+    def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
         A session that a killed broker left on this directory is ended first. A holder elsewhere is waited for as
-        long as it may be dead. Raises BrokerIdTaken, ZooKeeperUnavailable.
+        long as it may be dead. *epoch* is the journal's: a higher one in ZooKeeper ends this broker's time as a
+        master. Raises BrokerIdTaken, Superseded, ZooKeeperError.
         """
+        self._epoch = epoch
         self._registration = BrokerRegistration(
             self._session,
             BrokerName(self._config.broker_id),
@@ -107,7 +118,7 @@ class Membership:
         self._end_former_session()
         self._registered_epoch = self._session.epoch
         self._remember_session()
-        self._registration.register()
+        self._register(self._registration)
         self._thread.start()
         log.info("registered broker=%d url=%s topics=%d", self._config.broker_id, url, len(topics))
 
@@ -151,6 +162,15 @@ class Membership:
         """End the session. Idempotent."""
         self._session.close()
 
+    def _register(self, registration: BrokerRegistration) -> None:
+        """Register, unless a promotion has ended this broker's time as a master."""
+        self._check_epoch()
+        registration.register()
+        self._check_epoch()  # again: a promotion that saw nobody registered has claimed its epoch before, or sees us
+
+    def _check_epoch(self) -> None:
+        check_epoch(self._epoch, self.replication(), self._config.broker_id)
+
     def _end_former_session(self) -> None:
         if (former := self._session_file.read()) is not None:
             try:
@@ -181,7 +201,7 @@ class Membership:
                 while waiting:
                     self._handle(waiting[0])
                     waiting.popleft()
-            except BrokerIdTaken as error:
+            except (BrokerIdTaken, Superseded) as error:
                 self._on_refused(error)
                 return
             except ZooKeeperError as error:
@@ -204,7 +224,7 @@ class Membership:
             case SessionEvent(SessionState.CONNECTED, epoch):
                 if epoch > self._registered_epoch:
                     self._remember_session()
-                    registration.register()
+                    self._register(registration)
                     self._registered_epoch = epoch
                     log.warning("registered again after a lost session epoch=%d", epoch)
             case SessionEvent(state, _):

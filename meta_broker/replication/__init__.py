@@ -1,3 +1,4 @@
 """Copies of a broker's journal: one is written, the others follow, and one of those can take its place.
 
-Read: slave_file (what a slave remembers of its master)."""
+Read: slave_file (what a slave remembers of its master) -> judgement (may it take its place? pure), promotion (it does).
+"""

@@ -84,12 +84,13 @@ class MessageStore:
         on_progress: Callable[[], None],
         clock_ms: Callable[[], int],
         defer: Defer | None = None,
+        epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
     ) -> "MessageStore":
         """A master's: lock the data directory, recover it. Raises JournalError of any kind; leaves nothing open then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
         *clock_ms* gives the time that records carry. *defer* is the loop's call_soon: what one turn of the loop appends
-        is written together.
+        is written together. *epoch*: as `JournalTransactionStore.open` has it.
         """
 
         def open_source(storage: DirectoryStorage, indexes: Indexes) -> Source:
@@ -102,6 +103,7 @@ class MessageStore:
                 on_progress=on_progress,
                 clock_ms=clock_ms,
                 defer=defer,
+                epoch=epoch,
             )
 
         return cls.open_over(config, open_source)

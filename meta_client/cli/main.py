@@ -23,6 +23,7 @@ SUMMARIES: Final = {
     "demo": "The main job, end to end, with three kills.",
     "dev": "Run ZooKeeper and a broker for development.",
     "broker": "Run a broker.",
+    "promote": "Make a stopped slave the master.",
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
     "consume": "Show messages.",

@@ -1,0 +1,125 @@
+"""May this slave take its master's place, and what would be lost? Pure: from what was read to what is said.
+
+A copy can lack what the master acknowledged unless the master counted on it: in mode sync every slave of the in-sync
+set has everything that anybody was told. All else is a risk, which somebody has to accept by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from meta_broker.replication.slave_file import SlaveFacts
+from zk.replication import ReplicationNode
+
+
+class Weight(StrEnum):
+    NOTE = "note"
+    RISK = "risk"  # something acknowledged may be lost: only if that is accepted
+    STOP = "stop"  # not until that is otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    weight: Weight
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What ZooKeeper says of one broker id: who is registered, by URL, and the node that slaves are promoted by."""
+
+    node: ReplicationNode | None = None
+    master: str | None = None
+    slaves: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the slave's directory holds. LSNs [start, end); keys of branches as `metaq txn` shows them."""
+
+    facts: SlaveFacts
+    start: int
+    end: int
+    epoch: int
+    in_doubt: Sequence[str]
+    active: int
+
+
+def judge(standing: Standing, cluster: Cluster | None) -> list[Finding]:
+    """What speaks against a promotion, and for it. *cluster* None: there is no ZooKeeper to ask."""
+    facts = standing.facts
+    found = [_behind(standing)]
+    if standing.active:
+        found.append(
+            Finding(Weight.NOTE, f"{standing.active} transactions were active, not prepared: they are rolled back")
+        )
+    if cluster is None:
+        text = (
+            "without ZooKeeper nobody can tell whether the master is gone and whether this slave has everything: "
+            "make sure that it is stopped for good"
+        )
+        return [*found, Finding(Weight.RISK, text)]
+    if cluster.master is not None:
+        found.append(
+            Finding(
+                Weight.STOP,
+                f"a master of broker {facts.broker_id} is registered at {cluster.master}: stop it, or wait until its "
+                f"ZooKeeper session is over",
+            )
+        )
+    return [*found, _in_sync(facts, cluster.node)]
+
+
+def _behind(standing: Standing) -> Finding:
+    """What the last word of the master proves."""
+    facts, end = standing.facts, standing.end
+    if not facts.heard_ms:
+        return Finding(Weight.RISK, "this slave has never heard from a master: it may lack anything")
+    if end < facts.fence:
+        return Finding(
+            Weight.RISK,
+            f"the journal ends at LSN {end}, and the master had acknowledged everything up to LSN {facts.fence} when "
+            f"it was last heard: {facts.fence - end} bytes of that are not here",
+        )
+    if end < facts.end:
+        return Finding(
+            Weight.NOTE,
+            f"{facts.end - end} bytes of the master's journal that nobody was told of, LSN {end} to {facts.end}, are "
+            f"not here",
+        )
+    return Finding(Weight.NOTE, "everything that the master had when it was last heard is here")
+
+
+def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
+    """What the in-sync set proves."""
+    me = facts.slave_id
+    if node is None:
+        return Finding(
+            Weight.RISK,
+            f"no master of broker {facts.broker_id} has told ZooKeeper who is in sync: what it acknowledged since it "
+            f"was last heard may not be here",
+        )
+    is_mine = not node.master and node.claimed_by == claimant(facts)
+    if node.epoch > facts.epoch and not is_mine:
+        who = f"{node.master} is or was its master" if node.master else f"{node.claimed_by} claimed it and never served"
+        return Finding(
+            Weight.RISK,
+            f"ZooKeeper knows epoch {node.epoch} and this slave has followed epoch {facts.epoch}: {who}; what was "
+            f"acknowledged under it is not here",
+        )
+    if node.mode == "async":
+        return Finding(
+            Weight.RISK,
+            "the master replicated asynchronously: what it acknowledged last, after it was last heard, may not be here",
+        )
+    if me in node.in_sync:
+        return Finding(Weight.NOTE, "in sync: everything that was ever acknowledged is here")
+    if node.in_sync:
+        others = ", ".join(map(str, node.in_sync))
+        return Finding(Weight.RISK, f"not in sync, and slave {others} is: promote that one, which has everything")
+    return Finding(Weight.RISK, "no slave was in sync when the master went: what it acknowledged alone may not be here")
+
+
+def claimant(facts: SlaveFacts) -> str:
+    """How ZooKeeper names who was promoted."""
+    return f"slave {facts.slave_id}"

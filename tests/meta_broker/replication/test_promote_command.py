@@ -1,0 +1,179 @@
+"""`metaq promote` on a copy of a real broker's directory, and what becomes of the broker that was copied."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal.errors import StorageFailed
+from journal.offline import read_state
+from journal.xid import XaKey, Xid
+from meta_broker.replication.promotion import look, promote, read_cluster
+from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
+from meta_client.protocol.answers import parse_keys
+from meta_client.protocol.requests import TransactionVerb
+from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.wire import WireClient
+from zk.corner import Corner
+from zk.replication import ReplicationNode, read_replication, write_replication
+from zk.session import ZooKeeperSession
+
+IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
+ACTIVE = XaKey(Xid.of("in", "use"), "uq")
+QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+V = TransactionVerb
+REFUSED = 1
+
+
+@pytest.fixture
+def session(zookeeper: Corner) -> Iterator[ZooKeeperSession]:
+    with ZooKeeperSession(zookeeper.connect) as session:
+        yield session
+
+
+@pytest.fixture
+def master(tmp_path: Path, zookeeper: Corner) -> Iterator[BrokerProcess]:
+    """Broker 0, killed, with three messages, a branch in doubt and one in use; not registered any more."""
+    broker = BrokerProcess(tmp_path / "master", zookeeper.connect, config=QUICK)
+    try:
+        broker.start()
+        with WireClient(broker.port) as client:
+            for body in (b"one", b"two", b"three"):
+                client.put("orders", 0, body)
+            for key in (IN_DOUBT, ACTIVE):
+                client.verb(V.BEGIN, key)
+                client.put("orders", 1, b"later", key)
+            client.verb(V.PREPARE, IN_DOUBT)
+        broker.stop()
+        yield broker
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+@pytest.fixture
+def slave(master: BrokerProcess, tmp_path: Path) -> Path:
+    """What a slave of it would have: everything."""
+    directory = tmp_path / "slave"
+    shutil.copytree(master.data, directory)
+    end = 0
+    with read_state(directory) as (state, _):
+        end = state.lsn
+    facts = SlaveFacts(
+        cluster="metaq", broker_id=0, slave_id=1, master=master.url, epoch=1, end=end, fence=end, heard_ms=1
+    )
+    SlaveFile(directory).write(facts)
+    return directory
+
+
+def metaq(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meta_client.cli.main", "promote", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def in_sync(session: ZooKeeperSession, *slaves: int) -> None:
+    found = read_replication(session, 0)
+    node = ReplicationNode(epoch=1, mode="sync", in_sync=slaves, in_sync_min=1, master="meta://127.0.0.1:1")
+    assert write_replication(session, 0, node, found.version) is not None
+
+
+def test_the_copy_serves_what_its_master_had_and_the_master_does_not_any_more(
+    master: BrokerProcess, slave: Path, zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    in_sync(session, 1)
+    told: dict[str, Any] = json.loads(metaq(slave, "--zk", zookeeper.connect, "--dry-run", "--json").stdout)
+    assert (told["can_lose"], told["in_doubt"], told["epoch"]) == (False, [str(IN_DOUBT)], 1)
+    done = metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start")
+    assert "note        in sync: everything that was ever acknowledged is here" in done.stdout
+    assert "promoted" in done.stderr
+    node = read_replication(session, 0).node
+    assert node is not None
+    assert (node.epoch, node.claimed_by) == (2, "slave 1")
+    successor = BrokerProcess(slave, zookeeper.connect, config=QUICK)
+    try:
+        successor.start()
+        with WireClient(successor.port) as client:
+            assert [message.payload for _, message in client.read_all("orders", 0)] == [b"one", b"two", b"three"]
+            assert parse_keys(client.verb(V.RECOVER, None)) == [IN_DOUBT]
+            client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+            assert [message.payload for _, message in client.read_all("orders", 1)] == [b"later"]
+        before = (master.data / "00000000000000000000.journal").read_bytes()
+        master.launch()
+        assert master.wait() == 2
+        assert "has epoch 2 in ZooKeeper, and this one's journal has epoch 1" in master.log
+        assert (master.data / "00000000000000000000.journal").read_bytes() == before
+        assert metaq(slave, "--zk", zookeeper.connect, status=2).stderr.startswith(f"error: {slave} has no slave.json")
+    finally:
+        successor.kill()
+
+
+@pytest.mark.parametrize(
+    ("slaves", "reason"), [((2,), "risk        not in sync, and slave 2 is"), ((), "risk        no slave was in sync")]
+)
+def test_what_may_lose_something_must_be_accepted(
+    slave: Path, zookeeper: Corner, session: ZooKeeperSession, slaves: tuple[int, ...], reason: str
+) -> None:
+    in_sync(session, *slaves)
+    before = {path.name: path.read_bytes() for path in slave.iterdir() if path.is_file()}
+    done = metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start", status=REFUSED)
+    assert reason in done.stdout
+    assert "not promoted: needs --accept-loss" in done.stderr
+    assert {path.name: path.read_bytes() for path in slave.iterdir() if path.is_file()} == before
+    metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start", "--accept-loss")
+
+
+def test_nobody_is_promoted_while_the_master_serves(
+    master: BrokerProcess, slave: Path, zookeeper: Corner, session: ZooKeeperSession
+) -> None:
+    in_sync(session, 1)
+    master.start()
+    done = metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start", "--accept-loss", status=REFUSED)
+    assert f"stop        a master of broker 0 is registered at {master.url}" in done.stdout
+    master.pause()  # it takes connections, and answers nobody
+    try:
+        done = metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start", "--config", master.config_path)
+    finally:
+        master.resume()
+    assert "does not answer: waiting up to 1 s" in done.stderr
+    assert master.wait() == 2
+    assert "has epoch 2 in ZooKeeper, and this one's journal has epoch 1" in master.log
+
+
+def test_a_promotion_that_was_cut_short_is_done_again(
+    slave: Path, session: ZooKeeperSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_sync(session, 1)
+
+    def fails(file: SlaveFile) -> None:
+        raise StorageFailed(f"{file.path}: the power went")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SlaveFile, "remove", fails)
+        with pytest.raises(StorageFailed, match="the power went"):
+            promote(slave, look(slave).facts, session, read_cluster(session, 0)[1])
+    standing = look(slave)
+    assert (standing.epoch, standing.in_doubt, standing.active) == (2, [str(IN_DOUBT)], 0)
+    assert promote(slave, standing.facts, session, read_cluster(session, 0)[1]) == 3
+    with read_state(slave) as (state, _):
+        assert state.epoch == 3
+    assert SlaveFile(slave).read() is None
+
+
+def test_whoever_is_no_stopped_slave_is_told_so(master: BrokerProcess, slave: Path, tmp_path: Path) -> None:
+    assert "has no slave.json: it is no slave's" in metaq(master.data, status=2).stderr
+    other = tmp_path / "other"
+    other.mkdir()
+    SlaveFile(other).write(SlaveFacts(cluster="metaq", broker_id=0, slave_id=1))
+    assert "no journal" in metaq(other, status=2).stderr
+    config = tmp_path / "config.toml"
+    config.write_text('[broker]\ncluster = "elsewhere"\n[topics."*"]\n')
+    assert "give --config the file that the master has" in metaq(slave, "--config", config, status=2).stderr
+    (slave / "slave.json").write_text('{"cluster":"metaq","broker_id":4,"slave_id":1}')
+    assert "name the directory of one slave" in metaq(slave, status=2).stderr
