@@ -2,8 +2,8 @@
 
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> connection,
 connections -> topology (who takes messages), allowed_codecs -> puts, batching/, local_transaction, xa_verbs,
-branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first) -> client (what users make) -> cli/.
-coordinator/ is built on a producer.
+branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first), offset_stores/ -> client (what users make) ->
+cli/. coordinator/ is built on a producer.
 """
 
 from typing import TYPE_CHECKING, Any

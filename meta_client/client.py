@@ -87,7 +87,8 @@ class Client:
     def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
         """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.
 
-        Raises InvalidGroup, zk's InvalidName.
+        Others than ZooKeeper's are in `meta_client.offset_stores`. Raises InvalidGroup, zk's InvalidName, and
+        ConsumerMisuse for offsets of another group.
         """
         consumer = Consumer(self.session, self.connections, group, offsets, config, self._forget)
         with self._lock:

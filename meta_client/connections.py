@@ -4,7 +4,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from meta_client.back_off import BackOff
 from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientClosed, NotConnected
@@ -12,6 +11,14 @@ from zk.broker_url import BrokerUrl
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
 ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare
+BACK_OFF_FIRST_S = 0.1
+BACK_OFF_MAX_S = 2.0  # the pace of genuine clients (spec 1.7)
+
+
+def back_off_s(failures: int) -> float:
+    """How long to let a broker rest after so many failed attempts in a row: the first retry is free."""
+    doublings = min(failures - 2, 10)  # past the maximum; a broker may be away for days
+    return 0.0 if failures < 2 else min(BACK_OFF_FIRST_S * 2.0**doublings, BACK_OFF_MAX_S)
 
 
 @dataclass(slots=True)
@@ -20,7 +27,8 @@ class _Slot:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: Connection | None = None
-    back_off: BackOff = field(default_factory=BackOff)
+    failures: int = 0
+    retry_at: float = 0.0  # monotonic
 
 
 class Connections:
@@ -70,15 +78,17 @@ class Connections:
     def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline | None) -> Connection:
         if (former := slot.connection) is not None:
             slot.connection = None
-            slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
-        rest_s = slot.back_off.rest_s(time.monotonic())
+            slot.failures = slot.failures + 1 if former.is_refused else 0  # connecting is not all that can fail
+            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
+        rest_s = max(0.0, slot.retry_at - time.monotonic())
         if rest_s > (0.0 if deadline is None else deadline.remaining_s()):
-            raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
+            raise NotConnected(f"no connection to {url} after {slot.failures} attempts: is the broker up?")
         self._closing.wait(rest_s)
         try:
             connection = Connection.open(url, _connect_timeout_s(deadline))
         except NotConnected:
-            slot.back_off.failed(time.monotonic())
+            slot.failures += 1
+            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
             raise
         if (
             self._closing.is_set()

@@ -123,7 +123,7 @@ class ShownOffsets:
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         shown = [(e, entry) for e in entries if (entry := self._shown.get((e.topic, e.partition))) is not None]
-        self._store.commit([entry._replace(claimed=e.claimed) for e, entry in shown])
+        self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
 
     def note(self, message: ReceivedMessage, next_offset: int) -> None:
         """*message* was shown; what follows it begins at *next_offset*."""

@@ -37,8 +37,10 @@ class Consumer:
         config: ConsumerConfig,
         closed: Callable[["Consumer"], None],
     ) -> None:
-        """*closed* is told once it is. Raises InvalidGroup, zk's InvalidName."""
+        """*closed* is told once it is. Raises InvalidGroup, ConsumerMisuse, zk's InvalidName."""
         self.group = check_group(group)
+        if (keeps := getattr(offsets, "group", group)) != group:
+            raise ConsumerMisuse(f"a consumer of group {group} was given the offsets of group {keeps}: name one group")
         self.consumer_id = new_consumer_id(group, host_name(), config.consumer_id)
         self._session = session
         self._config = config

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from meta_client.consumer.batch import Batch
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
+from meta_client.protocol.requests import OFFSET_END
 from zk.nodes import Partition
 
 FRAME_BYTES_MAX = HEADER_BYTES + DATA_BYTES_MAX
@@ -33,6 +34,7 @@ class FetchRequest:
     cut_off_count: int = 0  # answers in a row without one whole message; the ancestor counts them as failures,
     failure_count: int = 0  # deliveries in a row that raised: and so diverts a large message unseen (spec 8.6)
     is_at_end: bool = False  # the last answer was "nothing here yet"
+    is_moved_back: bool = False  # to an offset that has to be stored before anything from there is delivered
     is_troubled: bool = False  # the last answer was an error: said once, not at every round
 
     def __post_init__(self) -> None:
@@ -74,7 +76,9 @@ class FetchRequest:
 
         The ancestor rests half a second and more; what a filter at the broker rejects would come at two a second.
         """
-        is_forward, self.offset = offset > self.offset, offset
+        is_forward = offset > self.offset
+        self.is_moved_back = offset < self.offset < OFFSET_END
+        self.offset = offset
         self.cut_off_count = self.failure_count = 0
         self.is_at_end = False
         if is_forward:

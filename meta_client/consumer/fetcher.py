@@ -189,6 +189,12 @@ class Fetcher:
     def _serve(self, request: FetchRequest) -> bool:
         """One round of one partition: the table of spec 8.5. True: the request waits at the broker now."""
         what = f"get {request.topic}/{request.partition} at {request.offset}"
+        if request.is_moved_back:
+            # A store that compares would take what comes from there for consumed: it has to hear of the reset first.
+            if self._tracker.is_resetting(request.key):
+                request.found_nothing(is_at_end=False)
+                return False
+            request.is_moved_back = False
         try:
             if (answer := self._asker.ask(request, what)) is None:
                 return True
@@ -220,8 +226,9 @@ class Fetcher:
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
                 *(self._group, request.topic, request.partition, request.offset, offset, lost),
             )
+        is_back = offset < request.offset
         request.moved(offset)
-        self._tracker.advance(OffsetEntry(request.topic, request.partition, offset))
+        self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
 
     def _on_data(self, request: FetchRequest, answer: Answer) -> None:
         body = answer.body

@@ -12,20 +12,24 @@ from zk.session import ZooKeeperSession
 
 
 class OffsetEntry(NamedTuple):
-    """Everything before *offset* of a partition is consumed; *message_id* is the last message's, -1 if unknown."""
+    """Everything before *offset* of a partition is consumed; *message_id* is the last message's, -1 if unknown.
+
+    *is_reset*: somebody asked for exactly this offset, a user or the broker, further back or not.
+    """
 
     topic: str
     partition: Partition
     offset: int
     message_id: int = NO_MESSAGE_ID
     claimed: Claimed | None = None  # the ownership under which it was made; None: without a group's say
+    is_reset: bool = False
 
 
 class OffsetStore(Protocol):
     """Keeps one group's offsets. Called by one thread of the consumer; may raise anything, and is asked again.
 
-    A listener that keeps the offset together with what it makes of the messages, in one database transaction, gives
-    a store whose `load` reads it there and whose `commit` does nothing: that is how "exactly once" is had.
+    `meta_client.offset_stores` has others than ZooKeeper's: a file, a database, and one that lives in the listener's
+    own database transaction, which is how "exactly once" is had.
     """
 
     def load(self, topic: str, partition: Partition) -> int | None:
@@ -34,13 +38,19 @@ class OffsetStore(Protocol):
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Store how far each of these partitions is consumed. Durable on return.
 
+        Without *is_reset* an offset only goes forward: a lower one than is stored is passed over. With it, it is
+        stored as it is, and nothing of the partition is delivered before that is done.
+
         May raise OwnershipLost, once the other entries are stored, for partitions that it knows to be another
         consumer's by now; `entry.claimed.epoch` rises with every owner.
         """
 
 
 class ZooKeeperOffsetStore:
-    """The default: offset nodes, as genuine clients keep them (spec 6.3)."""
+    """The default: offset nodes, as genuine clients keep them (spec 6.3).
+
+    Only who owns a partition writes, so that nobody else can put it back; nothing is compared.
+    """
 
     def __init__(self, session: ZooKeeperSession, group: str) -> None:
         self._offsets = ZooKeeperOffsets(session, group)
@@ -67,6 +77,7 @@ class OffsetTracker:
         self._entries: dict[tuple[str, Partition], OffsetEntry | None] = {}  # None: owned, without progress
         self._claims: dict[tuple[str, Partition], Claimed | None] = {}  # of all that are in _entries
         self._modified: set[tuple[str, Partition]] = set()
+        self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last one of each that is not stored yet
 
     def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
         """Begin to track a partition, owned as *claimed* says."""
@@ -81,6 +92,7 @@ class OffsetTracker:
                 self._entries.pop(key, None)
                 self._claims.pop(key, None)
                 self._modified.discard(key)
+                self._resets.pop(key, None)
 
     def advance(self, entry: OffsetEntry) -> None:
         """Remember progress, if the partition is still ours."""
@@ -89,14 +101,22 @@ class OffsetTracker:
             if key in self._entries:
                 self._entries[key] = entry
                 self._modified.add(key)
+                if entry.is_reset:
+                    self._resets[key] = entry
+
+    def is_resetting(self, key: tuple[str, Partition]) -> bool:
+        """Whether a reset of this partition waits to be stored."""
+        with self._lock:
+            return key in self._resets
 
     def commit(self, store: OffsetStore) -> int:
         """Store all progress and return how many partitions had some. Raises what *store* does; nothing is
         forgotten then, the next commit tries again."""
         with self._lock:
             modified, self._modified = self._modified, set()
+            resets = dict(self._resets)
             entries = [
-                entry._replace(claimed=self._claims[key])
+                entry._replace(claimed=self._claims[key], is_reset=key in resets)
                 for key in sorted(modified)
                 if (entry := self._entries[key]) is not None
             ]
@@ -108,4 +128,8 @@ class OffsetTracker:
             with self._lock:
                 self._modified |= modified & self._entries.keys()
             raise
+        with self._lock:
+            for key, reset in resets.items():
+                if self._resets.get(key) is reset:  # else there was another one meanwhile
+                    del self._resets[key]
         return len(entries)

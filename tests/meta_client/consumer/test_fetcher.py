@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -11,6 +11,8 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.offsets import OffsetEntry
+from meta_client.errors import ConsumerMisuse
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
 from tests.meta_client.conftest import StartBroker
@@ -98,6 +100,46 @@ def test_a_deleted_beginning_is_skipped_said_and_committed(
     wait_until(lambda: (node := offsets.load("orders", Partition(0, 0))) is not None and node.offset == 4096)
     assert seen.payloads == []
     assert "offset moved group=group partition=orders/0-0 from=0 to=4096 skipped=up to 4096 bytes" in caplog.text
+
+
+class Ledger:
+    """An OffsetStore that says what it was told, and when."""
+
+    def __init__(self, offset: int, events: list[object]) -> None:
+        self.group = "group"
+        self.offset = offset
+        self.events = events
+        self.failures = 2
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        del topic, partition
+        return self.offset
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        for entry in entries:
+            if entry.is_reset and self.failures:
+                self.failures -= 1
+                raise OSError("the database is down")
+            self.events.append((entry.offset, entry.is_reset))
+
+
+def test_when_a_broker_names_an_offset_further_back_the_store_hears_it_before_anything_is_delivered(
+    client: Client, start_broker: StartBroker
+) -> None:
+    end = sum(map(len, FRAMES))
+    shelf = Shelf(*FRAMES)
+    start_broker(0, {"orders": 1}, shelf)
+    events: list[object] = []
+    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1, runners=2)
+    with client.consumer("group", Ledger(9000, events), config=config) as consumer:
+        consumer.subscribe("orders", lambda batch: events.append([m.payload for m in batch.messages]))
+        consumer.start()
+        wait_until(lambda: (end, True) in events)
+        shelf.data += encode_frame(30, 0, b"30")
+        wait_until(lambda: len(events) == 3)
+    assert events == [(end, True), [b"30"], (end + 22, False)]
+    with pytest.raises(ConsumerMisuse, match="consumer of group audit was given the offsets of group group"):
+        client.consumer("audit", Ledger(0, events))
 
 
 @pytest.mark.parametrize(

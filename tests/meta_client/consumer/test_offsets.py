@@ -56,6 +56,31 @@ def test_a_failed_commit_is_tried_again_with_what_came_since() -> None:
     assert store.commits == [[OffsetEntry("orders", A, 25), OffsetEntry("orders", B, 7)]]
 
 
+def test_a_reset_stays_one_until_it_is_stored() -> None:
+    tracker, store = OffsetTracker(), ListStore()
+    tracker.own("orders", A)
+    tracker.advance(OffsetEntry("orders", A, 9000))
+    tracker.advance(OffsetEntry("orders", A, 50, is_reset=True))
+    tracker.advance(OffsetEntry("orders", A, 75, 100_000))
+    assert tracker.is_resetting(("orders", A))
+    store.is_broken = True
+    with pytest.raises(OSError, match="down"):
+        tracker.commit(store)
+    assert tracker.is_resetting(("orders", A))
+    store.is_broken = False
+    tracker.commit(store)
+    assert not tracker.is_resetting(("orders", A))
+    tracker.advance(OffsetEntry("orders", A, 100, 100_001))
+    tracker.commit(store)
+    assert store.commits == [
+        [OffsetEntry("orders", A, 75, 100_000, is_reset=True)],
+        [OffsetEntry("orders", A, 100, 100_001)],
+    ]
+    tracker.advance(OffsetEntry("orders", A, 0, is_reset=True))
+    tracker.disown([("orders", A)])
+    assert not tracker.is_resetting(("orders", A))
+
+
 def test_what_is_not_ours_any_more_is_not_stored() -> None:
     tracker, store = OffsetTracker(), ListStore()
     tracker.own("orders", A)

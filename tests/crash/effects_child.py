@@ -1,0 +1,84 @@
+"""A service that makes a database row of every message, in the transaction that keeps its offset, until it is killed.
+
+    python -m tests.crash.effects_child ZOOKEEPER DSN STYLE SEED
+
+Says on stdout, a line each: its ZooKeeper session's id and password, then `took <messages> of <messages>` after every
+transaction.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import psycopg
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from meta_client.client import Client
+from meta_client.consumer.batch import Batch
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.offset_stores import TransactionOffsetStore
+
+GROUP = "effects"
+TOPIC = "orders"
+FETCH_BYTES = 1500
+INSERT = "INSERT INTO effects (number, place) VALUES (%s, %s)"
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # less than a pipe takes in one piece
+
+
+class Service:
+    """The listener. *style*: how it speaks to its database."""
+
+    def __init__(self, dsn: str, style: str, random: Random) -> None:
+        self._dsn = dsn
+        self._random = random
+        self._engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
+        self._is_session = style == "session"
+        own = self._engine if self._is_session else lambda: psycopg.connect(dsn)
+        self.offsets = TransactionOffsetStore(own, GROUP)
+
+    def on_batch(self, batch: Batch) -> None:
+        with self._transaction() as (work, insert):
+            messages = self.offsets.take(work, batch)
+            for message in messages:
+                self._dawdle()
+                insert(int(message.payload), str(message.partition))
+        say("took", len(messages), "of", len(batch.messages))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[tuple[Any, Any]]:
+        if self._is_session:
+            with Session(self._engine) as session, session.begin():
+                statement = text("INSERT INTO effects (number, place) VALUES (:number, :place)")
+                yield session, lambda number, place: session.execute(statement, {"number": number, "place": place})
+        else:
+            with psycopg.connect(self._dsn) as connection:
+                yield connection, lambda *row: connection.execute(INSERT, row)
+
+    def _dawdle(self) -> None:
+        """So that a kill comes in the middle of a transaction as often as not."""
+        if self._random.random() < 0.1:
+            time.sleep(self._random.random() * 0.005)
+
+
+def main(zookeeper: str, dsn: str, style: str, seed: str) -> None:
+    service = Service(dsn, style, Random(seed))
+    with Client(zookeeper, session_timeout_ms=20_000) as client:
+        who = client.session.credentials
+        say(who.session_id, who.password.hex())
+        consumer = client.consumer(GROUP, service.offsets, config=ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2))
+        consumer.subscribe(TOPIC, service.on_batch, max_bytes=FETCH_BYTES)
+        with consumer:
+            threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"""A service that keeps its offsets in its own database transactions takes SIGKILL and SIGSTOP: every message has
+exactly one row.
+
+A round kills a life in the middle of its work, or stops it, has another one take over, lets it go on, and kills it
+then: it held a row's lock, and finds that its batch was done, or does it. METAQ_CRASH_ROUNDS rounds (default 4);
+METAQ_CRASH_SEED repeats the choices of a run that failed, not its timing.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+from kazoo.client import KazooClient
+
+from meta_client.client import Client
+from tests.crash.effects_child import TOPIC
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.postgres import Database
+from zk.corner import Corner
+
+ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "4"))
+MESSAGES_PER_ROUND = 1200
+WAIT_S = 60
+OUT_OF_ORDER = """
+SELECT count(*) FROM (SELECT number - lag(number) OVER (PARTITION BY place ORDER BY id) AS step FROM effects) AS steps
+WHERE step <= 0
+"""
+STYLES = ("dbapi", "session")
+
+
+class Life:
+    """One process of the service, and what it said so far."""
+
+    def __init__(self, zookeeper: str, dsn: str, seed: int, errors: Path) -> None:
+        self._zookeeper = zookeeper
+        self._errors = errors
+        command = [sys.executable, "-m", "tests.crash.effects_child", zookeeper, dsn, STYLES[seed % 2], str(seed)]
+        with errors.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._session = self._next().split()
+        self.repeated = 0  # messages that were delivered though their rows were there
+
+    def work(self, transactions: int) -> None:
+        """Return once it has done so many more."""
+        for _ in range(transactions):
+            _, took, _, of = self._next().split()
+            self.repeated += int(of) - int(took)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self._process.returncode is not None:
+            return
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def expire(self) -> None:
+        """End its session, as ZooKeeper would in some seconds."""
+        session_id, password = self._session
+        usurper = KazooClient(self._zookeeper, client_id=(int(session_id), bytes.fromhex(password.decode())))
+        usurper.start()
+        usurper.stop()
+        usurper.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def _next(self) -> bytes:
+        try:
+            return self._lines.get(timeout=WAIT_S)
+        except queue.Empty:
+            raise AssertionError(f"it does nothing: {self._errors.read_text()}") from None
+
+
+def kill_all(lives: list[Life]) -> None:
+    for life in lives:
+        life.kill()
+
+
+def test_every_message_has_one_row(
+    broker: BrokerProcess, zookeeper: Corner, database: Database, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"METAQ_CRASH_SEED={seed}")
+    random = Random(seed)
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE effects (id bigserial PRIMARY KEY, number int NOT NULL, place text NOT NULL)")
+    total = repeated = 0
+    lives: list[Life] = []
+
+    def be_born() -> Life:
+        lives.append(Life(zookeeper.connect, database.dsn, len(lives), tmp_path / f"life-{len(lives)}.err"))
+        return lives[-1]
+
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(zookeeper.connect))
+        stack.callback(kill_all, lives)
+        producer = client.producer()
+        old: Life | None = None
+        for number in range(ROUNDS):
+            for sent in range(total + 1, total + MESSAGES_PER_ROUND + 1):
+                producer.send_async(TOPIC, b"%d" % sent)
+            producer.flush()
+            total += MESSAGES_PER_ROUND
+            life = be_born()
+            if old is not None:
+                time.sleep(random.random() * 0.5)  # it may hold the locks of all partitions: nobody gets on then
+                old.go_on()
+                time.sleep(random.random() * 0.05)
+                old.kill()
+                old = None
+            life.work(random.randrange(1, 20))
+            time.sleep(random.random() * 0.02)
+            if number % 2 and number < ROUNDS - 1:
+                life.stop()
+                life.expire()
+                old = life
+            else:
+                life.kill()
+                life.expire()
+            repeated += life.repeated
+        be_born()
+        deadline = time.monotonic() + WAIT_S
+        while database.value("SELECT count(*) FROM effects") < total and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)  # for what would be one too many
+    rows = "SELECT count(*) FROM effects"
+    assert database.value(rows) == total, f"METAQ_CRASH_SEED={seed}"
+    assert database.value("SELECT count(DISTINCT number) FROM effects") == total
+    assert database.value("SELECT min(number) FROM effects") == 1
+    assert database.value("SELECT max(number) FROM effects") == total
+    assert database.value(OUT_OF_ORDER) == 0, "in each partition's order"
+    print(f"{ROUNDS} rounds, {total} messages, {total} rows, delivered again and passed over: {repeated}")
