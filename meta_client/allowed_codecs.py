@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from meta_client.calls import checked_result
-from meta_client.connections import Connections
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
 from meta_client.protocol.compression import Codec, codec_of
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TopicCommand, TopicVerb
 from meta_client.topology import TopicView
+from meta_client.transport import Transports
 from zk.broker_url import BrokerUrl
 
 EXTENSION: Final = "compression"
@@ -38,7 +38,7 @@ class _Answer:
 class AllowedCodecs:
     """The answers that one client has. Any thread."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Transports) -> None:
         self._connections = connections
         self._lock = threading.Lock()  # guards the two below; answers are replaced whole
         self._answers: dict[tuple[str, BrokerUrl], _Answer] = {}

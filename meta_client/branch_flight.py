@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from journal.xid import XaKey
 from meta_client.branch_puts import BranchBatch, BranchHandle
-from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, SendFailed, TooManyRequests
 from meta_client.pending_reply import PendingReply
@@ -21,13 +20,14 @@ from meta_client.protocol.responses import Result
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
+from meta_client.transport import Transport
 from meta_client.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
 from zk.errors import ZooKeeperError
 from zk.nodes import Partition
 
 DUE_MAX = 8  # batches whose answers nobody has looked at: bounds what a branch of any size holds of its messages
 
-_Unsent = tuple[Request, Callable[[PendingReply, Connection], None]]  # and who hears of its being sent
+_Unsent = tuple[Request, Callable[[PendingReply, Transport], None]]  # and who hears of its being sent
 
 
 class BranchFlight:
@@ -43,7 +43,7 @@ class BranchFlight:
         self._verbs = verbs
         self._key = key
         self._broker_id = broker_id
-        self._connection: Connection | None = None  # the last one sent on
+        self._connection: Transport | None = None  # the last one sent on
         self._begin_reply: PendingReply | None = None  # until it is looked at
         self._open: dict[tuple[str, Partition], BranchBatch] = {}
         self._unnamed: dict[str, Partition] = {}  # by topic, where messages go that leave the choice to us
@@ -158,14 +158,14 @@ class BranchFlight:
         self._open.clear()
         self._unnamed.clear()
 
-    def _due_after(self, batch: BranchBatch) -> Callable[[PendingReply, Connection], None]:
-        def sent(reply: PendingReply, connection: Connection) -> None:
+    def _due_after(self, batch: BranchBatch) -> Callable[[PendingReply, Transport], None]:
+        def sent(reply: PendingReply, connection: Transport) -> None:
             batch.sent(reply, connection)
             self._due.append(batch)
 
         return sent
 
-    def _begin_sent(self, reply: PendingReply, connection: Connection) -> None:
+    def _begin_sent(self, reply: PendingReply, connection: Transport) -> None:
         del connection
         self._begin_reply = reply
 

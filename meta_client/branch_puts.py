@@ -6,7 +6,6 @@ A branch belongs to its producer's thread, and so does everything here.
 from collections.abc import Callable
 
 from journal.xid import XaKey
-from meta_client.connection import Connection
 from meta_client.errors import Destination, NoBroker, SendFailed
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
@@ -16,6 +15,7 @@ from meta_client.protocol.messages import HEADER_BYTES, encode_frame
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.puts import Outgoing, PendingSend
 from meta_client.results import SendResult
+from meta_client.transport import Transport
 from zk.nodes import Partition
 
 RESULT_TIMEOUT_S = 5.0  # as for a verb
@@ -57,7 +57,7 @@ class BranchBatch:
         frames = b"".join(encode_frame(0, message.flag, message.body) for message in self._messages)
         return MultiPut(self.topic, number, len(self._messages), crc31(frames), None, key, next_opaque(), frames)
 
-    def sent(self, reply: PendingReply, connection: Connection) -> None:
+    def sent(self, reply: PendingReply, connection: Transport) -> None:
         """It is on its way; *reply* will be its answer."""
         self._pending = PendingSend(reply, self.topic, self.partition, connection)
         self._messages = []  # handles live on: the bytes need not

@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from meta_client.back_off import BackOff
 from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientClosed, NotConnected
@@ -11,14 +12,6 @@ from zk.broker_url import BrokerUrl
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
 ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare
-BACK_OFF_FIRST_S = 0.1
-BACK_OFF_MAX_S = 2.0  # the pace of genuine clients (spec 1.7)
-
-
-def back_off_s(failures: int) -> float:
-    """How long to let a broker rest after so many failed attempts in a row: the first retry is free."""
-    doublings = min(failures - 2, 10)  # past the maximum; a broker may be away for days
-    return 0.0 if failures < 2 else min(BACK_OFF_FIRST_S * 2.0**doublings, BACK_OFF_MAX_S)
 
 
 @dataclass(slots=True)
@@ -27,8 +20,7 @@ class _Slot:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     connection: Connection | None = None
-    failures: int = 0
-    retry_at: float = 0.0  # monotonic
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 class Connections:
@@ -78,17 +70,15 @@ class Connections:
     def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline | None) -> Connection:
         if (former := slot.connection) is not None:
             slot.connection = None
-            slot.failures = slot.failures + 1 if former.is_refused else 0  # connecting is not all that can fail
-            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
-        rest_s = max(0.0, slot.retry_at - time.monotonic())
+            slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
+        rest_s = slot.back_off.rest_s(time.monotonic())
         if rest_s > (0.0 if deadline is None else deadline.remaining_s()):
-            raise NotConnected(f"no connection to {url} after {slot.failures} attempts: is the broker up?")
+            raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
         self._closing.wait(rest_s)
         try:
             connection = Connection.open(url, _connect_timeout_s(deadline))
         except NotConnected:
-            slot.failures += 1
-            slot.retry_at = time.monotonic() + back_off_s(slot.failures)
+            slot.back_off.failed(time.monotonic())
             raise
         if (
             self._closing.is_set()

@@ -10,8 +10,6 @@ from typing import Self
 
 from journal.xid import LocalKey
 from meta_client.calls import wait_result
-from meta_client.connection import Connection
-from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import (
     ConnectionLost,
@@ -32,6 +30,7 @@ from meta_client.protocol.requests import Transaction, TransactionVerb
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
+from meta_client.transport import Transport, Transports
 from zk.nodes import Partition
 
 REQUEST_TIMEOUT_S = 5.0  # for each transaction request, as genuine clients wait (spec 2.6)
@@ -52,12 +51,12 @@ class LocalTransaction:
     """One transaction of a producer; Producer.transaction() makes it. Use as a context manager: leaving the block
     commits, an exception rolls back. The producer's thread alone."""
 
-    def __init__(self, key: LocalKey, timeout_seconds: int | None, connections: Connections) -> None:
+    def __init__(self, key: LocalKey, timeout_seconds: int | None, connections: Transports) -> None:
         self.key = key
         self.state = State.EMPTY
         self._timeout_seconds = timeout_seconds
         self._connections = connections
-        self._connection: Connection | None = None
+        self._connection: Transport | None = None
         self._broker_id: int | None = None
         self._in_block = False
 
@@ -137,7 +136,7 @@ class LocalTransaction:
         elif self.state is not State.FINISHED:
             self.commit()
 
-    def _begin(self, topic: str, view: TopicView, partition: Partition, deadline: Deadline) -> Connection:
+    def _begin(self, topic: str, view: TopicView, partition: Partition, deadline: Deadline) -> Transport:
         url = view.urls[partition.broker_id]
         where = Destination(topic, partition, url)
         try:
@@ -157,7 +156,7 @@ class LocalTransaction:
         reply = self._live_connection().submit(self._request(verb))
         wait_result(reply, REQUEST_TIMEOUT_S, f"{verb} {self.key}")
 
-    def _live_connection(self) -> Connection:
+    def _live_connection(self) -> Transport:
         assert self._connection is not None
         return self._connection
 

@@ -8,7 +8,6 @@ from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.batch import SendHandle
 from meta_client.batching.sender import Sender
 from meta_client.branch_puts import BranchHandle
-from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
 from meta_client.identity import new_session_id
@@ -18,6 +17,7 @@ from meta_client.protocol.xa import XaCode
 from meta_client.puts import Compression, Outgoing, RoundRobin, available_in, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.topology import TopicView, Topology
+from meta_client.transport import Transports
 from meta_client.xa import Branch, XaBranches
 from meta_client.xa_verbs import Listing, XaVerbs
 from zk.errors import ZooKeeperUnavailable
@@ -36,7 +36,7 @@ class Producer:
     def __init__(
         self,
         topology: Topology,
-        connections: Connections,
+        connections: Transports,
         qualifier: str,
         sender: Sender,
         compression: Compression | None,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from journal.xid import BranchKey
 from meta_client.calls import checked_result
-from meta_client.connection import Connection
 from meta_client.errors import (
     ConnectionLost,
     Destination,
@@ -28,6 +27,7 @@ from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
+from meta_client.transport import Transport
 from zk.nodes import Partition
 
 COUNTER_MASK = 0x7FFF_FFFF  # the ancestor's round robin counts in a signed int32 and drops the sign
@@ -79,7 +79,7 @@ class Outgoing:
         self.topic = topic
         self.flag, self.body = encode_message(topic, payload, attribute, compression)
 
-    def submit(self, connection: Connection, partition: Partition, key: BranchKey | None) -> "PendingSend":
+    def submit(self, connection: Transport, partition: Partition, key: BranchKey | None) -> "PendingSend":
         """Send it to *partition*, at once or as part of branch *key*. Raises NoBroker: nothing was sent."""
         put = Put(self.topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
         try:
@@ -93,7 +93,7 @@ class PendingSend:
 
     __slots__ = ("_broker", "_partition", "_reply", "_topic")
 
-    def __init__(self, reply: PendingReply, topic: str, partition: Partition, connection: Connection) -> None:
+    def __init__(self, reply: PendingReply, topic: str, partition: Partition, connection: Transport) -> None:
         self._reply = reply
         self._topic = topic
         self._partition = partition

@@ -133,12 +133,15 @@ class Topology:
             raise ClientClosed("the client is closed: make a new one")
         self._events.put(_Publish(topic, done))
         try:
-            return done.result(timeout_s)
+            return self._result(done, timeout_s)
         except FutureTimeout as error:
             raise ZooKeeperUnavailable(
                 f"ZooKeeper at {self._session.connect} did not tell the brokers of topic {topic!r} within "
                 f"{timeout_s:g} s: is it running?"
             ) from error
+
+    def _result(self, done: "Future[TopicView]", timeout_s: float) -> TopicView:
+        return done.result(timeout_s)
 
     def _run(self) -> None:
         while True:

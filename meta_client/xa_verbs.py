@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from journal.xid import XaKey, Xid
 from meta_client.calls import checked_result, wait_result
-from meta_client.connection import Connection
-from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.opaques import next_opaque
@@ -19,6 +17,7 @@ from meta_client.protocol.requests import Transaction, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from meta_client.topology import Topology, no_master
+from meta_client.transport import Transport, Transports
 from zk.errors import ZooKeeperError
 
 REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
@@ -41,13 +40,13 @@ class Listing:
 class XaVerbs:
     """Speaks to brokers by id: to their master, wherever it is at the moment. Any thread."""
 
-    def __init__(self, topology: Topology, connections: Connections, qualifier: str, session_id: str) -> None:
+    def __init__(self, topology: Topology, connections: Transports, qualifier: str, session_id: str) -> None:
         self.qualifier = qualifier
         self._topology = topology
         self._connections = connections
         self._session_id = session_id
 
-    def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Connection]:
+    def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Transport]:
         """Some broker that has all *topics*, by its id, and a connection to it. Raises XaError."""
         why = ""
         try:
@@ -63,7 +62,7 @@ class XaVerbs:
         why = why or f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
         raise ClientXaError(XaCode.XAER_RMFAIL, why, f"BEGIN {xid}")
 
-    def keeps_order(self, connection: Connection, deadline: Deadline) -> bool:
+    def keeps_order(self, connection: Transport, deadline: Deadline) -> bool:
         """Whether the broker handles the requests of a connection in their order, as every one with `mput` does."""
         try:
             return "mput" in connection.capabilities(deadline.remaining_s()).extensions
@@ -128,7 +127,7 @@ class XaVerbs:
         """What it means that *verb* could not be sent."""
         return ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, key.xid, broker_id))
 
-    def connect(self, broker_id: int, deadline: Deadline) -> Connection:
+    def connect(self, broker_id: int, deadline: Deadline) -> Transport:
         """A connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
         url = self._topology.master_url(broker_id)
         if url is not None:

@@ -10,13 +10,13 @@ import threading
 import msgspec
 
 from journal.checksum import crc32
-from meta_client.connection import Connection
 from meta_client.errors import Destination, ReplyTimeout, SendFailed
 from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.results import SendResult
+from meta_client.transport import Transport
 from zk.nodes import Partition
 
 
@@ -54,7 +54,7 @@ class Batch:
         self.deadline = deadline  # after which it is not tried again
         self.attempts = 0  # times that it may have reached the broker
         self.failures = 0  # times that it was not heard of again
-        self.connection: Connection | None = None  # it was submitted to, and has not been heard of since
+        self.connection: Transport | None = None  # it was submitted to, and has not been heard of since
         self.sent_at = 0.0  # the last time; monotonic
         self.bytes = 0  # of the frames
         self._bytes_max = bytes_max

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from meta_client.batching.batch import Batch
-from meta_client.connection import Connection
 from meta_client.puts import RoundRobin
 from meta_client.topology import TopicView
+from meta_client.transport import Transport
 from zk.nodes import Partition
 
 IN_FLIGHT_MAX: Final = 4  # batches of a lane; a broker remembers the last eight (PROTOCOL.md)
@@ -56,7 +56,7 @@ class Lane:
     waiting: list[Batch] = field(default_factory=list)
     in_flight: int = 0  # taken, and neither settled nor to be sent again
     on_wire: int = 0  # of those, submitted
-    connection: Connection | None = None  # which they were submitted to; only while there are some
+    connection: Transport | None = None  # which they were submitted to; only while there are some
     is_draining: bool = False  # what waits must not go before they are answered
     next_number: int = 0
     rest_until: float = 0.0  # after a failure; monotonic
@@ -143,7 +143,7 @@ class Lanes:
         """Whether `take_ready` would give something at once. Any thread may ask without the lock."""
         return bool(self._sendable)
 
-    def submitted(self, batch: Batch, connection: Connection) -> bool:
+    def submitted(self, batch: Batch, connection: Transport) -> bool:
         """Whether *batch*, which was taken, may go over *connection* now; if not it waits again.
 
         It may not overtake: neither one that waits to be sent again, nor those under way over another connection.

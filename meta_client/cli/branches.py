@@ -17,7 +17,6 @@ from meta_client.branch_report import Report, decided_report, live_report
 from meta_client.calls import wait_result
 from meta_client.cli.options import connected
 from meta_client.client import Client
-from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import NotSupported
 from meta_client.opaques import next_opaque
@@ -25,6 +24,7 @@ from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
 from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
 from meta_client.protocol.xa import XaCode
+from meta_client.transport import Transport
 from meta_client.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
 from zk.errors import ZooKeeperError
 
@@ -119,7 +119,7 @@ class OnlineBranches:
         what = f"{command.verb} {command.key} on broker {broker_id}"
         return _parse(wait_result(connection.submit(command), ANSWER_TIMEOUT_S, what).message) | {"broker": broker_id}
 
-    def _connect(self, broker_id: int) -> Connection:
+    def _connect(self, broker_id: int) -> Transport:
         return self._verbs.connect(broker_id, Deadline(REQUEST_TIMEOUT_S))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from meta_client.back_off import BACK_OFF_MAX_S, back_off_s
 from meta_client.connection import Connection
-from meta_client.connections import BACK_OFF_MAX_S, Connections, back_off_s
+from meta_client.connections import Connections
 from meta_client.errors import ClientClosed, NotConnected
 from tests.meta_client.peer import Peer, listening, ok
 from zk.broker_url import BrokerUrl

@@ -1,0 +1,35 @@
+"""What rules need of a connection, whoever moves its bytes: threads (connection.py) or an event loop (aio/)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from meta_client.pending_reply import OnDone, PendingReply
+from meta_client.protocol.requests import Request
+from meta_client.protocol.version import Capabilities
+from zk.broker_url import BrokerUrl
+
+
+class Transport(Protocol):
+    """A live connection to one broker, or the remains of one. connection.Connection says what each of these does."""
+
+    @property
+    def url(self) -> BrokerUrl: ...
+
+    @property
+    def is_broken(self) -> bool: ...
+
+    def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply: ...
+
+    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]: ...
+
+    def capabilities(self, timeout_s: float) -> Capabilities: ...
+
+    def abandon(self, opaque: int) -> bool: ...
+
+    def expire(self, opaque: int, after_s: float) -> None: ...
+
+
+class Transports(Protocol):
+    """The connections of a client, one a broker. connections.Connections says more."""
+
+    def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Transport: ...
