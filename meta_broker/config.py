@@ -53,6 +53,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "fetch_wait_ms_max": (0, 3_600_000),
     "fetches_waiting_max": (0, 10_000_000),
     "fetches_waiting_per_connection_max": (0, 10_000_000),
+    "owners_max": (1, 10_000_000),
     "memory_ratio": (0, 1),
 }
 _HOST = re.compile(r"[A-Za-z0-9._-]+|(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f.]*(?:%[A-Za-z0-9._-]+)?")  # name, IPv4 or IPv6
@@ -106,6 +107,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
     fetches_waiting_max: int = 200_000  # about 1 KiB each; beyond, a fetch that would wait is answered 503
     fetches_waiting_per_connection_max: int = 20_000  # a consumer has one a partition
+    owners_max: int = 100_000  # partitions of groups whose owner's epoch is remembered, some 300 bytes each
     memory_ratio: float = 0.4  # of the machine's memory: what is so far behind the end is read beside the loop
 
 

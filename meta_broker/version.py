@@ -6,5 +6,5 @@ from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq")
 # PROTOCOL.md draws each.
-EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch", "checkpoint")
+EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch", "checkpoint", "owner")
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

@@ -13,6 +13,7 @@ from journal.records import PartitionName
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.get import bad_size, closed, in_gap, missed, outside, unknown_partition, visible_index
+from meta_broker.processors.owners import Owned, OwnerEpochs
 from meta_broker.processors.reading import Reading
 from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
@@ -32,6 +33,7 @@ class FetchProcessor:
         self._filtering = filtering
         self._wait_ms_max = section.fetch_wait_ms_max
         self._waiting = WaitingFetches(section.fetches_waiting_max, section.fetches_waiting_per_connection_max)
+        self._owners = OwnerEpochs(section.owners_max)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0  # when it rings
         context.store.watch(self._waiting.by_partition, self._published)
@@ -48,6 +50,9 @@ class FetchProcessor:
             return
         if fetch.bytes_max <= 0:
             self._refuse(fetch, peer, bad_size(fetch))
+            return
+        if fetch.epoch is not None and (answer := self._stale(fetch, fetch.epoch, name)) is not None:
+            self._refuse(fetch, peer, answer)
             return
         start, end = (index.start, index.end) if index is not None else (0, 0)
         if not start <= fetch.offset <= end:
@@ -98,6 +103,20 @@ class FetchProcessor:
         """Something was decided about *topic*: answer who waits there by what holds now."""
         for name in [name for name in self._waiting.by_partition if name.topic == topic]:
             self._go_on(self._waiting.take_reached(name, OFFSET_END))
+
+    def _stale(self, fetch: Fetch, epoch: int, name: PartitionName) -> bytes | None:
+        """The answer to a fetch of a stale owner. A new owner ends the wait of those before it, which are told."""
+        owned = Owned(fetch.group, name)
+        former, highest = self._owners.known(owned), self._owners.seen(owned, epoch)
+        if epoch == highest:
+            if former is not None and former < epoch:
+                self._go_on(self._waiting.take_stale(name, fetch.group, epoch))
+            return None
+        text = (
+            f"{highest} is the epoch of who owns partition {name.partition} of topic {name.topic} for group "
+            f"{fetch.group}, not {epoch}: give it up and rebalance"
+        )
+        return encode_result(Status.STALE_OWNER, text.encode(), fetch.opaque)
 
     def _refuse(self, fetch: Fetch, peer: Peer, answer: bytes) -> None:
         self._count(fetch)

@@ -85,6 +85,18 @@ class WaitingFetches:
             queue.end_wanted = min(waiting.end_wanted for waiting in queue.fetches)
         return reached
 
+    def take_stale(self, name: PartitionName, group: str, epoch: int) -> list[WaitingFetch]:
+        """Let go whoever waits for one partition as an owner of a lower epoch than the group has now."""
+        if (queue := self.by_partition.get(name)) is None:
+            return []
+        stale = [
+            waiting
+            for waiting in queue.fetches
+            if waiting.fetch.group == group and waiting.fetch.epoch is not None and waiting.fetch.epoch < epoch
+        ]
+        self._remove(stale)
+        return stale
+
     def take_due(self, now_ms: int) -> list[WaitingFetch]:
         """Let go whoever has waited long enough."""
         due: list[WaitingFetch] = []

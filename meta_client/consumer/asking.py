@@ -62,13 +62,15 @@ class Asker:
         connection = self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
         timeout_s = self.timeout_s
         where = request.topic, self._group, request.partition.number, request.offset
-        if "fetch" not in connection.capabilities(timeout_s).extensions:
+        extensions = connection.capabilities(timeout_s).extensions
+        if "fetch" not in extensions:
             get = Get(*where, request.ask_for(), next_opaque())
             return Answer(checked_value(connection.submit(get).wait(timeout_s), what).body)
+        epoch = request.epoch if "owner" in extensions else None
         if request.is_at_end:
-            fetch = Fetch(*where, request.ask_for(WAITING_BYTES_MAX), 1, self._wait_ms, next_opaque())
+            fetch = Fetch(*where, request.ask_for(WAITING_BYTES_MAX), 1, self._wait_ms, next_opaque(), epoch)
             self.flights.launch(request, connection, fetch)
             return None
-        fetch = Fetch(*where, request.ask_for(), 1, 0, next_opaque())
+        fetch = Fetch(*where, request.ask_for(), 1, 0, next_opaque(), epoch)
         data = checked_data(connection.submit(fetch).wait(timeout_s), what)
         return Answer(data.body, data.log_end)

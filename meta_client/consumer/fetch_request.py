@@ -28,6 +28,7 @@ class FetchRequest:
     bytes_max_wanted: int  # as subscribed; more only for as long as a message needs it
     listener: Listener
     rest_s_max: float
+    epoch: int | None = None  # of our ownership, told to brokers that know what it means
     bytes_max: int = field(init=False)
     bytes_asked: int = 0  # by the last fetch
     rest_s: float = 0.0

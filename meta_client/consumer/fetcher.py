@@ -16,7 +16,7 @@ from meta_client.consumer.delay_queue import DelayQueue
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, Unavailable
+from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
 from zk.broker_url import BrokerUrl
 
@@ -52,6 +52,8 @@ class Fetcher:
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
         self.returned: Callable[[], None] = lambda: None  # on a runner: a withdrawn partition's listener is done
+        self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None  # on a runner: somebody else
+        # owns the partition, with *epoch*; the request is asked again until it is withdrawn
         self._changed = threading.Condition()  # guards the next five
         self._assigned: dict[TopicPartition, FetchRequest] = {}
         self._delivering: set[TopicPartition] = set()
@@ -200,6 +202,9 @@ class Fetcher:
                 return True
         except Moved as error:
             self._on_moved(request, error)
+        except StaleOwner as error:
+            request.found_nothing(is_at_end=False)
+            self.on_stale(request, error.epoch)
         except (NotFound, Forbidden) as error:
             request.is_troubled = False
             request.found_nothing(is_at_end=isinstance(error, NotFound))

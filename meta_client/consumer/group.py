@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.holdings import Holdings
-from meta_client.consumer.plan import GroupSnapshot, plan_rebalance, plan_routes
+from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance, plan_routes
 from meta_client.consumer.rebalances import Rebalance, Rebalances
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
@@ -57,7 +57,16 @@ class _Returned:
     """A listener has returned from a partition that was withdrawn meanwhile."""
 
 
-_Event = ChildrenChanged | _Session | _Returned | _Stop
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """A broker has seen a higher epoch of a partition than the one that we fetch with."""
+
+    key: TopicPartition
+    epoch: int
+    epoch_seen: int
+
+
+_Event = _Stale | ChildrenChanged | _Session | _Returned | _Stop
 
 
 class GroupMember:
@@ -88,6 +97,7 @@ class GroupMember:
         self._rebalances = Rebalances(member.group)
         self._rebalance_at = 0.0  # if one is due
         self._retry_s = RETRY_FIRST_S
+        fetcher.on_stale = lambda request, seen: self._events.put(_Stale(request.key, request.epoch or 0, seen))
         fetcher.returned = lambda: self._events.put(_Returned())
         self._commit_at = time.monotonic() + commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
@@ -152,6 +162,13 @@ class GroupMember:
                 return False
             case ChildrenChanged(path):
                 self._rebalance_at_once(self._reason(path))
+            case _Stale(key, epoch, epoch_seen):
+                if self._holdings.lose_stale(key, epoch, epoch_seen):
+                    _log.warning(
+                        "stale owner, giving the partition up group=%s partition=%s/%s epoch=%d seen=%d",
+                        *(self._member.group, *key, epoch, epoch_seen),
+                    )
+                    self._drop_lost()
             case _Returned():
                 self._rebalance_at_once("listener returned")
             case _Session(SessionEvent(SessionState.CONNECTED, epoch), pauses):

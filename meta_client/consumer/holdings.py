@@ -64,13 +64,15 @@ class Holdings:
         self._uncertain |= set(wanted)
         outcomes = self._ownership.claim_many(wanted, self._epochs_min)
         self._uncertain -= set(wanted)
+        for key in outcomes:
+            self._epochs_min.pop(key, None)
         for (topic, partition), outcome in outcomes.items():
             if isinstance(outcome, OwnedBy):
                 _log.debug("still owned partition=%s/%s owner=%s", topic, partition, outcome.consumer_id)
         claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
         requests: list[FetchRequest] = []
         for key, claimed in claims.items():
-            if (request := self._request(key)) is None:
+            if (request := self._request(key, claimed)) is None:
                 self._leaving[key] = claimed
                 continue
             requests.append(request)
@@ -81,7 +83,7 @@ class Holdings:
         self.settle(())
         return ours
 
-    def _request(self, key: TopicPartition) -> FetchRequest | None:
+    def _request(self, key: TopicPartition, claimed: Claimed) -> FetchRequest | None:
         topic, partition = key
         try:
             offset = self._store.load(topic, partition)
@@ -91,7 +93,9 @@ class Holdings:
             return None
         wanted = self._subscriptions[topic]
         start = self._config.start_offset if offset is None else offset
-        return FetchRequest(topic, partition, start, wanted.bytes_max, wanted.listener, self._config.rest_s_max)
+        return FetchRequest(
+            topic, partition, start, wanted.bytes_max, wanted.listener, self._config.rest_s_max, claimed.epoch
+        )
 
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Let partitions go: first nothing of them is delivered any more, then their progress is stored, then
@@ -128,9 +132,17 @@ class Holdings:
         self._uncertain |= dropped
         return dropped
 
-    def forfeit(self, keys: Collection[TopicPartition], epochs: Mapping[TopicPartition, int] | None = None) -> None:
-        """As drop, for some that turned out to be another member's. *epochs* are those that a broker knows of."""
-        self._epochs_min |= epochs or {}
+    def lose_stale(self, key: TopicPartition, epoch: int, epoch_seen: int) -> bool:
+        """A broker refused *epoch*, because it has seen *epoch_seen*: whose the partition is, a claim will show; if it
+        is ours after all, as when ZooKeeper's tree was lost, that goes above what the broker has seen. False: this is
+        old news."""
+        if (claimed := self._claims.get(key)) is None or claimed.epoch != epoch:
+            return False
+        self._epochs_min[key] = epoch_seen + 1
+        self._forfeit([key])
+        return True
+
+    def _forfeit(self, keys: Collection[TopicPartition]) -> None:
         self._lost |= set(keys)
         self._forget(keys)
 
@@ -146,7 +158,7 @@ class Holdings:
             self._tracker.commit(self._store)
         except OwnershipLost as error:
             _log.warning("progress not stored, it is another member's error=%s", error)
-            self.forfeit(error.partitions)
+            self._forfeit(error.partitions)
         except Exception as error:  # the user's store may raise anything
             _log.warning("offsets not committed, trying again later error=%r", error)
 

@@ -112,7 +112,10 @@ def data_line(body_bytes: int, log_end: int, read_from: str, opaque: int) -> byt
 
 
 def _fetch(fetch: Fetch) -> bytes:
-    return b"fetch %b %b %d %d %d %d %d %d\r\n" % (
+    if fetch.epoch is not None and fetch.epoch < 0:
+        raise LocalProtocolError(f"epoch {fetch.epoch} must not be negative")
+    epoch = b"" if fetch.epoch is None else b" %d" % _int64(fetch.epoch)
+    return b"fetch %b %b %d %d %d %d %d%b %d\r\n" % (
         _token(fetch.topic),
         _token(fetch.group),
         _int32(fetch.partition),
@@ -120,6 +123,7 @@ def _fetch(fetch: Fetch) -> bytes:
         _int32(fetch.bytes_max),
         _int32(fetch.bytes_min),
         _int32(fetch.wait_ms),
+        epoch,
         _int32(fetch.opaque),
     )
 

@@ -91,6 +91,17 @@ class Moved(RemoteError):
         self.is_filtered = is_filtered
 
 
+class StaleOwner(RemoteError):
+    """Another consumer of the group owns the partition by now: give it up, and look at the group anew.
+
+    `epoch` is the highest one that the broker has seen there.
+    """
+
+    def __init__(self, status: int, text: str, context: str, epoch: int) -> None:
+        super().__init__(status, text, context)
+        self.epoch = epoch
+
+
 class InternalError(RemoteError, status=Status.INTERNAL_ERROR):
     """The broker could not do it; its text says why."""
 
@@ -111,7 +122,7 @@ class XaError(RemoteError):
 def raise_for(result: Result, context: str) -> None:
     """Return if *result* is a success, else raise the RemoteError that its status and text name.
 
-    Raises RemoteProtocolError for a 301 without an offset.
+    Raises RemoteProtocolError for a 301 without an offset, or a 409 without an epoch.
     """
     status, text = result.status, result.text
     if status == Status.SUCCESS:
@@ -122,6 +133,12 @@ def raise_for(result: Result, context: str) -> None:
         except ValueError as error:
             raise RemoteProtocolError(f"{context}: a 301 must name an offset: {error}") from error
         raise Moved(status, text, context, offset, is_filtered=result.message.endswith(FILTERED))
+    if status == Status.STALE_OWNER:
+        try:
+            epoch = int64(result.message.partition(b" ")[0])
+        except ValueError as error:
+            raise RemoteProtocolError(f"{context}: a 409 must name an epoch: {error}") from error
+        raise StaleOwner(status, text, context, epoch)
     if status == Status.INTERNAL_ERROR and (failure := parse_xa_failure(text)) is not None:
         raise XaError(status, text, context, failure)
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)

@@ -135,11 +135,13 @@ def _get(tokens: list[bytes]) -> tuple[Request, int]:
 
 
 def _fetch(tokens: list[bytes]) -> tuple[Request, int]:
-    if len(tokens) != 9:
-        raise ValueError(f"fetch has 9 tokens, not {len(tokens)}")
+    if len(tokens) not in (9, 10):
+        raise ValueError(f"fetch has 9 or 10 tokens, not {len(tokens)}")
     topic, group, partition, offset = tokens[1].decode(), tokens[2].decode(), int32(tokens[3]), int64(tokens[4])
     bytes_max, bytes_min, wait_ms = int32(tokens[5]), int32(tokens[6]), int32(tokens[7])
-    return Fetch(topic, group, partition, offset, bytes_max, bytes_min, wait_ms, int32(tokens[8])), 0
+    if (epoch := int64(tokens[8]) if len(tokens) == 10 else None) is not None and epoch < 0:
+        raise ValueError(f"epoch {epoch} is negative")
+    return Fetch(topic, group, partition, offset, bytes_max, bytes_min, wait_ms, int32(tokens[-1]), epoch), 0
 
 
 def _offset(tokens: list[bytes]) -> tuple[Request, int]:

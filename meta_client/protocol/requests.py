@@ -73,7 +73,10 @@ class Get(msgspec.Struct, frozen=True):
 
 # Not frozen: the broker puts the same one back, without its wait, once the wait is over.
 class Fetch(msgspec.Struct):
-    """Read as Get does, but wait for *bytes_min* bytes, *wait_ms* milliseconds at most. Extension `fetch`."""
+    """Read as Get does, but wait for *bytes_min* bytes, *wait_ms* milliseconds at most. Extension `fetch`.
+
+    *epoch* is that of the asking consumer's ownership of the partition, None if it has none. Extension `owner`.
+    """
 
     topic: str
     group: str
@@ -83,6 +86,7 @@ class Fetch(msgspec.Struct):
     bytes_min: int
     wait_ms: int
     opaque: int
+    epoch: int | None = None
 
 
 class OffsetQuery(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ class Status(IntEnum):
     UNAUTHORIZED = 401  # no broker of the 1.4 line sends it
     FORBIDDEN = 403
     NOT_FOUND = 404
+    STALE_OWNER = 409  # fetch with an epoch only; the message begins with the highest one seen
     INTERNAL_ERROR = 500
     UNAVAILABLE = 503
     GATEWAY_TIMEOUT = 504  # made up by a client for requests whose connection broke, never on the wire

@@ -11,7 +11,10 @@ from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.plan import TopicPartition
+from meta_client.protocol.requests import Fetch
+from meta_client.protocol.responses import Data, Result
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, OpenClient, expire, wait_until
 from zk.groups import list_group
 from zk.membership import ConsumerIdTaken
@@ -293,3 +296,27 @@ def test_a_partition_that_another_took_unseen_is_dropped(wide_broker: BrokerProc
     wait_until(lambda: inbox.payloads[b"theirs"] == 2)  # read again from where the group was
     assert any("lost to another member" in record.reasons for record in one.rebalances())
     del wide_broker
+
+
+def test_a_broker_refuses_a_stale_owner_who_looks_again(
+    wide_broker: BrokerProcess, open_client: OpenClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has fetched with a higher epoch than ours. It is ours by ZooKeeper, so it is claimed above that."""
+    inbox, sender = Inbox(), open_client()
+    one = join(open_client(), inbox)
+    refused = Partition(0, 3)
+    sender.producer().send("wide", b"before", partition=refused)
+    wait_until(lambda: len(inbox.messages) == 1)
+    with WireClient(wide_broker.port) as wire:
+        assert isinstance(wire.ask(Fetch("wide", "group", 3, 0, 100, 1, 0, 1, 40)), Data)
+        wait_until(lambda: any("lost to another member" in record.reasons for record in one.rebalances()))
+        assert "stale owner, giving the partition up group=group partition=wide/0-3 epoch=1 seen=40" in caplog.text
+        wait_until(lambda: sorted(one.owned()) == ALL)
+        sender.producer().send("wide", b"after", partition=refused)
+        wait_until(lambda: b"after" in inbox.payloads)
+        answer = wire.ask(Fetch("wide", "group", 3, 0, 100, 1, 0, 2, 40))
+    assert isinstance(answer, Result)
+    assert answer.text.startswith("41 is the epoch")
+    epoch = sender.session.read(f"/meta/metaq/epochs/group/wide/{refused}")
+    assert epoch is not None
+    assert epoch.data == b"41"

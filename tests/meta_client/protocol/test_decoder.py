@@ -59,8 +59,9 @@ NEVER_A_REQUEST = {
     b"version x\r\n": "b'x' is not an int32",
     b"vector  1\r\n": "b'' is not an int32",
     b"stats topics x\r\n": "b'x' is not an int32",
-    b"fetch t g 0 0 1 1 1\r\n": "fetch has 9 tokens, not 8",
-    b"fetch t g 0 0 1 1 1 1 1\r\n": "fetch has 9 tokens, not 10",
+    b"fetch t g 0 0 1 1 1\r\n": "fetch has 9 or 10 tokens, not 8",
+    b"fetch t g 0 0 1 1 1 1 1 1\r\n": "fetch has 9 or 10 tokens, not 11",
+    b"fetch t g 0 0 1 1 1 -1 1\r\n": "epoch -1 is negative",
     b"fetch t g 0 0 1 1 forever 1\r\n": "b'forever' is not an int32",
     # lengths
     b"put t 0 -1 0 1\r\n": "body length -1 is negative",

@@ -10,6 +10,7 @@ from meta_client.protocol.errors import (
     NotFound,
     RemoteError,
     RemoteProtocolError,
+    StaleOwner,
     Unavailable,
     XaError,
     raise_for,
@@ -45,6 +46,15 @@ def test_success_raises_nothing() -> None:
     raise_for(Result(200, b"", 1), "put")
     assert Result(200, b"", 1).is_success
     assert not Result(404, b"", 1).is_success
+
+
+def test_stale_owner() -> None:
+    with pytest.raises(StaleOwner) as caught:
+        raise_for(Result(409, b"13 is the epoch of who owns it", 7), "fetch")
+    assert caught.value.epoch == 13
+    for message in (b"", b"somebody else", b" 13", b"9223372036854775808 is"):
+        with pytest.raises(RemoteProtocolError, match="a 409 must name an epoch"):
+            raise_for(Result(409, message, 7), "fetch")
 
 
 def test_moved() -> None:
@@ -93,4 +103,4 @@ def test_no_xa_text(text: str) -> None:
 def test_xa_codes() -> None:
     stated = "0 3 6 7 8 104 106 -3 -4 -5 -6 -7 -8"
     assert list(map(int, XaCode)) == list(map(int, stated.split()))
-    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 500, 503, 504]
+    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 409, 500, 503, 504]

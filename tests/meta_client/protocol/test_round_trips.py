@@ -57,7 +57,9 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Put, names, int32s, int32s, checksums, st.none() | keys, int32s, bodies),
     st.builds(Sync, names, int32s, int32s, int64s, checksums, int32s, bodies),
     st.builds(Get, names, names, int32s, int64s, int32s, int32s),
-    st.builds(Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s),
+    st.builds(
+        Fetch, names, names, int32s, int64s, int32s, int32s, int32s, int32s, st.none() | st.integers(0, 2**63 - 1)
+    ),
     st.builds(OffsetQuery, names, names, int32s, int64s, int32s),
     st.builds(Offsets, names, int32s, int64s, int32s),
     st.builds(Find, names, int32s, int64s, st.integers(1, 256), parts | int64s, int32s),

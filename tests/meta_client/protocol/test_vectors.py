@@ -56,7 +56,7 @@ VERBS: dict[type[Any], Callable[[str], Any]] = {
 
 
 def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
-    absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence"))
+    absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence", "epoch"))
     values: dict[str, Any] = absent | given
     for name in ("body", "message"):
         if name in values:
