@@ -71,8 +71,9 @@ class Batch:
     def __len__(self) -> int:
         return len(self._bodies) or len(self._lengths)
 
-    def maybe_add(self, flag: int, body: bytes, size: int) -> "SendHandle | None":
-        """Add one message whose frame has *size* bytes; None if there is no room, but the first has always room.
+    def maybe_add(self, flag: int, body: bytes, size: int) -> int | None:
+        """Add one message whose frame has *size* bytes, and return its place; None if there is no room, but the first
+        has always room.
 
         The sender's lock must be held. This is the path of every message: header and checksum come later, for all
         of a batch at once.
@@ -85,7 +86,7 @@ class Batch:
         self.bytes = total
         bodies.append(body)
         self._flags.append(flag)
-        return SendHandle(self, count)
+        return count
 
     @property
     def is_full(self) -> bool:

@@ -15,10 +15,10 @@ import logging
 import threading
 import time
 
-from journal.batches import BatchSequence
+from meta_client.batching.attempts import Again, closed, given_up, outcome_of, request_of, where
 from meta_client.batching.batch import Batch, SendHandle
 from meta_client.batching.lanes import BatchingConfig, Lanes
-from meta_client.calls import checked_result, wait_result
+from meta_client.calls import wait_result
 from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import (
@@ -40,7 +40,7 @@ from meta_client.protocol.answers import PutPlace, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.protocol.requests import MultiPut, Put
+from meta_client.protocol.requests import Put
 from meta_client.topology import TopicView, Topology
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
@@ -85,19 +85,19 @@ class Sender:
                 if self._buffered + size > self._config.buffer_bytes_max:
                     self._make_room(topic, size)
                 batch = self._lanes.find_open(destined)
-                handle = None if batch is None else batch.maybe_add(flag, body, size)
-                if handle is None and view is not None:
+                index = None if batch is None else batch.maybe_add(flag, body, size)
+                if index is None and view is not None:
                     batch = self._open(view, wanted)
-                    handle = batch.maybe_add(flag, body, size)  # at once: an empty batch must never become due
-                if batch is not None and handle is not None:
+                    index = batch.maybe_add(flag, body, size)  # at once: an empty batch must never become due
+                if batch is not None and index is not None:
                     self._buffered += size
                     if not batch.is_full:
-                        return handle
+                        return SendHandle(batch, index)
                     self._lanes.seal(destined)
                     break
             view = self._view(topic)  # without the lock: it may have to be read from ZooKeeper
         self._push()
-        return handle
+        return SendHandle(batch, index)
 
     def _view(self, topic: str) -> TopicView:
         try:
@@ -190,9 +190,9 @@ class Sender:
             waiting = self._lanes.clear()
             under_way, self._under_way = list(self._under_way.values()), {}
         for batch in waiting:
-            batch.fail(_closed(batch))
+            batch.fail(closed(batch))
         for batch in under_way:
-            self._settle(batch, _closed(batch))
+            self._settle(batch, closed(batch))
 
     def _wait_for_work(self) -> bool:
         """Return once there is something to send or to give up; False once the sender is closed."""
@@ -218,17 +218,15 @@ class Sender:
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
             self._again(batch, error)
         except ClientClosed:
-            self._settle(batch, _closed(batch))
+            self._settle(batch, closed(batch))
         else:
             self._live[batch.partition.broker_id] = connection
             self._submit(batch, connection)
 
     def _submit(self, batch: Batch, connection: Connection) -> None:
         """Send *batch* over *connection*, whose broker takes batches. `_sending` is held."""
-        frames, opaque = batch.frames(), next_opaque()
-        sequence = BatchSequence(self._name, batch.number)
-        topic, partition = batch.topic, batch.partition.number
-        request = MultiPut(topic, partition, len(batch), crc31(frames), sequence, None, opaque, frames)
+        opaque = next_opaque()
+        request = request_of(batch, self._name, opaque)
         with self._lock:
             if not self._lanes.submitted(batch, connection):
                 return
@@ -244,12 +242,12 @@ class Sender:
             if isinstance(error, (ConnectionLost, TooManyRequests)):
                 self._again(batch, error)
             else:  # it has no form on the wire
-                self._settle(batch, SendRefused(str(error), _where(batch), 0))
+                self._settle(batch, SendRefused(str(error), where(batch), 0))
 
     def _connection(self, batch: Batch) -> Connection:
         url = self._topology.view(batch.topic, VERSION_TIMEOUT_S).urls.get(batch.partition.broker_id)
         if url is None:
-            raise NoBroker("its broker is not up: start it, or wait", _where(batch))
+            raise NoBroker("its broker is not up: start it, or wait", where(batch))
         return self._connections.get(url, VERSION_TIMEOUT_S, patient=False)
 
     def _give_up_waiting(self) -> None:
@@ -268,18 +266,11 @@ class Sender:
             batch = self._under_way.pop(reply.opaque, None)
         if batch is None:
             return  # the sender was closed meanwhile
-        try:
-            result = checked_result(reply.wait(0), f"mput {batch.topic}/{batch.partition}")
-            place = parse_put_place(result.message)
-        except (ConnectionLost, ReplyTimeout) as error:
-            self._again(batch, error)
-        except RemoteError as error:
-            text = f"the broker refused: {error.text or 'it gave no reason'}"
-            self._settle(batch, SendRefused(" ".join(text.split()), _where(batch), error.status))
-        except MetaError as error:
-            self._settle(batch, SendUnknown(str(error), _where(batch)))
+        outcome = outcome_of(batch, reply)
+        if isinstance(outcome, Again):
+            self._again(batch, outcome.error)
         else:
-            self._settle(batch, place)
+            self._settle(batch, outcome)
 
     def _send_singly(self, connection: Connection, batch: Batch) -> None:
         what = f"put {batch.topic}/{batch.partition}"
@@ -292,21 +283,20 @@ class Sender:
             ]
             places = [parse_put_place(wait_result(reply, ANSWER_TIMEOUT_S, what).message) for reply in replies]
         except RemoteError as error:
-            self._settle(batch, SendRefused(error.text or "the broker gave no reason", _where(batch), error.status))
+            self._settle(batch, SendRefused(error.text or "the broker gave no reason", where(batch), error.status))
         except MetaError as error:
-            self._settle(batch, SendUnknown(str(error), _where(batch)))
+            self._settle(batch, SendUnknown(str(error), where(batch)))
         else:
             self._settle(batch, places)
 
     def _again(self, batch: Batch, error: Exception) -> None:
         now = time.monotonic()
         batch.failures += 1
-        if now >= batch.deadline:
-            kind = SendUnknown if batch.attempts else NoBroker
-            self._settle(batch, kind(f"given up after {batch.attempts} attempts: {error}", _where(batch)))
+        if (failure := given_up(batch, error, now)) is not None:
+            self._settle(batch, failure)
             return
         if batch.failures == 1:
-            _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, _where(batch), error)
+            _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, where(batch), error)
         with self._lock:
             self._lanes.again(batch, now)
             self._work.notify()
@@ -329,13 +319,3 @@ class Sender:
             self._room.notify_all()
             if self._lanes.has_sendable:
                 self._work.notify()
-
-
-def _where(batch: Batch) -> Destination:
-    return Destination(batch.topic, batch.partition)
-
-
-def _closed(batch: Batch) -> SendFailed:
-    if not batch.attempts:
-        return NoBroker("the client was closed before it was sent", _where(batch))
-    return SendUnknown("the client was closed before the broker had acknowledged it", _where(batch))

@@ -1,0 +1,63 @@
+"""One attempt to have a batch stored: what is asked, what the answer means for the batch. Pure."""
+
+from typing import NamedTuple
+
+from journal.batches import BatchSequence
+from meta_client.batching.batch import Batch
+from meta_client.calls import checked_result
+from meta_client.errors import ConnectionLost, Destination, NoBroker, ReplyTimeout, SendFailed, SendRefused, SendUnknown
+from meta_client.pending_reply import PendingReply
+from meta_client.protocol.answers import PutPlace, parse_put_place
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.errors import MetaError, RemoteError
+from meta_client.protocol.requests import MultiPut
+
+
+class Again(NamedTuple):
+    """The batch may be stored or not: it is to be sent again, under its number, because of *error*."""
+
+    error: Exception
+
+
+Outcome = PutPlace | SendFailed | Again
+
+
+def request_of(batch: Batch, producer: str, opaque: int) -> MultiPut:
+    """The mput of *batch*, numbered among those of *producer*."""
+    frames = batch.frames()
+    sequence = BatchSequence(producer, batch.number)
+    topic, partition = batch.topic, batch.partition.number
+    return MultiPut(topic, partition, len(batch), crc31(frames), sequence, None, opaque, frames)
+
+
+def outcome_of(batch: Batch, reply: PendingReply) -> Outcome:
+    """What *reply*, whose outcome is here, means for *batch*."""
+    try:
+        result = checked_result(reply.wait(0), f"mput {batch.topic}/{batch.partition}")
+        return parse_put_place(result.message)
+    except (ConnectionLost, ReplyTimeout) as error:
+        return Again(error)
+    except RemoteError as error:
+        text = f"the broker refused: {error.text or 'it gave no reason'}"
+        return SendRefused(" ".join(text.split()), where(batch), error.status)
+    except MetaError as error:
+        return SendUnknown(str(error), where(batch))
+
+
+def given_up(batch: Batch, error: Exception, now: float) -> SendFailed | None:
+    """Why *batch*, which failed once more, is not tried again; None while it is."""
+    if now < batch.deadline:
+        return None
+    kind = SendUnknown if batch.attempts else NoBroker
+    return kind(f"given up after {batch.attempts} attempts: {error}", where(batch))
+
+
+def closed(batch: Batch) -> SendFailed:
+    """Why *batch* is not tried again once its client is closed."""
+    if not batch.attempts:
+        return NoBroker("the client was closed before it was sent", where(batch))
+    return SendUnknown("the client was closed before the broker had acknowledged it", where(batch))
+
+
+def where(batch: Batch) -> Destination:
+    return Destination(batch.topic, batch.partition)
