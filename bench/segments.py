@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import click
 
+from journal.flush_mode import SYNC
 from journal.frame import Offset
-from journal.group_commit import SYNC
 from journal.journal import Journal
 from journal.records import PartitionName, Put
 from journal.segments import Identity, Segments

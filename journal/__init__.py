@@ -3,7 +3,8 @@
 Read: xid, states, frame, batches, outcomes, heuristics, topic_changes, records, record_codec, runs, publications, lives
 (pure) -> fold (what records add up to), fence (what waits for durability) -> open_file (read by system call), storage
 (the seam to the OS) -> next_segment (made ahead of need), segments, scan (torn or rotten?), checkpoint, snapshot ->
-group_commit (the thread that writes) -> journal (append and read) -> recovery, carrying (live branches, forward) ->
+flush_mode, background_sync, writer_thread (the thread that writes) -> open_journal (read, wait), group_commit,
+journal (append) -> recovery, carrying (live branches, forward) -> checkpointed (state and checkpoints),
 transaction_store (begin, put, prepare, commit, rollback, recover, decide), source (what a broker needs of it) ->
 inspection, damage, check (reading from outside, dead or live), loss, repair_source, chain_repair, repair (what rot
 took, put back or dropped), offline (a directory whose broker does not run).

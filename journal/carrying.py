@@ -16,7 +16,7 @@ from typing import NamedTuple
 from journal.errors import RottenJournal
 from journal.fold import Branch, JournalState
 from journal.frame import META_BYTES_MAX, Kind, Lsn
-from journal.journal import MIB, Journal
+from journal.open_journal import MIB, OpenJournal
 from journal.record_codec import carry_bytes
 from journal.records import PartitionName
 from journal.runs import Run
@@ -64,7 +64,7 @@ def pieces(branch: Branch, record_bytes_max: int) -> Iterator[Piece]:
             first = last
 
 
-def copies(journal: Journal, piece: Piece) -> list[memoryview]:
+def copies(journal: OpenJournal, piece: Piece) -> list[memoryview]:
     """The frames of *piece*, not copied yet, and sure to be what was put. Blocks on the disk: a worker thread's job.
 
     Raises RottenJournal when they do not read back: a copy would get a checksum that fits. StorageFailed.
@@ -93,7 +93,7 @@ class Carrying:
     that, however much that is, at most half of what is written is copies.
     """
 
-    def __init__(self, journal: Journal, state: JournalState, after_segments: int) -> None:
+    def __init__(self, journal: OpenJournal, state: JournalState, after_segments: int) -> None:
         self._journal = journal
         self._state = state
         self._behind_max = after_segments * journal.segments.segment_bytes

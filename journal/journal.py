@@ -1,37 +1,26 @@
-"""An open journal: append records, wait for them, read them back. What a store is built on.
+"""A broker's own journal: append records, wait for them, read them back. What a store is built on.
 
 Broker and coordinator both use it; it knows no state beyond positions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from journal.errors import StorageFailed
+from journal.flush_mode import FlushMode
 from journal.frame import Header, Lsn
-from journal.group_commit import SYNC, Defer, FlushMode, GroupCommit
+from journal.group_commit import Defer, GroupCommit
+from journal.open_journal import OpenJournal
 from journal.record_codec import encode
 from journal.records import Record
-from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
-from journal.storage import Buffer, FileReader, Storage
-
-MIB = 1024 * 1024
-ZEROS = bytes(MIB)
+from journal.segments import Segments
+from journal.storage import Buffer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalConfig:
-    """How a journal is kept. segment_bytes bounds the longest record too."""
-
-    segment_bytes: int = 256 * MIB
-    flush: FlushMode = SYNC
-
-
-class Journal:
+class Journal(OpenJournal):
     """Appends to and reads from one journal. Open it with `Journal.start` once its end is known."""
 
     def __init__(self, segments: Segments, writer: GroupCommit, epoch: int, incarnation: int) -> None:
-        self._segments = segments
-        self._writer = writer
+        super().__init__(segments, writer)
+        self._appender = writer
         self.epoch = epoch
         self.incarnation = incarnation
 
@@ -60,126 +49,16 @@ class Journal:
         writer.start()
         return cls(segments, writer, epoch, incarnation)
 
-    @property
-    def identity(self) -> Identity:
-        return self._segments.identity
-
-    @property
-    def storage(self) -> Storage:
-        return self._segments.storage
-
-    @property
-    def segments(self) -> Segments:
-        return self._segments
-
-    @property
-    def flush_mode(self) -> FlushMode:
-        return self._writer.mode
-
-    @property
-    def start_lsn(self) -> Lsn:
-        return self._segments.start
-
-    @property
-    def end(self) -> Lsn:
-        """Where the next record goes."""
-        return self._writer.end
-
-    @property
-    def flushed(self) -> Lsn:
-        """The first byte that is not fsynced."""
-        return self._writer.flushed
-
-    @property
-    def acknowledged_here(self) -> Lsn:
-        """The first byte that the flush mode does not count as acknowledged yet."""
-        return self._writer.written if self._writer.mode.interval_ms else self._writer.flushed
-
-    @property
-    def failure(self) -> StorageFailed | None:
-        """Why the journal has stopped for good, if it has."""
-        return self._writer.failure
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes appended and not yet handed to the OS: what back-pressure goes by."""
-        return self._writer.queued_bytes
-
-    @property
-    def body_bytes_max(self) -> int:
-        return self._segments.body_bytes_max
-
-    @property
-    def syncs(self) -> int:
-        """How many fsyncs there were since the start."""
-        return self._writer.syncs
-
     def append(self, record: Record, time_ms: int, body: Sequence[Buffer] = (), body_bytes: int = 0) -> Header:
         """Queue *record* and return its header (checksum left out). Any thread; nothing is durable yet.
 
         Raises RecordTooLarge, StorageFailed, JournalClosed.
         """
         kind, meta = encode(record)
-        writer = self._writer
+        writer = self._appender
         lsn = writer.append(kind, meta, body, body_bytes, time_ms)
         return Header(kind, 0, len(meta), body_bytes, 0, self.epoch, self.incarnation, lsn, writer.flushed, time_ms)
 
     def check_fits(self, record: Record, body_bytes: int = 0) -> None:
         """Raises RecordTooLarge if *record* could not be appended; changes nothing."""
-        self._writer.check_fits(len(encode(record)[1]), body_bytes)
-
-    def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
-        """Block until every byte below *lsn* is fsynced. Any thread but an event loop's.
-
-        Raises StorageFailed, TimeoutError.
-        """
-        self._writer.wait_flushed(lsn, timeout_s)
-
-    def slice(self, lsn: int, size: int) -> memoryview:
-        """Bytes of one record's body, not copied; valid until the segment is dropped. Raises KeyError."""
-        return self._segments.slice(lsn, size)
-
-    def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
-        """The base of the segment that holds *lsn*, and who reads its file by system call; it stays good when the
-        segment is dropped. Raises KeyError."""
-        return self._segments.reader(lsn)
-
-    def release(self) -> None:
-        """Let go of the memory that reading took; slices that are held stay good."""
-        self._segments.release()
-
-    def drop_before(self, lsn: int, archive: str | None) -> int:
-        """Delete the segments that end at or below *lsn*, or move them to *archive*; returns how many.
-
-        A worker thread's job, one at a time. The newest checkpoint must know of every partition's new start.
-        Raises StorageFailed; those that are left stay part of the journal.
-        """
-        return self._segments.drop_before(lsn, archive)
-
-    def close(self) -> None:
-        """Write and fsync what is queued, then let go of the files. Idempotent.
-
-        Raises StorageFailed if the journal had stopped; the files are let go all the same.
-        """
-        try:
-            self._writer.close()
-        finally:
-            self._segments.close()
-
-
-def clear_beyond(segments: Segments, end: int) -> None:
-    """Make the journal end at *end*: below it everything is fsynced, beyond it everything is zero, durably.
-
-    Later segments are dropped first: one that stands proves the one before it whole.
-    """
-    if not len(segments):
-        return
-    base, file = segments.locate(end - 1)
-    segments.drop_from(base + file.size)
-    position = max(end - base, SEGMENT_HEADER_BYTES)
-    while (position := file.next_data(position)) < file.size:
-        size = min(MIB - position % MIB, file.size - position)
-        if bytes(file.view()[position : position + size]).count(0) != size:
-            file.write(position, [ZEROS[:size]])
-        position += size
-    file.sync()
+        self._appender.check_fits(len(encode(record)[1]), body_bytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from journal.checkpoint import read_newest
 from journal.errors import NoJournal, RottenJournal
 from journal.fold import JournalState
-from journal.journal import JournalConfig
+from journal.open_journal import JournalConfig
 from journal.recovery import PublicationSink, check_reaches, replay
 from journal.scan import Scanner, Verdict
 from journal.segments import Segments

@@ -14,7 +14,7 @@ from journal.errors import RottenJournal
 from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
 from journal.history import history, without_gaps
-from journal.journal import clear_beyond
+from journal.open_journal import clear_beyond
 from journal.publications import Publication
 from journal.record_codec import decode
 from journal.records import PartitionName

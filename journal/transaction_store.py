@@ -7,20 +7,22 @@ tells what another, unacknowledged record did. A record that cannot be written s
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from journal.batches import BatchSequence, StoredBatch
 from journal.carrying import Piece
-from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, write_checkpoint
-from journal.fold import Branch, JournalState, apply
-from journal.frame import META_BYTES_MAX, Header, Lsn, Offset
+from journal.checkpoint import Checkpoint
+from journal.checkpointed import Checkpointed
+from journal.fold import Branch, apply
+from journal.frame import META_BYTES_MAX, Header, Lsn
 from journal.group_commit import Defer
 from journal.heuristics import EVENTS, STATES, HeuristicDecision
-from journal.journal import Journal, JournalConfig
+from journal.journal import Journal
 from journal.loss import ends_in_doubt
+from journal.open_journal import JournalConfig
 from journal.publications import Publication
 from journal.record_codec import carry_bytes_at_most, commit_bytes_at_most
 from journal.records import (
@@ -45,7 +47,6 @@ from journal.records import (
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
 from journal.segments import Identity, Segments
-from journal.snapshot import Snapshot
 from journal.states import BranchEvent, BranchNotStarted, BranchState, HeuristicallyEnded, XaCode, next_state
 from journal.storage import Buffer, Storage
 from journal.topic_changes import TopicChange, TopicState
@@ -84,7 +85,7 @@ class Done(msgspec.Struct, frozen=True):
     publications: Sequence[Publication]
 
 
-class JournalTransactionStore:
+class JournalTransactionStore(Checkpointed):
     """The store of one broker. Owner thread only, but for `write_checkpoint`.
 
     `transactions` is the map of XA branches, started and prepared, in the order of their beginning; local
@@ -92,13 +93,10 @@ class JournalTransactionStore:
     """
 
     def __init__(self, journal: Journal, recovered: Recovered, clock_ms: Callable[[], int]) -> None:
-        self.journal = journal
-        self.state: JournalState = recovered.state
-        self.recovered = recovered
+        super().__init__(journal, recovered)
+        self.journal: Journal = journal
         self.transactions: dict[XaKey, Transaction] = {}
         self.alive = 0  # branches of both kinds that are begun and not over
-        # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
-        self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
         self._clock_ms = clock_ms
         self._carried_bytes_max = journal.body_bytes_max - carry_bytes_at_most(1)
 
@@ -376,48 +374,6 @@ class JournalTransactionStore:
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Checkpoint:
-        """The state as it is now, as a checkpoint without index marks. It holds every record appended so far."""
-        return self.begin_snapshot().checkpoint()
-
-    def begin_snapshot(self) -> Snapshot:
-        """As snapshot, for who makes it piece by piece; one at a time."""
-        self.checkpoint_lsn = self.state.lsn
-        return Snapshot(self.state)
-
-    def trim(self, checkpoint: Checkpoint, starts: Mapping[PartitionName, int]) -> Checkpoint:
-        """Partitions begin at *starts* from here on. Returns *checkpoint* with that; only a checkpoint records it."""
-        for name, start in starts.items():
-            span = self.state.span(name)
-            span.start = Offset(max(span.start, start))
-        partitions = [
-            msgspec.structs.replace(
-                mark, start=max(mark.start, starts.get(PartitionName(mark.topic, mark.partition), 0))
-            )
-            for mark in checkpoint.partitions
-        ]
-        return msgspec.structs.replace(checkpoint, partitions=partitions)
-
-    def write_checkpoint(self, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexMark]) -> int:
-        """Write *checkpoint* to its file once the journal is durable up to it; returns its number.
-
-        Blocks on the disk: a worker thread's job, one at a time. *index* must cover exactly the publications of
-        records below the checkpoint's LSN. Raises StorageFailed.
-        """
-        self.journal.wait_flushed(checkpoint.lsn)
-        marked = [
-            msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
-            for mark in checkpoint.partitions
-        ]
-        storage = self.journal.storage
-        number = max(checkpoint_numbers(storage), default=0) + 1  # above damaged ones too, or it would be no news
-        write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
-        return number
-
     def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
         """Say in the journal that checkpoint *number* exists."""
         self._append(CheckpointMark(number, Lsn(checkpoint.lsn)))
-
-    def close(self) -> None:
-        """Write and fsync what is queued. Idempotent. Raises StorageFailed if the journal had stopped."""
-        self.journal.close()

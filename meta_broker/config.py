@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from journal.group_commit import SYNC, FlushMode
+from journal.flush_mode import SYNC, FlushMode
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
 from meta_broker.schedule import Schedule

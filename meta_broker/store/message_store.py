@@ -18,7 +18,7 @@ from journal.errors import JournalError, StorageFailed
 from journal.fence import LSN_MAX, Fence
 from journal.frame import Lsn
 from journal.group_commit import Defer
-from journal.journal import JournalConfig
+from journal.open_journal import JournalConfig
 from journal.publications import Publication
 from journal.records import PartitionName
 from journal.segments import Identity

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Self
 
 from journal.errors import DirectoryInUse, RottenJournal
+from journal.flush_mode import FlushMode
 from journal.frame import Lsn
-from journal.group_commit import FlushMode
-from journal.journal import Journal, clear_beyond
+from journal.journal import Journal
+from journal.open_journal import clear_beyond
 from journal.record_codec import decode
 from journal.records import Decision, Epoch, Forget, Record
 from journal.scan import Scanner, Verdict

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 from journal.carrying import copies, pieces
-from journal.group_commit import FlushMode
-from journal.journal import JournalConfig
+from journal.flush_mode import FlushMode
+from journal.open_journal import JournalConfig
 from journal.states import BranchState
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore, Transaction

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
+from journal.flush_mode import FlushMode
 from journal.frame import Lsn
-from journal.group_commit import FlushMode
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile
 from tests.fixtures.writers import WAIT_S, Progress, put, records_of, start
 

@@ -8,8 +8,8 @@ import pytest
 from journal.batches import BatchSequence
 from journal.check import CheckedFile, Report, check
 from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from journal.flush_mode import SYNC
 from journal.frame import Kind, Lsn, Offset
-from journal.group_commit import SYNC
 from journal.inspection import read_checkpoints
 from journal.journal import Journal
 from journal.records import Commit, Decision, Forget, Put, Record, Take, TxPut

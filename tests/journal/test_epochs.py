@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.journal import JournalConfig
+from journal.open_journal import JournalConfig
 from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut

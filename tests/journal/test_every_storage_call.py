@@ -17,8 +17,8 @@ import pytest
 from journal.carrying import copies, pieces
 from journal.check import check
 from journal.errors import StorageFailed
+from journal.flush_mode import SYNC, FlushMode
 from journal.frame import Lsn
-from journal.group_commit import SYNC, FlushMode
 from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.publications import Publication

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from journal.errors import JournalClosed
+from journal.flush_mode import SYNC, FlushMode
 from journal.frame import Offset
-from journal.group_commit import SYNC, FlushMode
 from journal.journal import Journal
 from journal.records import Put
 from journal.scan import Scanner
@@ -152,7 +152,7 @@ def test_waiting_gives_up_after_its_timeout() -> None:
 
 
 def test_a_queue_longer_than_a_batch_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("journal.group_commit.BATCH_BYTES_MAX", 2000)
+    monkeypatch.setattr("journal.writer_thread.WriterThread.batch_bytes_max", 2000)
     storage = FaultyStorage(Random(1))
     journal = start(storage)
     storage.hold()

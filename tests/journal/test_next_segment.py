@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
+from journal.flush_mode import SYNC
 from journal.frame import Offset
-from journal.group_commit import SYNC
 from journal.journal import Journal
 from journal.next_segment import NextSegment
 from journal.records import Put

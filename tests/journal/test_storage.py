@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from journal.errors import DirectoryInUse, ForeignJournal, StorageFailed
-from journal.journal import JournalConfig
+from journal.open_journal import JournalConfig
 from journal.records import PartitionName
 from journal.segments import Identity, Segments
 from journal.storage import IOV_MAX, DirectoryStorage

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
+from journal.flush_mode import SYNC, FlushMode
 from journal.frame import Offset
-from journal.group_commit import SYNC, FlushMode
 from journal.records import Put
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import INTERVAL, ORDERS

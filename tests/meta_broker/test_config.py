@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.group_commit import FlushMode
+from journal.flush_mode import FlushMode
 from meta_broker.config import BrokerConfig, BrokerSection, TopicConfig, ZooKeeperSection, load
 from meta_broker.errors import ConfigError
 

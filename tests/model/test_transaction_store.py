@@ -28,7 +28,7 @@ from journal.carrying import Piece, copies, pieces
 from journal.check import check
 from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
-from journal.group_commit import SYNC, FlushMode
+from journal.flush_mode import SYNC, FlushMode
 from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.publications import Publication

@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Self
 
 from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from journal.flush_mode import SYNC
 from journal.frame import Header, Lsn, Offset
-from journal.group_commit import SYNC
-from journal.journal import Journal, JournalConfig
+from journal.journal import Journal
+from journal.open_journal import JournalConfig
 from journal.records import NO_BRANCH, Commit, Epoch, PartitionName, Prepare, Put, Record, Take, TxPut
 from journal.scan import Entry, Scanner
 from journal.segments import Identity, Segments, segment_name

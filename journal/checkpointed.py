@@ -1,0 +1,70 @@
+"""The state of an open journal, and the checkpoints that are taken of it: the same for a broker and for a slave."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from journal.checkpoint import Checkpoint, IndexMark, checkpoint_numbers, write_checkpoint
+from journal.fold import JournalState
+from journal.frame import Lsn, Offset
+from journal.open_journal import OpenJournal
+from journal.records import PartitionName
+from journal.recovery import Recovered
+from journal.snapshot import Snapshot
+
+
+class Checkpointed:
+    """A state, and the journal whose fold it is. Owner thread only, but for `write_checkpoint`."""
+
+    def __init__(self, journal: OpenJournal, recovered: Recovered) -> None:
+        self.journal = journal
+        self.state: JournalState = recovered.state
+        self.recovered = recovered
+        # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
+        self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
+
+    def snapshot(self) -> Checkpoint:
+        """The state as it is now, as a checkpoint without index marks. It holds every record appended so far."""
+        return self.begin_snapshot().checkpoint()
+
+    def begin_snapshot(self) -> Snapshot:
+        """As snapshot, for who makes it piece by piece; one at a time."""
+        self.checkpoint_lsn = self.state.lsn
+        return Snapshot(self.state)
+
+    def trim(self, checkpoint: Checkpoint, starts: Mapping[PartitionName, int]) -> Checkpoint:
+        """Partitions begin at *starts* from here on. Returns *checkpoint* with that; only a checkpoint records it."""
+        for name, start in starts.items():
+            span = self.state.span(name)
+            span.start = Offset(max(span.start, start))
+        partitions = [
+            msgspec.structs.replace(
+                mark, start=max(mark.start, starts.get(PartitionName(mark.topic, mark.partition), 0))
+            )
+            for mark in checkpoint.partitions
+        ]
+        return msgspec.structs.replace(checkpoint, partitions=partitions)
+
+    def write_checkpoint(self, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexMark]) -> int:
+        """Write *checkpoint* to its file once the journal is durable up to it; returns its number.
+
+        Blocks on the disk: a worker thread's job, one at a time. *index* must cover exactly the publications of
+        records below the checkpoint's LSN. Raises StorageFailed.
+        """
+        self.journal.wait_flushed(checkpoint.lsn)
+        marked = [
+            msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
+            for mark in checkpoint.partitions
+        ]
+        storage = self.journal.storage
+        number = max(checkpoint_numbers(storage), default=0) + 1  # above damaged ones too, or it would be no news
+        write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
+        return number
+
+    def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
+        """Checkpoint *number* is durable: what there is to do about that."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Write and fsync what is queued. Idempotent. Raises StorageFailed if the journal had stopped."""
+        self.journal.close()

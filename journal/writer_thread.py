@@ -1,0 +1,215 @@
+"""The only thread that writes a journal: it takes all that is queued, writes it, fsyncs once, and tells.
+
+Owner rules. Owners (any thread, under the lock) queue; the writer writes, moves `written` and `flushed`, and tells
+`on_progress`. With `interval` it is BackgroundSync that syncs, but for the end of a segment and of the journal. A
+failed write or fsync is final: the kernel may have dropped the pages and a retry could "succeed" over lost bytes.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from journal.background_sync import BackgroundSync
+from journal.errors import JournalClosed, StorageFailed
+from journal.flush_mode import FlushMode
+from journal.frame import Lsn
+from journal.segments import Segments
+from journal.storage import Buffer, StorageFile
+
+# Taken from the queue for one write. Below, fsync dominates; above, everybody waits while everybody's bytes are
+# written, and then all answers leave at once: producer, loop and disk take turns instead of working side by side.
+BATCH_BYTES_MAX = 2 * 1024 * 1024
+Item = TypeVar("Item")
+
+
+class WriterThread(Generic[Item]):
+    """Writes to *segments* from *end* on; what it queues, and how that is written, its kinds say."""
+
+    batch_bytes_max = BATCH_BYTES_MAX
+
+    def __init__(self, segments: Segments, end: Lsn, mode: FlushMode, on_progress: Callable[[], None]) -> None:
+        self.mode = mode
+        self.end = end  # first byte that nobody has queued; under the lock
+        self.written = end  # first byte the OS has not; writer thread writes
+        self.flushed = end  # first byte not fsynced here; under the lock
+        self.failure: StorageFailed | None = None  # set once, before on_progress
+        self.queued_bytes = 0  # under the lock
+        self.syncs = 0  # under the lock
+        self._segments = segments
+        self._on_progress = on_progress
+        self._queue: list[Item] = []
+        self._lock = threading.Lock()
+        # The writer waits for this one, which is free once it was called: a condition costs both sides several times as
+        # much, between a put and its fsync.
+        self._call = threading.Lock()
+        self._call.acquire()
+        self._progress = threading.Condition(self._lock)  # wait_flushed waits here
+        self._waiting = 0  # threads in there; under the lock
+        self._closing = False
+        self._flush_wanted = False
+        self._dirty: StorageFile | None = None  # written to since its last fsync was asked for; writer thread
+        self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
+        self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
+        self._background = BackgroundSync(self._synced, self._stop) if mode.interval_ms else None
+
+    def start(self) -> None:
+        if self._background is not None:
+            self._background.start()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the writer take what is queued. Any thread."""
+        with self._lock:
+            self._call_writer()
+
+    def _call_writer(self) -> None:
+        if self._call.locked():
+            self._call.release()
+
+    def _check_open(self) -> None:
+        """Before anything is queued, under the lock. Raises StorageFailed, JournalClosed."""
+        if self.failure is not None:
+            raise self.failure
+        if self._closing:
+            raise JournalClosed("the journal is closed")
+
+    def flush(self) -> None:
+        """Ask for an fsync of all that is queued, now, whatever the mode. Returns at once; any thread."""
+        with self._lock:
+            self._flush_wanted = True
+            self._call_writer()
+
+    def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
+        """Block until every byte below *lsn* is fsynced. Not on the loop thread.
+
+        Raises StorageFailed once the journal has stopped, TimeoutError.
+        """
+        with self._lock:
+            if self.flushed < lsn:
+                self._flush_wanted = True
+                self._call_writer()
+            self._waiting += 1
+            try:
+                if not self._progress.wait_for(lambda: self.flushed >= lsn or self.failure is not None, timeout_s):
+                    raise TimeoutError(f"LSN {lsn} is not durable after {timeout_s} s")
+            finally:
+                self._waiting -= 1
+            if self.flushed < lsn and self.failure is not None:
+                raise self.failure
+
+    def close(self) -> None:
+        """Write and fsync what is queued, then end the thread. Idempotent. Raises StorageFailed if it had failed."""
+        with self._lock:
+            self._closing = True
+            self._call_writer()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._background is not None:
+            self._background.close()
+        if self.failure is not None:
+            raise self.failure
+
+    # -- the writer thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._work():
+                pass
+        except StorageFailed as error:
+            self._stop(error)
+        except BaseException as error:
+            # Whatever it was, nobody writes any more: waiters must hear of it rather than wait for ever.
+            self._stop(StorageFailed(f"{self._segments.storage.path}: the writer stopped: {error!r}"))
+            raise
+
+    def _work(self) -> bool:
+        batch, must_sync, last = self._take()
+        if batch:
+            self._write(batch)
+            if self.mode.interval_ms:
+                self._on_progress()  # acknowledged already: an answer must not wait for the fsync that is due
+        if self.flushed < self.written:
+            if self._background is None or last:
+                self._sync()
+            elif must_sync and self._dirty is not None:
+                self._background.request(self._dirty, self.written)
+                self._dirty = None
+        return not last
+
+    def _take(self) -> tuple[list[Item], bool, bool]:
+        """The next batch; whether it must be fsynced; whether it is the last."""
+        called = True
+        while True:
+            with self._lock:
+                if self.failure is not None:  # the fsync's, beside us
+                    raise self.failure
+                if self._queue or self._closing or self._flush_wanted or not called:
+                    return self._cut(is_sync_due=not called)
+            called = self._call.acquire(timeout=self.mode.interval_ms / 1000 if self.flushed < self.written else -1)
+
+    def _cut(self, *, is_sync_due: bool) -> tuple[list[Item], bool, bool]:
+        """As _take, of what is queued now; under the lock."""
+        batch, size = self._queue, self.queued_bytes
+        if size > self.batch_bytes_max:
+            batch, size = self._split(batch)
+            del self._queue[: len(batch)]
+        else:
+            self._queue = []
+        self.queued_bytes -= size
+        is_sync_due = is_sync_due or self._flush_wanted
+        if not self._queue:
+            self._flush_wanted = False
+        if self._dirty is not None and time.monotonic() >= self._sync_due:
+            is_sync_due = True
+        return batch, is_sync_due, self._closing and not self._queue
+
+    def _split(self, queue: list[Item]) -> tuple[list[Item], int]:
+        """The front of the queue that is one batch, and its bytes as `queued_bytes` counts them."""
+        raise NotImplementedError
+
+    def _write(self, batch: list[Item]) -> None:
+        """Write *batch* to its segments, and move `written`."""
+        raise NotImplementedError
+
+    def _put(self, file: StorageFile, position: int, buffers: Sequence[Buffer]) -> None:
+        file.write(position, buffers)
+        if self._dirty is not file:
+            assert self._dirty is None
+            self._dirty = file
+            self._sync_due = time.monotonic() + self.mode.interval_ms / 1000
+
+    def _wrote(self, end: Lsn, base: Lsn, file: StorageFile) -> None:
+        """Everything below *end*, which lies in *file*, is with the OS."""
+        self.written = end
+        if 2 * (end - base) > file.size:
+            self._segments.prepare_next(warm=not self.mode.interval_ms)
+
+    def _sync(self) -> None:
+        self._sync_dirty()
+        self._synced(self.written)
+
+    def _sync_dirty(self) -> None:
+        if self._background is not None:
+            self._background.drain()  # first: after a failed fsync none may succeed
+        if self._dirty is not None:
+            self._dirty.sync()
+            self._dirty = None
+
+    # -- the writer thread, or the one that fsyncs beside it ----------------------------------------------------
+
+    def _synced(self, lsn: Lsn) -> None:
+        with self._lock:
+            self.syncs += 1
+            self.flushed = lsn
+            if self._waiting:
+                self._progress.notify_all()
+        self._on_progress()
+
+    def _stop(self, error: StorageFailed) -> None:
+        with self._lock:
+            if self.failure is None:
+                self.failure = error
+            self._call_writer()
+            self._progress.notify_all()
+        self._on_progress()
