@@ -1,0 +1,186 @@
+"""Who is in sync, and what counts as replicated, at every step of coming, lagging, going silent and coming back."""
+
+from itertools import count
+
+import pytest
+
+from journal.fence import LSN_MAX
+from journal.frame import Lsn
+from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.in_sync import NOTHING, SLAVES_MAX, InSync
+from meta_broker.replication.section import ReplicationSection, why_not
+from zk.replication import ReplicationNode
+
+SYNC = ReplicationSection(mode="sync")
+DEGRADE = ReplicationSection(mode="sync", without_slaves="degrade")
+
+
+def begun(section: ReplicationSection = SYNC, node: ReplicationNode | None = None) -> InSync:
+    in_sync = InSync(section, 1, "meta://m:1", 0.0)
+    in_sync.recovered(node, 0.0)
+    return in_sync
+
+
+def node(*slaves: int, mode: str = "sync", epoch: int = 1) -> ReplicationNode:
+    assert mode in ("sync", "async")
+    return ReplicationNode(
+        epoch=epoch, mode="sync" if mode == "sync" else "async", in_sync=slaves, in_sync_min=1, master="meta://m:1"
+    )
+
+
+def settle(in_sync: InSync, fence: int, now: float) -> ReplicationNode | None:
+    """What ZooKeeper is told at *now*, written at once."""
+    wanted = in_sync.look(Lsn(fence), now)
+    if wanted is not None:
+        in_sync.written(wanted)
+    return wanted
+
+
+def first_change(in_sync: InSync, fence: int, now: float) -> tuple[float, ReplicationNode]:
+    """When, looking each half second, something is to be written; and what."""
+    for step in count(1):
+        if (wanted := in_sync.look(Lsn(fence), now + 0.5 * step)) is not None:
+            return now + 0.5 * step, wanted
+    raise AssertionError
+
+
+def test_async_waits_for_nobody_and_leaves_no_trace_without_slaves() -> None:
+    in_sync = begun(ReplicationSection())
+    assert in_sync.replicated == LSN_MAX
+    assert settle(in_sync, 500, 1.0) is None
+    in_sync.linked(1, Lsn(500), 1.0)
+    in_sync.heard(1, Lsn(500), Lsn(500), 1.1)
+    assert settle(in_sync, 500, 1.2) == ReplicationNode(epoch=1, in_sync=(1,), master="meta://m:1")
+    assert in_sync.replicated == LSN_MAX
+
+
+def test_nothing_is_replicated_before_zookeeper_was_read() -> None:
+    in_sync = InSync(DEGRADE, 1, "m", 0.0)
+    assert in_sync.replicated == NOTHING
+    assert in_sync.look(Lsn(0), 0.5) is None
+
+
+def test_refuse_waits_for_a_first_slave_and_degrade_does_not() -> None:
+    assert begun(SYNC).replicated == NOTHING
+    assert begun(DEGRADE).replicated == LSN_MAX
+
+
+def test_a_slave_joins_once_it_has_everything_acknowledged_and_is_waited_for_before_it_is_written() -> None:
+    in_sync = begun(DEGRADE, node())
+    in_sync.linked(1, Lsn(1000), 0.1)
+    in_sync.heard(1, Lsn(400), Lsn(1000), 0.2)
+    assert in_sync.look(Lsn(900), 0.5) is None
+    assert in_sync.replicated == LSN_MAX
+    in_sync.heard(1, Lsn(1000), Lsn(1100), 0.6)
+    wanted = in_sync.look(Lsn(1000), 0.7)
+    assert wanted == node(1)
+    assert in_sync.replicated == 1000  # it may stand there already
+    assert in_sync.look(Lsn(1000), 0.8) is None  # one at a time
+    in_sync.written(wanted)
+    in_sync.heard(1, Lsn(1100), Lsn(1100), 0.9)
+    assert in_sync.replicated == 1100
+
+
+def test_a_slave_leaves_zookeeper_before_anything_counts_without_it() -> None:
+    in_sync = begun(DEGRADE, node(1))
+    in_sync.linked(1, Lsn(100), 0.1)
+    in_sync.heard(1, Lsn(100), Lsn(100), 0.2)
+    in_sync.lost(1)
+    for step in range(1, 6):
+        assert in_sync.look(Lsn(100), 0.2 + 0.5 * step) is None
+    assert in_sync.replicated == 100
+    wanted = in_sync.look(Lsn(100), 3.3)
+    assert wanted == node()
+    assert in_sync.replicated == 100  # ZooKeeper may be away for long
+    in_sync.written(wanted)
+    assert in_sync.replicated == LSN_MAX
+
+
+def test_refuse_stops_when_the_last_one_leaves_and_goes_on_when_one_is_back() -> None:
+    in_sync = begun(SYNC, node(1))
+    now, wanted = first_change(in_sync, 0, 0.0)
+    assert 3.0 < now < 4.0
+    assert in_sync.why_not(1, now) == "silent"
+    assert not in_sync.is_refusing
+    in_sync.written(wanted)
+    assert in_sync.is_refusing
+    assert in_sync.replicated == NOTHING
+    in_sync.linked(1, Lsn(100), 10.0)
+    in_sync.look(Lsn(50), 10.0)
+    in_sync.heard(1, Lsn(100), Lsn(100), 10.1)
+    assert settle(in_sync, 50, 10.2) == node(1)
+    assert in_sync.replicated == 100
+
+
+def test_everybody_in_sync_is_waited_for_so_that_each_can_be_promoted() -> None:
+    in_sync = begun(SYNC, node(1, 2))
+    for slave_id, reported in ((1, 700), (2, 300)):
+        in_sync.linked(slave_id, Lsn(700), 0.1)
+        in_sync.heard(slave_id, Lsn(reported), Lsn(700), 0.2)
+    assert in_sync.replicated == 300
+
+
+def test_who_stays_behind_leaves_though_it_talks() -> None:
+    in_sync = begun(DEGRADE, node(1))
+    in_sync.linked(1, Lsn(100), 0.0)
+    now, end, step = 0.0, 0, 0
+    while now < 10:
+        step += 1
+        now, end = 0.1 * step, 100 + 1000 * step
+        in_sync.heard(1, Lsn(step), Lsn(end), now)  # a byte a step, and the master a thousand
+        if settle(in_sync, 0, now) is not None:
+            break
+    assert in_sync.why_not(1, now) == "behind"
+    assert 2.9 < now < 3.3
+    assert in_sync.lag_s(1, now) == pytest.approx(now, abs=0.2)
+    in_sync.heard(1, Lsn(end), Lsn(end), now + 0.1)
+    assert settle(in_sync, 0, now + 0.2) == node(1)
+
+
+def test_a_slave_that_keeps_up_with_a_full_load_stays_though_it_never_has_everything() -> None:
+    in_sync = begun(SYNC, node(1))
+    in_sync.linked(1, Lsn(0), 0.0)
+    for step in range(1, 200):
+        in_sync.heard(1, Lsn(1000 * (step - 1)), Lsn(1000 * step), 0.1 * step)
+        assert settle(in_sync, 0, 0.1 * step) is None
+    assert in_sync.lag_s(1, 20.0) < 0.4
+
+
+def test_a_pause_of_the_master_is_nobody_elses_silence() -> None:
+    in_sync = begun(DEGRADE, node(1))
+    in_sync.linked(1, Lsn(100), 0.1)
+    in_sync.heard(1, Lsn(100), Lsn(100), 0.2)
+    assert in_sync.look(Lsn(100), 0.5) is None
+    assert in_sync.look(Lsn(100), 60.0) is None  # stopped for a minute: it may have been superseded meanwhile
+    assert in_sync.why_not(1, 60.0) == ""
+    now, wanted = first_change(in_sync, 100, 60.0)
+    assert wanted == node()
+    assert 62.0 <= now <= 64.0
+
+
+def test_a_new_epoch_is_written_at_once() -> None:
+    in_sync = InSync(SYNC, 3, "meta://new:1", 0.0)
+    in_sync.recovered(node(1, 2, epoch=3), 0.0)
+    assert settle(in_sync, 0, 0.1) == ReplicationNode(
+        epoch=3, mode="sync", in_sync=(1, 2), in_sync_min=1, master="meta://new:1"
+    )
+    assert in_sync.replicated == NOTHING  # until both have said what they have
+
+
+def test_names_of_slaves_are_bounded() -> None:
+    in_sync = begun(SYNC, node(0))
+    for slave_id in range(1, 3 * SLAVES_MAX):
+        in_sync.linked(slave_id, Lsn(0), 0.1)
+        in_sync.lost(slave_id)
+    assert len(in_sync.slaves) == SLAVES_MAX
+    assert 0 in in_sync.slaves
+    for slave_id in range(1000, 1000 + SLAVES_MAX - 1):
+        in_sync.linked(slave_id, Lsn(0), 0.1)
+    with pytest.raises(LinkRefused, match="no more than that"):
+        in_sync.linked(5000, Lsn(0), 0.2)
+
+
+def test_times_that_would_give_up_a_slave_that_is_well() -> None:
+    assert why_not(ReplicationSection()) is None
+    assert "silence_ms 1000" in (why_not(ReplicationSection(silence_ms=1000)) or "")
+    assert "lag_ms 1000" in (why_not(ReplicationSection(lag_ms=1000)) or "")
