@@ -4,17 +4,25 @@ A runner waits only for what a broker has already. At the end of a partition, a 
 request until there is something; of others we ask again after a rest.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from meta_client.calls import checked_data, checked_value
 from meta_client.connections import CONNECT_TIMEOUT_S, Connections
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.flights import Flights
+from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.routing import Route, Routes, SlaveLacks
 from meta_client.errors import NotConnected
 from meta_client.opaques import next_opaque
+from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.responses import Data
 from zk.broker_url import BrokerUrl
+from zk.cluster import Brokers
+
+_log = logging.getLogger(__name__)
 
 # What a request that waits at a broker asks for: thousands may be answered at the same moment, and all the answers
 # are held until runners take them. What a runner itself asks for is bounded by the number of runners.
@@ -30,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    """One consumer's way to the brokers. Runner threads, but for `routes` and `flights`."""
+    """One consumer's way to the brokers. Runner threads, but for `follow`, `withdraw` and `flights`."""
 
     def __init__(
         self,
@@ -43,22 +51,64 @@ class Asker:
         """*timeout_s*: how long an answer may take that the broker need not wait for; *landed* as in Flights."""
         self.timeout_s = timeout_s
         self.flights = Flights(landed)
-        self.routes: Mapping[int, BrokerUrl] = {}  # where each broker id is read; swapped whole
+        self._routes = Routes()
+        self._asked: dict[TopicPartition, Route] = {}  # where each partition was asked for last
+        self._landed = landed
         self._group = group
         self._connections = connections
         self._wait_ms = max(1, int(wait_s * 1000))
+
+    def follow(self, brokers: Brokers) -> None:
+        """These brokers are up now. What waits at one that is not asked any more comes back, and is sent elsewhere."""
+        self._routes.follow(brokers)
+        moved = [key for key, route in list(self._asked.items()) if self._routes.choose(key) != route]
+        for request in self.flights.cancel(moved):
+            self._landed(request)
+
+    def withdraw(self, keys: Collection[TopicPartition]) -> None:
+        """Forget everything of these partitions."""
+        self.flights.cancel(keys)
+        self._routes.forget(keys)
+        for key in keys:
+            self._asked.pop(key, None)
 
     def ask(self, request: FetchRequest, what: str) -> Answer | None:
         """The answer to the next fetch of *request*, or what it brought back from the broker where it waited.
 
         None: it waits there now, and is not the caller's any more. Raises MetaError.
         """
-        if (landing := self.flights.take(request)) is not None:
-            data = landing.data(what)
-            return Answer(data.body, data.log_end, landing.is_early)
-        broker_id = request.partition.broker_id
-        if (url := self.routes.get(broker_id)) is None:
+        landing = self.flights.take(request)
+        route = self._route(request, is_back=landing is not None)
+        try:
+            if landing is not None:
+                return self._answer(request, landing.data(what), is_early=landing.is_early)
+            return self._ask(request, route.url, what)
+        except Moved as moved:
+            self._routes.failed(request.key, route)
+            if not self._routes.is_final(request.key, route, moved, request.offset):
+                raise SlaveLacks(what, route, moved) from moved
+            raise
+        except NotFound:
+            self._routes.forget([request.key])  # the end there, or further than that slave has got: no fault of its own
+            raise
+        except MetaError:
+            self._routes.failed(request.key, route)
+            raise
+
+    def _route(self, request: FetchRequest, *, is_back: bool) -> Route:
+        """Where *request* is asked for, or (*is_back*) was, as it waited there. Raises NotConnected."""
+        key, broker_id = request.key, request.partition.broker_id
+        if is_back and (asked := self._asked.get(key)) is not None:
+            return asked
+        if (route := self._routes.choose(key)) is None:
             raise NotConnected(f"no broker with id {broker_id} is up: start it, or wait")
+        if (before := self._asked.get(key)) != route:
+            self._asked[key] = route
+            if before is not None:
+                _log.info("read elsewhere group=%s partition=%s/%s from=%s", self._group, *key, route)
+        return route
+
+    def _ask(self, request: FetchRequest, url: BrokerUrl, what: str) -> Answer | None:
         connection = self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
         timeout_s = self.timeout_s
         where = request.topic, self._group, request.partition.number, request.offset
@@ -72,5 +122,8 @@ class Asker:
             self.flights.launch(request, connection, fetch)
             return None
         fetch = Fetch(*where, request.ask_for(), 1, 0, next_opaque(), epoch)
-        data = checked_data(connection.submit(fetch).wait(timeout_s), what)
-        return Answer(data.body, data.log_end)
+        return self._answer(request, checked_data(connection.submit(fetch).wait(timeout_s), what))
+
+    def _answer(self, request: FetchRequest, data: Data, *, is_early: bool = False) -> Answer:
+        self._routes.answered(request.key, data.read_from)
+        return Answer(data.body, data.log_end, is_early)

@@ -1,13 +1,13 @@
 """The runner threads: take a due request, fetch, hand the batch over, queue the request again (spec 8.4, 8.5).
 
 A partition's request is in the queue, with one runner or waiting at a broker, never twice, so its listener is never
-called twice at a time. Threads: `close`, `assign`, `withdraw` and the routes belong to the group's thread; `pause` may
-come from any.
+called twice at a time. Threads: `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; `pause`
+may come from any.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 
 from meta_client.connections import Connections
 from meta_client.consumer.asking import Answer, Asker
@@ -18,7 +18,7 @@ from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
-from zk.broker_url import BrokerUrl
+from zk.cluster import Brokers
 
 SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
 LEASE_LOOK_S = 0.05  # how often to look whether the session's lease is renewed, while it has run out unseen
@@ -90,9 +90,9 @@ class Fetcher:
         """Whether the calling thread is one of the runners, as it is inside a listener."""
         return threading.current_thread() in self._threads
 
-    def set_routes(self, routes: Mapping[int, BrokerUrl]) -> None:
-        """Where to fetch each broker id's partitions from now on."""
-        self._asker.routes = routes
+    def set_brokers(self, brokers: Brokers) -> None:
+        """Who is up from now on."""
+        self._asker.follow(brokers)
 
     def assign(self, requests: Iterable[FetchRequest]) -> None:
         """Begin to fetch these partitions."""
@@ -113,7 +113,7 @@ class Fetcher:
         with self._changed:
             for key in keys:
                 self._assigned.pop(key, None)
-        self._asker.flights.cancel(keys)
+        self._asker.withdraw(keys)
 
     def is_delivering(self, key: TopicPartition) -> bool:
         """Whether a listener is at work on a batch of this partition."""

@@ -74,8 +74,9 @@ class Flights:
         with self._lock:
             return self._landings.pop(request, None)
 
-    def cancel(self, keys: Collection[TopicPartition]) -> None:
-        """Forget everything of these partitions; an answer that still comes is dropped."""
+    def cancel(self, keys: Collection[TopicPartition]) -> list[FetchRequest]:
+        """Forget everything of these partitions; an answer that still comes is dropped. The requests that were under
+        way are the caller's now."""
         with self._lock:
             gone = [(opaque, flight) for opaque, flight in self._flying.items() if flight.request.key in keys]
             for opaque, _ in gone:
@@ -84,6 +85,7 @@ class Flights:
                 del self._landings[request]
         for opaque, flight in gone:
             flight.connection.abandon(opaque)
+        return [flight.request for _, flight in gone]
 
     def give_up(self, patience_s: float) -> None:
         """Land whatever has no answer *patience_s* after its wait should have ended."""

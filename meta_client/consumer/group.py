@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.holdings import Holdings
-from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance, plan_routes
+from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance
 from meta_client.consumer.rebalances import Rebalance, Rebalances
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
@@ -234,7 +234,7 @@ class GroupMember:
             self._join()
         snapshot = self._snapshot()
         plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
-        self._fetcher.set_routes(plan_routes(read_brokers(self._session)))
+        self._fetcher.set_brokers(read_brokers(self._session))
         if plan.release:
             self._rebalances.moved(set(), set(plan.release))
             self._holdings.release(plan.release)

@@ -32,7 +32,7 @@ from meta_client.protocol.requests import (
     Transaction,
     Version,
 )
-from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
@@ -88,8 +88,8 @@ def encode_response(response: Response) -> tuple[bytes, bytes]:
             return b"result %d %d %d\r\n" % (_int32(status), _length(message), _int32(opaque)), message
         case Value(body, opaque):
             return value_line(_length(body), opaque), body
-        case Data(body, log_end, read_from, opaque):
-            return data_line(_length(body), log_end, read_from, opaque), body
+        case Data(body, log_end, read_from, opaque, behind):
+            return data_line(_length(body), log_end, read_from, opaque, behind), body
         case _:
             assert_never(response)
 
@@ -104,10 +104,14 @@ def value_line(body_bytes: int, opaque: int) -> bytes:
     return b"value %d %d\r\n" % (_int32(body_bytes), _int32(opaque))
 
 
-def data_line(body_bytes: int, log_end: int, read_from: str, opaque: int) -> bytes:
-    """The line of a data whose body is sent from somewhere else."""
+def data_line(body_bytes: int, log_end: int, read_from: str, opaque: int, behind: Behind | None = None) -> bytes:
+    """The line of a data whose body is sent from somewhere else. *behind*: a slave sends it."""
     if log_end < 0 or READ_FROM.fullmatch(read_from) is None:
         raise LocalProtocolError(f"log end {log_end} must not be negative, read_from {read_from!r} be m or s<number>")
+    if behind is not None:
+        if min(behind) < 0:
+            raise LocalProtocolError(f"{behind.bytes} bytes and {behind.silent_ms} ms behind must not be negative")
+        read_from += f" {_int64(behind.bytes)} {_int64(behind.silent_ms)}"
     return b"data %d %d %b %d\r\n" % (_int32(body_bytes), _int64(log_end), read_from.encode(), _int32(opaque))
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.request_lines import body_length
-from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
 
 
 def parse_response_line(line: bytes) -> tuple[Response, int]:
@@ -28,12 +28,18 @@ def _value(tokens: list[bytes]) -> tuple[Response, int]:
 
 
 def _data(tokens: list[bytes]) -> tuple[Response, int]:
+    behind = None
+    if len(tokens) == 7:
+        behind = Behind(int64(tokens[4]), int64(tokens.pop(5)))
+        del tokens[4]
+        if min(behind) < 0:
+            raise ValueError(f"{behind.bytes} bytes and {behind.silent_ms} ms behind: neither can be negative")
     _expect(tokens, 5)
     if (log_end := int64(tokens[2])) < 0:
         raise ValueError(f"log end {log_end} is negative")
     if READ_FROM.fullmatch(read_from := tokens[3].decode()) is None:
         raise ValueError("the replica to read from is neither m nor s with a number")
-    return Data(b"", log_end, read_from, int32(tokens[4])), body_length(tokens[1])
+    return Data(b"", log_end, read_from, int32(tokens[4]), behind), body_length(tokens[1])
 
 
 def _expect(tokens: list[bytes], count: int) -> None:

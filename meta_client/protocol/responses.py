@@ -1,6 +1,7 @@
 """Responses: what a broker answers (spec 1.4). The opaque is the request's; responses come in any order."""
 
 import re
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,13 @@ READ_FROM_MASTER = "m"
 READ_FROM = re.compile(r"m|s[0-9]{1,9}")
 
 
+class Behind(NamedTuple):
+    """How much of what its master has a slave can't show yet."""
+
+    bytes: int  # of the journal: what the master had when last heard from, and the slave does not show
+    silent_ms: int  # how long ago that was
+
+
 class Data(msgspec.Struct):
     """Message frames as in a Value, none if nothing came in time. Answers a fetch, nothing else."""
 
@@ -48,6 +56,7 @@ class Data(msgspec.Struct):
     log_end: int  # the partition's end, exclusive: whoever has read up to it has everything there is
     read_from: str  # as READ_FROM: where to ask next
     opaque: int
+    behind: Behind | None = None  # a slave answers
 
 
 Response = Result | Value | Data

@@ -16,7 +16,9 @@ from zk.session import ZooKeeperSession
 
 
 class StartBroker(Protocol):
-    def __call__(self, broker_id: int, topics: dict[str, int], handler: Handler = ok) -> "ScriptedBroker": ...
+    def __call__(
+        self, broker_id: int, topics: dict[str, int], handler: Handler = ok, slave_id: int | None = None
+    ) -> "ScriptedBroker": ...
 
 
 class ScriptedBroker:
@@ -38,12 +40,14 @@ def start_broker(zookeeper: Corner) -> Iterator[StartBroker]:
     """Start scripted brokers, each with a ZooKeeper session of its own; topics are given with their partitions."""
     with contextlib.ExitStack() as stack:
 
-        def start(broker_id: int, topics: dict[str, int], handler: Handler = ok) -> ScriptedBroker:
+        def start(
+            broker_id: int, topics: dict[str, int], handler: Handler = ok, slave_id: int | None = None
+        ) -> ScriptedBroker:
             peer = stack.enter_context(listening(handler))
             session = stack.enter_context(ZooKeeperSession(zookeeper.connect, session_timeout_ms=4_000))
             registration = BrokerRegistration(
                 session,
-                BrokerName(broker_id),
+                BrokerName(broker_id, slave_id),
                 BrokerUrl(peer.url.host, peer.url.port),
                 topics={topic: TopicRegistration(count) for topic, count in topics.items()},
             )

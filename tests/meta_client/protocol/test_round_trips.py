@@ -33,7 +33,7 @@ from meta_client.protocol.requests import (
     TransactionVerb,
     Version,
 )
-from meta_client.protocol.responses import READ_FROM, Data, Response, Result, Value
+from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -87,7 +87,10 @@ requests: st.SearchStrategy[Request] = st.one_of(
 responses: st.SearchStrategy[Response] = st.one_of(
     st.builds(Result, int32s, bodies, int32s),
     st.builds(Value, bodies, int32s),
-    st.builds(Data, bodies, st.integers(0, 2**63 - 1), st.from_regex(READ_FROM, fullmatch=True), int32s),
+    st.builds(
+        *(Data, bodies, st.integers(0, 2**63 - 1), st.from_regex(READ_FROM, fullmatch=True), int32s),
+        st.none() | st.builds(Behind, st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)),
+    ),
 )
 
 # Bytes near the language, so that many lines are nearly right: whole words, separators, numbers, and noise.

@@ -56,7 +56,7 @@ VERBS: dict[type[Any], Callable[[str], Any]] = {
 
 
 def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
-    absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence", "epoch"))
+    absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence", "epoch", "behind"))
     values: dict[str, Any] = absent | given
     for name in ("body", "message"):
         if name in values:
@@ -69,6 +69,8 @@ def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
         values["key"] = parse_key(values["key"])
     if values["sequence"] is not None:
         values["sequence"] = BatchSequence(*values["sequence"])
+    if values["behind"] is not None:
+        values["behind"] = responses.Behind(*values["behind"])
     if "verb" in values:
         values["verb"] = VERBS[kind](values["verb"])
     if "settings" in values:
@@ -138,7 +140,7 @@ def test_encodes(vector: Vector) -> None:
     if isinstance(command, Value):
         assert value_line(len(command.body), command.opaque) == line
     if isinstance(command, Data):
-        assert data_line(len(command.body), command.log_end, command.read_from, command.opaque) == line
+        assert data_line(len(command.body), command.log_end, command.read_from, command.opaque, command.behind) == line
 
 
 @pytest.mark.parametrize("vectors", [REQUESTS, RESPONSES], ids=["requests", "responses"])

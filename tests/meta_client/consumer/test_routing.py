@@ -1,0 +1,121 @@
+"""Which replica is asked: every word that a broker can say about it, and every way in which one fails."""
+
+import pytest
+
+from meta_client.consumer.routing import SHUN_S, Route, Routes
+from meta_client.protocol.errors import Moved
+from zk.broker_url import BrokerUrl
+from zk.cluster import BrokerEntry
+from zk.nodes import Partition
+
+MASTER, ONE, TWO = BrokerUrl("a", 1), BrokerUrl("b", 1), BrokerUrl("c", 2)
+SLAVES = {1: ONE, 2: TWO}
+KEY = ("orders", Partition(0, 0))
+OTHER = ("orders", Partition(0, 1))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def routes_to(entry: BrokerEntry, clock: Clock | None = None) -> Routes:
+    routes = Routes(clock or Clock())
+    routes.follow({0: entry})
+    return routes
+
+
+def moved(offset: int, *, is_filtered: bool = False) -> Moved:
+    return Moved(301, str(offset), "get", offset, is_filtered=is_filtered)
+
+
+def test_nobody_is_asked_while_nobody_is_up() -> None:
+    assert Routes().choose(KEY) is None
+    assert routes_to(BrokerEntry(MASTER)).choose(("orders", Partition(1, 0))) is None
+
+
+def test_the_master_is_asked_until_it_names_a_slave_and_again_once_that_names_it() -> None:
+    routes = routes_to(BrokerEntry(MASTER, SLAVES))
+    assert routes.choose(KEY) == Route(MASTER)
+    routes.answered(KEY, "s2")
+    assert routes.choose(KEY) == Route(TWO, 2)
+    assert routes.choose(OTHER) == Route(MASTER)  # said of one partition
+    routes.answered(KEY, "s2")
+    assert routes.choose(KEY) == Route(TWO, 2)
+    routes.answered(KEY, "m")
+    assert routes.choose(KEY) == Route(MASTER)
+
+
+def test_a_slave_that_is_not_registered_is_no_place_to_go() -> None:
+    routes = routes_to(BrokerEntry(MASTER, {1: ONE}))
+    routes.answered(KEY, "s2")
+    assert routes.choose(KEY) == Route(MASTER)
+
+
+def test_while_the_master_is_away_its_slaves_share_the_partitions_and_are_left_when_it_is_back() -> None:
+    routes = routes_to(BrokerEntry(None, SLAVES))
+    assert [routes.choose(key) for key in (KEY, OTHER, KEY)] == [Route(ONE, 1), Route(TWO, 2), Route(ONE, 1)]
+    routes.answered(KEY, "m")  # it is not there
+    assert routes.choose(KEY) == Route(ONE, 1)
+    routes.follow({0: BrokerEntry(MASTER, SLAVES)})
+    assert routes.choose(KEY) == Route(MASTER)
+
+
+def test_a_slave_that_fails_is_left_alone_for_a_while(clock: Clock) -> None:
+    routes = routes_to(BrokerEntry(MASTER, SLAVES), clock)
+    routes.answered(KEY, "s1")
+    routes.failed(KEY, Route(ONE, 1))
+    assert routes.choose(KEY) == Route(MASTER)
+    routes.answered(KEY, "s1")  # the master does not know
+    assert routes.choose(KEY) == Route(MASTER)
+    clock.now += SHUN_S
+    assert routes.choose(KEY) == Route(ONE, 1)
+    routes.failed(KEY, Route(MASTER))  # says nothing about slaves
+    assert routes.choose(KEY) == Route(ONE, 1)
+
+
+def test_without_a_master_another_slave_is_tried_and_the_only_one_again(clock: Clock) -> None:
+    routes = routes_to(BrokerEntry(None, SLAVES), clock)
+    routes.failed(KEY, Route(ONE, 1))
+    assert routes.choose(KEY) == Route(TWO, 2)
+    routes.failed(KEY, Route(TWO, 2))
+    assert routes.choose(KEY) == Route(ONE, 1)
+    clock.now += SHUN_S
+    routes.follow({0: BrokerEntry(None, {1: ONE})})
+    routes.failed(KEY, Route(ONE, 1))
+    assert routes.choose(KEY) == Route(ONE, 1)
+
+
+def test_what_is_not_read_any_more_is_forgotten() -> None:
+    routes = routes_to(BrokerEntry(MASTER, SLAVES))
+    routes.answered(KEY, "s1")
+    routes.forget([KEY, OTHER])
+    assert routes.choose(KEY) == Route(MASTER)
+
+
+@pytest.mark.parametrize(
+    ("route", "master", "offset", "is_filtered", "is_final"),
+    [
+        (Route(MASTER), MASTER, 50, False, True),
+        (Route(MASTER), MASTER, 150, False, True),
+        (Route(ONE, 1), MASTER, 150, False, False),  # the slave keeps less: the master may have it
+        (Route(ONE, 1), MASTER, 150, True, True),
+        (Route(ONE, 1), MASTER, 50, False, False),
+        (Route(ONE, 1), None, 150, False, True),  # nobody else can have it now
+        (Route(ONE, 1), None, 50, False, False),  # never backwards
+        (Route(ONE, 1), None, 150, True, True),
+    ],
+)
+def test_whose_word_moves_an_offset(
+    route: Route, master: BrokerUrl | None, offset: int, *, is_filtered: bool, is_final: bool
+) -> None:
+    routes = routes_to(BrokerEntry(master, SLAVES))
+    assert routes.is_final(KEY, route, moved(offset, is_filtered=is_filtered), 100) is is_final
