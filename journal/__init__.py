@@ -6,8 +6,8 @@ Read: xid, states, frame, batches, outcomes, heuristics, topic_changes, records,
 flush_mode, background_sync, writer_thread (the thread that writes) -> open_journal (read, wait), group_commit,
 journal (append) -> recovery, carrying (live branches, forward) -> checkpointed (state and checkpoints),
 transaction_store (begin, put, prepare, commit, rollback, recover, decide), source (what a broker needs of it) ->
-inspection, damage, check (reading from outside, dead or live), loss, repair_source, chain_repair, repair (what rot
-took, put back or dropped), offline (a directory whose broker does not run).
+inspection, tail, damage, check (reading from outside, dead or live), loss, repair_source, chain_repair, repair (what
+rot took, put back or dropped), offline (a directory whose broker does not run).
 
 Imports no sibling, knows no socket and no event loop.
 """

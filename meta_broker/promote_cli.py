@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
+from journal.tail import tail_lines
 from meta_broker.cli import broker_options, log_to_stderr, serve
 from meta_broker.config import BrokerConfig, load
 from meta_broker.errors import ConfigError
-from meta_broker.replication.judgement import Cluster, Finding, Standing, Weight, judge
-from meta_broker.replication.promotion import is_answering, look, promote, read_cluster, wait_gone
+from meta_broker.replication.judgement import Cluster, Finding, Former, Standing, Weight, judge
+from meta_broker.replication.promotion import compare, is_answering, look, promote, read_cluster, wait_gone
 from zk.replication import Found
 from zk.session import ZooKeeperSession
 
@@ -26,6 +28,13 @@ SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` has all
 @click.command(name="promote")
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @broker_options
+@click.option(
+    "--old",
+    "former",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The former master's directory, if it can be read: what is lost is told exactly.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done, and what would be lost.")
 @click.option("--accept-loss", is_flag=True, help="Promote it though something acknowledged may be lost.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
@@ -38,6 +47,7 @@ def promote_command(
     config_path: Path | None,
     flush: str | None,
     log_level: str,
+    former: Path | None,
     dry_run: bool,
     accept_loss: bool,
     yes: bool,
@@ -76,8 +86,9 @@ def promote_command(
             _wait_for_master(session, config)
         cluster, found = read_cluster(session, facts.broker_id) if session is not None else (None, Found(None, None))
         standing = look(directory)  # again: the wait may have been long
-        findings = judge(standing, cluster)
-        _print(directory, standing, cluster, findings, as_json=as_json)
+        compared = compare(former, directory) if former is not None else None
+        findings = judge(standing, cluster, compared)
+        _print(directory, standing, cluster, compared, findings, as_json=as_json)
         _check(findings, dry_run=dry_run, accept_loss=accept_loss)
         if dry_run:
             return
@@ -130,10 +141,16 @@ def _check(findings: list[Finding], *, dry_run: bool, accept_loss: bool) -> None
 
 
 def _print(
-    directory: Path, standing: Standing, cluster: Cluster | None, findings: list[Finding], *, as_json: bool
+    directory: Path,
+    standing: Standing,
+    cluster: Cluster | None,
+    former: Former | None,
+    findings: list[Finding],
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
-        click.echo(json.dumps(_object(directory, standing, cluster, findings)))
+        click.echo(json.dumps(_object(directory, standing, cluster, former, findings)))
         return
     facts, now_ms = standing.facts, time.time_ns() // 1_000_000
     click.echo(f"slave {facts.slave_id} of broker {facts.broker_id}, cluster {facts.cluster}: {directory}")
@@ -157,13 +174,18 @@ def _print(
         click.echo(f"  ZooKeeper   {said}; master: {cluster.master or 'none'}; slaves: {_ids(cluster.slaves)}")
     for finding in findings:
         click.echo(f"  {finding.weight:<11} {finding.text}")
+    if former is not None and former.lost is not None:
+        for line in tail_lines(former.lost):
+            click.echo(f"              {line}")
 
 
 def _ids(slaves: Any) -> str:
     return ", ".join(map(str, sorted(slaves))) or "none"
 
 
-def _object(directory: Path, standing: Standing, cluster: Cluster | None, findings: list[Finding]) -> dict[str, object]:
+def _object(
+    directory: Path, standing: Standing, cluster: Cluster | None, former: Former | None, findings: list[Finding]
+) -> dict[str, object]:
     facts = standing.facts
     node = cluster.node if cluster else None
     return {
@@ -183,6 +205,7 @@ def _object(directory: Path, standing: Standing, cluster: Cluster | None, findin
         "zookeeper_epoch": node.epoch if node else None,
         "mode": node.mode if node else None,
         "in_sync": list(node.in_sync) if node else None,
+        "lost": msgspec.to_builtins(former.lost) if former and former.lost else None,
         "findings": [{"weight": finding.weight, "text": finding.text} for finding in findings],
         "can_lose": any(finding.weight is not Weight.NOTE for finding in findings),
     }

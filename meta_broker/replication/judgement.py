@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from journal.tail import Tail
 from meta_broker.replication.slave_file import SlaveFacts
 from zk.replication import ReplicationNode
 
@@ -45,10 +46,19 @@ class Standing:
     active: int
 
 
-def judge(standing: Standing, cluster: Cluster | None) -> list[Finding]:
-    """What speaks against a promotion, and for it. *cluster* None: there is no ZooKeeper to ask."""
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The master's own directory. *lost*: what it has and the slave does not; None: they share nothing."""
+
+    epoch: int
+    lost: Tail | None
+
+
+def judge(standing: Standing, cluster: Cluster | None, former: Former | None = None) -> list[Finding]:
+    """What speaks against a promotion, and for it. *cluster* None: there is no ZooKeeper to ask; *former*: if the
+    master's directory could be read, that is better than all that was heard of it."""
     facts = standing.facts
-    found = [_behind(standing)]
+    found = [_behind(standing) if former is None else _compared(standing, former)]
     if standing.active:
         found.append(
             Finding(Weight.NOTE, f"{standing.active} transactions were active, not prepared: they are rolled back")
@@ -67,7 +77,8 @@ def judge(standing: Standing, cluster: Cluster | None) -> list[Finding]:
                 f"ZooKeeper session is over",
             )
         )
-    return [*found, _in_sync(facts, cluster.node)]
+    is_known = former is not None and former.epoch >= _newest_epoch(facts, cluster.node)
+    return found if is_known else [*found, _in_sync(facts, cluster.node)]
 
 
 def _behind(standing: Standing) -> Finding:
@@ -90,6 +101,37 @@ def _behind(standing: Standing) -> Finding:
     return Finding(Weight.NOTE, "everything that the master had when it was last heard is here")
 
 
+def _compared(standing: Standing, former: Former) -> Finding:
+    """What the two directories say."""
+    if former.lost is None:
+        return Finding(Weight.RISK, "the two journals share no life: nothing tells that one is a copy of the other")
+    lost = former.lost
+    if lost.is_silent:
+        return Finding(Weight.NOTE, f"everything in the former master's journal is here, up to LSN {lost.start}")
+    said = [
+        f"{lost.messages} messages",
+        f"{lost.prepared.count} branches in doubt",
+        f"{lost.committed.count} commits",
+        f"{lost.rolled_back.count} rollbacks",
+        *(f"{count} {kind}" for kind, count in sorted(lost.others.items())),
+    ]
+    return Finding(
+        Weight.RISK,
+        f"the former master's journal goes on here, LSN {lost.start} to {lost.end}: {', '.join(said)}; what of it was "
+        f"acknowledged would be lost",
+    )
+
+
+def _is_mine(facts: SlaveFacts, node: ReplicationNode) -> bool:
+    """Did an earlier promotion of this very slave claim the epoch that ZooKeeper knows, and did no more come of it?"""
+    return not node.master and node.claimed_by == claimant(facts)
+
+
+def _newest_epoch(facts: SlaveFacts, node: ReplicationNode | None) -> int:
+    """Of a master that may have served."""
+    return facts.epoch if node is None or _is_mine(facts, node) else node.epoch
+
+
 def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
     """What the in-sync set proves."""
     me = facts.slave_id
@@ -99,8 +141,7 @@ def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
             f"no master of broker {facts.broker_id} has told ZooKeeper who is in sync: what it acknowledged since it "
             f"was last heard may not be here",
         )
-    is_mine = not node.master and node.claimed_by == claimant(facts)
-    if node.epoch > facts.epoch and not is_mine:
+    if _newest_epoch(facts, node) > facts.epoch:
         who = f"{node.master} is or was its master" if node.master else f"{node.claimed_by} claimed it and never served"
         return Finding(
             Weight.RISK,

@@ -7,20 +7,25 @@ ends anywhere before its last step is done again from the first: it claims a hig
 import time
 from pathlib import Path
 
+import msgspec
+
 from journal.errors import DirectoryInUse
+from journal.inspection import Reading, scanner_from
+from journal.lives import parting
 from journal.offline import opened_store, read_state
 from journal.states import BranchState
 from journal.storage import DirectoryStorage
+from journal.tail import tail_of
 from journal.xid import XaKey
 from meta_broker.errors import BrokerError
-from meta_broker.replication.judgement import Cluster, Standing, claimant
+from meta_broker.replication.judgement import Cluster, Former, Standing, claimant
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.connection import Connection
 from meta_client.protocol.errors import MetaError
 from zk.broker_url import BrokerUrl
 from zk.cluster import BrokerEntry, read_brokers
-from zk.replication import Found, claim_epoch, read_replication
+from zk.replication import Found, claim_epoch, read_replication, write_replication
 from zk.session import ZooKeeperSession
 
 ANSWER_TIMEOUT_S = 2.0  # a broker that is paused takes a connection, and does not answer
@@ -63,6 +68,30 @@ def look(directory: Path) -> Standing:
         decided = sum(branch.decision is not None for branch in state.branches.values())
         active = len(state.branches) - len(prepared) - decided
         return Standing(facts, segments.start, state.lsn, state.epoch, prepared, active)
+
+
+def compare(former: Path, directory: Path) -> Former:
+    """What the former master's directory has and the slave's does not. Reads only, all that lies behind the parting.
+
+    Raises NoSlave when that is no master's of this broker, DirectoryInUse while it runs, NoJournal, RottenJournal,
+    InvalidRecord, StorageFailed.
+    """
+    if DirectoryStorage.open_for_reading(former).is_held():
+        raise DirectoryInUse(f"{former} is in use by another process: stop that broker first")
+    with read_state(directory) as (ours, segments), read_state(former) as (theirs, former_segments):
+        if former_segments.identity != segments.identity or former.samefile(directory):
+            raise NoSlave(
+                f"{former} is the journal of {former_segments.identity}: name the directory of the former master of "
+                f"{segments.identity}, and not the slave's"
+            )
+        at = parting(theirs.lives, theirs.lsn, ours.lives, ours.lsn)
+        if at is None:
+            return Former(theirs.epoch, None)
+        if at < former_segments.start:
+            raise NoSlave(f"{former} begins at LSN {former_segments.start}, and this slave ends before, at {at}")
+        if at == theirs.lsn:
+            return Former(theirs.epoch, tail_of([], at))
+        return Former(theirs.epoch, tail_of(Reading(scanner_from(former_segments, at)), at))
 
 
 def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[Cluster, Found]:
@@ -112,4 +141,16 @@ def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None
 
     with opened_store(directory, PRODUCT_VERSION, epoch=claim) as store:
         SlaveFile(directory).remove()
-        return store.journal.epoch
+        epoch = store.state.epoch
+    if session is not None:
+        _leave_slaves(session, facts)
+    return epoch
+
+
+def _leave_slaves(session: ZooKeeperSession, facts: SlaveFacts) -> None:
+    """It is a slave no more: its own master would wait for it to acknowledge. Should the power go before, it does, for
+    as long as it waits for any slave that is away."""
+    node, version = read_replication(session, facts.broker_id)
+    if node is not None and node.claimed_by == claimant(facts) and facts.slave_id in node.in_sync:
+        left = tuple(slave_id for slave_id in node.in_sync if slave_id != facts.slave_id)
+        write_replication(session, facts.broker_id, msgspec.structs.replace(node, in_sync=left), version)

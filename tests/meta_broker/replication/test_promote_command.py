@@ -95,7 +95,7 @@ def test_the_copy_serves_what_its_master_had_and_the_master_does_not_any_more(
     assert "promoted" in done.stderr
     node = read_replication(session, 0).node
     assert node is not None
-    assert (node.epoch, node.claimed_by) == (2, "slave 1")
+    assert (node.epoch, node.claimed_by, node.in_sync) == (2, "slave 1", ())
     successor = BrokerProcess(slave, zookeeper.connect, config=QUICK)
     try:
         successor.start()
@@ -127,6 +127,38 @@ def test_what_may_lose_something_must_be_accepted(
     assert "not promoted: needs --accept-loss" in done.stderr
     assert {path.name: path.read_bytes() for path in slave.iterdir() if path.is_file()} == before
     metaq(slave, "--zk", zookeeper.connect, "--yes", "--no-start", "--accept-loss")
+
+
+def test_what_the_former_masters_directory_has_is_told_exactly(
+    master: BrokerProcess, slave: Path, zookeeper: Corner, session: ZooKeeperSession
+) -> None:
+    """Nobody knows who is in sync; the two directories do."""
+    done = metaq(slave, "--zk", zookeeper.connect, "--old", master.data, "--dry-run")
+    assert "note        everything in the former master's journal is here" in done.stdout
+    later = XaKey(Xid.of("came", "later"), "uq")
+    master.start()
+    with WireClient(master.port) as client:
+        offset = client.put("orders", 0, b"four").offset
+        assert offset is not None
+        client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+        client.verb(V.BEGIN, later)
+        client.put("orders", 2, b"never", later)
+        client.verb(V.PREPARE, later)
+    done = metaq(slave, "--zk", zookeeper.connect, "--old", master.data, "--dry-run", status=2)
+    assert f"{master.data} is in use by another process: stop that broker first" in done.stderr
+    master.stop()
+    told = json.loads(
+        metaq(slave, "--zk", zookeeper.connect, "--old", master.data, "--dry-run", "--json", status=REFUSED).stdout
+    )
+    lost, bytes_of_four = told["lost"], 20 + len(b"four")
+    assert lost["ranges"]["orders-0"] == [offset, offset + bytes_of_four, 1]
+    assert lost["ranges"]["orders-1"] == [0, 20 + len(b"later"), 1]
+    assert (lost["committed"]["keys"], lost["prepared"]["keys"]) == ([str(IN_DOUBT)], [str(later)])
+    metaq(slave, "--zk", zookeeper.connect, "--old", master.data, "--yes", "--no-start", status=REFUSED)
+    done = metaq(slave, "--zk", zookeeper.connect, "--old", master.data, "--yes", "--no-start", "--accept-loss")
+    assert "risk        the former master's journal goes on here" in done.stdout
+    assert f"in doubt there: {later}" in done.stdout
+    assert f"orders-0: offsets {offset} to {offset + bytes_of_four}, 1 messages" in done.stdout
 
 
 def test_nobody_is_promoted_while_the_master_serves(
