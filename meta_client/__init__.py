@@ -14,16 +14,35 @@ if TYPE_CHECKING:
     from meta_client.batching.lanes import BatchingConfig
     from meta_client.client import Client
     from meta_client.consumer.batch import Batch, ReceivedMessage
+    from meta_client.consumer.config import ConsumerConfig
+    from meta_client.consumer.consumer import Consumer
+    from meta_client.consumer.refusing import Reject, Retry
     from meta_client.results import SendResult
 
-__all__ = ["Batch", "BatchingConfig", "Client", "ReceivedMessage", "SendHandle", "SendResult", "Xid"]
+__all__ = [
+    "Batch",
+    "BatchingConfig",
+    "Client",
+    "Consumer",
+    "ConsumerConfig",
+    "ReceivedMessage",
+    "Reject",
+    "Retry",
+    "SendHandle",
+    "SendResult",
+    "Xid",
+]
 
 # Imported when first used: a broker needs only meta_client.protocol, and the command line only its own commands.
 _HOMES = {
     "Batch": "meta_client.consumer.batch",
     "BatchingConfig": "meta_client.batching.lanes",
     "Client": "meta_client.client",
+    "Consumer": "meta_client.consumer.consumer",
+    "ConsumerConfig": "meta_client.consumer.config",
     "ReceivedMessage": "meta_client.consumer.batch",
+    "Reject": "meta_client.consumer.refusing",
+    "Retry": "meta_client.consumer.refusing",
     "SendHandle": "meta_client.batching.batch",
     "SendResult": "meta_client.results",
     "Xid": "journal.xid",

@@ -48,7 +48,7 @@ def read_from(
 
     *url* is its broker's, None if that is not up; *bytes_max* is what is asked for at a time.
     """
-    return _read_to_end(client, FetchRequest(topic, partition, offset, bytes_max, lambda batch: None, REST_S), url)
+    return _read_to_end(client, FetchRequest(topic, partition, offset, bytes_max, REST_S), url)
 
 
 def read_topic_messages(client: Client, topic: str, start: int, *, follow: bool) -> Iterator[ReceivedMessage]:
@@ -64,7 +64,7 @@ def read_topic_messages(client: Client, topic: str, start: int, *, follow: bool)
             raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
         for partition in partitions:
             if partition not in requests:
-                requests[partition] = FetchRequest(topic, partition, start, FETCH_BYTES, lambda batch: None, REST_S)
+                requests[partition] = FetchRequest(topic, partition, start, FETCH_BYTES, REST_S)
         routes = plan_routes(read_brokers(client.session))
         for request in sorted(requests.values(), key=lambda request: request.partition):
             try:
@@ -141,7 +141,7 @@ class GroupReading:
         self._lock = threading.Lock()  # runners take turns to show
         self._is_done = threading.Event()
         self._failure: BaseException | None = None
-        self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start_offset=start))
+        self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
         self._consumer.subscribe(topic, self._on_batch)
 
     def run(self, *, follow: bool) -> None:

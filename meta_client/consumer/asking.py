@@ -6,18 +6,21 @@ request until there is something; of others we ask again after a rest.
 
 import logging
 from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import NamedTuple
 
-from meta_client.calls import checked_data, checked_value
+from meta_client.calls import checked_data, checked_value, wait_result
 from meta_client.connections import CONNECT_TIMEOUT_S, Connections
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.flights import Flights
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import Position, milliseconds, offset_of
 from meta_client.consumer.routing import Route, Routes, SlaveLacks
 from meta_client.errors import NotConnected
 from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
-from meta_client.protocol.requests import Fetch, Get
+from meta_client.protocol.requests import Fetch, Get, Offsets
 from meta_client.protocol.responses import Data
 from zk.broker_url import BrokerUrl
 from zk.cluster import Brokers
@@ -71,6 +74,25 @@ class Asker:
         self._routes.forget(keys)
         for key in keys:
             self._asked.pop(key, None)
+
+    def offset_of(self, request: FetchRequest, position: Position) -> int:
+        """The offset that *position* is in a partition. Raises MetaError.
+
+        A broker that knows nothing of times is read from the beginning: too much is shown rather than too little.
+        """
+        if (offset := offset_of(position)) is not None:
+            return offset
+        assert isinstance(position, datetime)
+        connection = self._connections.get(self._route(request, is_back=False).url, CONNECT_TIMEOUT_S, patient=False)
+        if "offsets" not in connection.capabilities(self.timeout_s).extensions:
+            _log.warning(
+                "the broker knows nothing of times, reading from the beginning group=%s partition=%s/%s time=%s",
+                *(self._group, request.topic, request.partition, position.isoformat()),
+            )
+            return 0
+        ask = Offsets(request.topic, request.partition.number, milliseconds(position), next_opaque())
+        what = f"offsets {request.topic}/{request.partition}"
+        return parse_offset_range(wait_result(connection.submit(ask), self.timeout_s, what).message).at
 
     def ask(self, request: FetchRequest, what: str) -> Answer | None:
         """The answer to the next fetch of *request*, or what it brought back from the broker where it waited.

@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import repeat
 from operator import and_
 from struct import Struct
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, Self, cast
 
 from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
@@ -19,7 +19,7 @@ from zk.nodes import Partition
 ALIKE_MIN: Final = 8
 ALIKE_MAX: Final = 4096
 _LENGTH: Final = Struct(">i")
-# What the class does with its seven arguments, without a Python frame for each message.
+# What the class does with its eight arguments, without a Python frame for each message.
 _new_tuple: Final = cast("Callable[[type[ReceivedMessage], Iterable[object]], ReceivedMessage]", tuple.__new__)
 
 
@@ -33,6 +33,7 @@ class ReceivedMessage(NamedTuple):  # the cheapest immutable thing to make, and 
     flag: int  # as it is stored; the payload is decompressed, whatever it says
     attribute: str | None
     payload: bytes
+    next_offset: int  # of the message after it: who has consumed this one goes on there
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Batch:
     offset: int
     next_offset: int
     messages: list[ReceivedMessage]
+
+    @classmethod
+    def of(cls, message: ReceivedMessage) -> Self:
+        """A batch of one message."""
+        return cls(message.topic, message.partition, message.offset, message.next_offset, [message])
 
 
 def decode_batch(
@@ -86,12 +92,13 @@ def _decode_one(
     payload = body[data : data + length]
     is_plain = len(payload) == length <= DATA_BYTES_MAX and not flag
     if is_plain and crc32(payload) & CRC31_MASK == checksum:
-        fields = topic, partition, offset + position, message_id, flag, None, payload
-        return _new_tuple(ReceivedMessage, fields), data + length
+        following = data + length
+        fields = topic, partition, offset + position, message_id, flag, None, payload, offset + following
+        return _new_tuple(ReceivedMessage, fields), following
     with memoryview(body)[position:] as view:  # anything that is not plain
         for start, next_offset, it in iter_frames(view, offset + position):
             return ReceivedMessage(
-                topic, partition, start, it.id, it.flag, it.attribute, it.payload
+                topic, partition, start, it.id, it.flag, it.attribute, it.payload, next_offset
             ), next_offset - offset
     return None
 
@@ -119,7 +126,7 @@ def _decode_alike(
         return []
     fields = zip(
         *(repeat(topic), repeat(partition), range(offset + position, offset + end, size)),
-        *(ids, flags, repeat(None), payloads),
+        *(ids, flags, repeat(None), payloads, range(offset + position + size, offset + end + size, size)),
         strict=False,  # some are endless
     )
     return list(map(_new_tuple, repeat(ReceivedMessage), fields))

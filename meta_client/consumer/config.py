@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from meta_client.consumer.position import EARLIEST, Position, check_position
 from meta_client.errors import InvalidGroup
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from zk.strategy import STRATEGIES
@@ -16,7 +17,8 @@ class ConsumerConfig:
     """One consumer's settings; the defaults are for a service that consumes all the time."""
 
     consumer_id: str | None = None  # None: one of its own, so that a restart need not wait for a dead session
-    start_offset: int = 0  # where a group starts that has stored nothing; requests.OFFSET_END: with what comes next
+    start: Position = EARLIEST  # where a partition is begun of which the group has stored nothing
+    starts_anew: bool = False  # True: there also if it has, each time that the partition becomes ours
     runners: int = 4  # threads that fetch and call listeners; a partition occupies one at a time
     fetch_timeout_s: float = 10.0
     fetch_wait_s: float = 15.0  # how long a metaq broker keeps a request for which it has nothing new
@@ -25,6 +27,8 @@ class ConsumerConfig:
     # broker with thousands of idle consumers, and that much later to see a message.
     rest_s_max: float = 1.0
     commit_period_s: float = 5.0
+    prefetch_bytes: int = 8 * 1024 * 1024  # of message frames, fetched ahead of fetch() and iteration, or a fetch more
+    duplicates_max: int = 0  # so many consumed messages are remembered, and not delivered when they come again
     strategy: str = "default"  # the whole group must use the same one
 
     def __post_init__(self) -> None:
@@ -32,8 +36,11 @@ class ConsumerConfig:
             raise ValueError(f"strategy {self.strategy!r} is none of {', '.join(sorted(STRATEGIES))}")
         if self.runners < 1:
             raise ValueError(f"runners {self.runners}: one thread at least has to fetch")
-        if self.start_offset < 0:
-            raise ValueError(f"start_offset {self.start_offset} is negative")
+        check_position(self.start)
+        if self.prefetch_bytes < 1:
+            raise ValueError(f"prefetch_bytes {self.prefetch_bytes}: one byte at least has to be fetched ahead")
+        if self.duplicates_max < 0:
+            raise ValueError(f"duplicates_max {self.duplicates_max} is negative: 0 remembers nothing")
         if min(self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s) <= 0:
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:

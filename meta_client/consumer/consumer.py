@@ -1,21 +1,28 @@
 """What users hold: a member of a group with its listeners."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
 from meta_client.connections import Connections
-from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_bytes_max, check_group
-from meta_client.consumer.fetch_request import Listener
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.group import GroupMember, Member
-from meta_client.consumer.holdings import Holdings, Subscription
+from meta_client.consumer.holdings import Holdings
+from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import Jump, Position, check_position
+from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.rebalances import Rebalance
+from meta_client.consumer.refusing import OnReject, RetryPolicy, reject_handler
+from meta_client.consumer.sifting import Accept, DuplicateCache, Sieve
+from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
 from zk.membership import new_consumer_id
+from zk.nodes import Partition
 from zk.ownership import Ownership
 from zk.paths import check_name
 from zk.session import SessionEvent, ZooKeeperSession
@@ -46,7 +53,7 @@ class Consumer:
         self._config = config
         self._closed = closed
         self._subscriptions: dict[str, Subscription] = {}
-        tracker = OffsetTracker()
+        self._tracker = tracker = OffsetTracker()
         self._fetcher = Fetcher(
             group,
             connections,
@@ -56,6 +63,9 @@ class Consumer:
             config.fetch_wait_s,
             session.lease.is_valid,
         )
+        self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
+        tracker.on_commit = self._buffer.report
+        self._duplicates = DuplicateCache(config.duplicates_max) if config.duplicates_max else None
         self._holdings = Holdings(
             Ownership(session, group, self.consumer_id),
             self._fetcher,
@@ -67,18 +77,46 @@ class Consumer:
         self._member: GroupMember | None = None
         self._is_closed = False
 
-    def subscribe(self, topic: str, on_batch: Listener, max_bytes: int = FETCH_BYTES) -> None:
-        """Call *on_batch* with every batch of *topic*, on one of the consumer's threads.
+    def subscribe(
+        self,
+        topic: str,
+        on_batch: BatchListener | None = None,
+        max_bytes: int = FETCH_BYTES,
+        *,
+        on_message: MessageListener | None = None,
+        accept: Accept | None = None,
+        acknowledge: Acknowledge = "auto",
+        retries_max: int | None = None,
+        on_reject: OnReject = "stop",
+    ) -> None:
+        """Receive the messages of *topic*: with *on_batch* or *on_message*, called on the consumer's threads, or
+        with neither, by fetch() and iteration.
 
-        Batches of one partition come one after the other; of several, at the same time. When it returns, the batch
-        counts as consumed; when it raises, the same messages come again, later. *max_bytes* is how much to fetch at
-        a time; a larger message comes alone. Raises ConsumerMisuse after start() or for a topic that has a listener.
+        Batches, and messages, of one partition come one after the other; of several, at the same time. When the
+        listener returns, they count as consumed; when it raises, they come again, each time later: the whole batch,
+        or the message and what follows it. After *retries_max* repetitions (None: no limit), or when it raises
+        Reject, a message is refused: *on_reject* may be "stop" (the partition stops there until resume()), "drop"
+        (log it, go on), or a function of the message and the error, which is called until it returns. Of a batch
+        that was repeated too often each message is tried alone, and only what fails then is refused.
+
+        *accept* tells which messages are delivered; the others count as consumed. With *acknowledge* "manual" nothing
+        does until acknowledge(). *max_bytes* is how much to fetch at a time; a larger message comes alone.
+        Raises ConsumerMisuse after start() or for a topic that has been subscribed to, ValueError.
         """
         if self._member is not None or self._is_closed:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe before start()")
         if topic in self._subscriptions:
             raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
-        self._subscriptions[check_name(topic)] = Subscription(on_batch, check_bytes_max(max_bytes))
+        self._subscriptions[check_name(topic)] = subscription(
+            on_batch=on_batch,
+            on_message=on_message,
+            max_bytes=max_bytes,
+            acknowledge=acknowledge,
+            policy=RetryPolicy(retries_max, reject_handler(on_reject)),
+            sieve=Sieve(accept, self._duplicates),
+            buffer=self._buffer,
+            tracker=self._tracker,
+        )
 
     def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError."""
@@ -111,6 +149,7 @@ class Consumer:
         if self._is_closed:
             return
         self._is_closed = True
+        self._buffer.close()
         if self._member is not None:
             self._member.close()
         self._closed(self)
@@ -125,7 +164,64 @@ class Consumer:
 
     def is_caught_up(self) -> bool:
         """Whether each owned partition had nothing new when last asked; False while nothing is owned."""
-        return self._fetcher.is_caught_up()
+        return self._buffer.is_empty and self._fetcher.is_caught_up()
+
+    def fetch(self, max_messages: int = 1000, timeout_s: float | None = None) -> list[ReceivedMessage]:
+        """Up to *max_messages* of the topics without a listener, in order within a partition; wait up to *timeout_s*
+        (None: for ever) for the first one. Empty: the time is over, or the consumer was closed.
+
+        What the call before returned is consumed now, unless acknowledgement is manual. One thread at a time, any.
+        """
+        self._check_pulled()
+        if max_messages < 1:
+            raise ValueError(f"max_messages {max_messages}: ask for one at least")
+        return self._buffer.take(max_messages, timeout_s)
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """The messages of the topics without a listener, until the consumer is closed. A message is consumed when
+        the next one is asked for, or the consumer's `with` block ends without an exception."""
+        self._check_pulled()
+        return self._buffer.iterate()
+
+    def acknowledge(self, message: ReceivedMessage) -> bool:
+        """Everything in the partition up to and including *message* is consumed. Stored with the next commit. Any
+        thread. False: *message* does not count any more, because its partition went to another member or was
+        sought or rolled back since; whoever has it now delivers it again. Raises ConsumerMisuse unless the
+        subscription is manual."""
+        self._check_manual(message.topic)
+        delivery = self._fetcher.assignments.delivery((message.topic, message.partition))
+        window = None if delivery is None else delivery.window
+        return window is not None and window.acknowledge(message)
+
+    def rollback(self, topic: str, partition: Partition) -> bool:
+        """Have everything of a partition delivered again that is not acknowledged, from the next fetch on; False:
+        there is nothing, or the partition is not ours. Any thread, listeners included: what is left of their batch
+        is not delivered first. Raises as acknowledge."""
+        self._check_manual(topic)
+        delivery = self._fetcher.assignments.delivery((topic, partition))
+        window = None if delivery is None else delivery.window
+        if window is None or (offset := window.close()) is None:
+            return False
+        return self._fetcher.order((topic, partition), Jump(offset, is_progress=False))
+
+    def seek(self, topic: str, partition: Partition, to: Position) -> bool:
+        """Go on elsewhere in a partition, from the next fetch on: at an offset, "earliest", "latest" or a datetime.
+        The group's progress is there from then on, and what is fetched ahead is dropped; a batch that is being
+        delivered is delivered to its end and does not count. Any thread. False: the partition is not ours."""
+        return self._fetcher.order((topic, partition), Jump(check_position(to), is_progress=True))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Fetch and deliver nothing of these partitions until resume(), also when they leave and come back. A
+        delivery that has begun goes on, and what fetch() has ahead is handed out. Any thread."""
+        self._fetcher.hold(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Let paused partitions go on, and those that stopped at a message that was refused: it is tried again."""
+        self._fetcher.release(partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """What pause() holds, and what stopped at a message that was refused."""
+        return self._fetcher.assignments.held()
 
     def on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread."""
@@ -141,4 +237,18 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and not self._is_closed:
+            self._buffer.finish_handed()
         self.close()
+
+    def _check_pulled(self) -> None:
+        if self._member is None:
+            raise ConsumerMisuse(f"consumer {self.consumer_id}: start() it before asking for messages")
+        if all(it.listener is not None for it in self._subscriptions.values()):
+            raise ConsumerMisuse(
+                f"consumer {self.consumer_id}: all its topics have listeners, nothing is left to ask for"
+            )
+
+    def _check_manual(self, topic: str) -> None:
+        if topic not in self._subscriptions or not self._subscriptions[topic].is_manual:
+            raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')

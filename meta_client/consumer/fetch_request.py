@@ -3,10 +3,9 @@
 Pure. A request has one owner at a time: the queue, or the runner that took it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from meta_client.consumer.batch import Batch
+from meta_client.consumer.position import Jump
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END
@@ -15,25 +14,22 @@ from zk.nodes import Partition
 FRAME_BYTES_MAX = HEADER_BYTES + DATA_BYTES_MAX
 REST_STEPS = 10  # a rest grows by this part of its maximum
 
-Listener = Callable[[Batch], object]
-
 
 @dataclass(slots=True, eq=False)
 class FetchRequest:
-    """The state of one partition's fetching. Each of the last six methods ends a round and sets the rest."""
+    """The state of one partition's fetching. Each of the last seven methods ends a round and sets the rest."""
 
     topic: str
     partition: Partition
     offset: int
     bytes_max_wanted: int  # as subscribed; more only for as long as a message needs it
-    listener: Listener
     rest_s_max: float
     epoch: int | None = None  # of our ownership, told to brokers that know what it means
     bytes_max: int = field(init=False)
     bytes_asked: int = 0  # by the last fetch
     rest_s: float = 0.0
-    cut_off_count: int = 0  # answers in a row without one whole message; the ancestor counts them as failures,
-    failure_count: int = 0  # deliveries in a row that raised: and so diverts a large message unseen (spec 8.6)
+    cut_off_count: int = 0  # answers in a row without one whole message
+    jump: Jump | None = None  # where to go before the next fetch; set by a user's thread, under a lock
     is_at_end: bool = False  # the last answer was "nothing here yet"
     is_moved_back: bool = False  # to an offset that has to be stored before anything from there is delivered
     is_troubled: bool = False  # the last answer was an error: said once, not at every round
@@ -58,7 +54,7 @@ class FetchRequest:
     def delivered(self, next_offset: int, log_end: int | None = None) -> None:
         """The listener has taken everything before *next_offset*: go on at once. *log_end*, if the broker tells."""
         self.offset = next_offset
-        self.cut_off_count = self.failure_count = 0
+        self.cut_off_count = 0
         self.rest_s = 0.0
         self.is_at_end = log_end is not None and next_offset >= log_end
         self.is_troubled = False
@@ -80,7 +76,7 @@ class FetchRequest:
         is_forward = offset > self.offset
         self.is_moved_back = offset < self.offset < OFFSET_END
         self.offset = offset
-        self.cut_off_count = self.failure_count = 0
+        self.cut_off_count = 0
         self.is_at_end = False
         if is_forward:
             self.rest_s = 0.0
@@ -92,11 +88,20 @@ class FetchRequest:
         self.is_at_end = is_at_end
         self._rest_longer()
 
-    def failed(self) -> None:
-        """The listener raised: the same batch again, later."""
-        self.failure_count += 1
+    def failed(self, offset: int, rest_s_min: float = 0.0) -> None:
+        """The message at *offset* was not taken: it comes again, later."""
+        if offset > self.offset:
+            self.offset, self.rest_s = offset, 0.0  # it is the first time that this one fails
         self.is_at_end = False
         self._rest_longer()
+        self.rest_s = max(self.rest_s, rest_s_min)
+
+    def jumped(self, offset: int) -> None:
+        """It goes on at *offset*, where somebody wants to read: at once."""
+        self.offset = offset
+        self.cut_off_count = 0
+        self.rest_s = 0.0
+        self.is_at_end = self.is_troubled = False
 
     def cut_off(self, body: bytes) -> None:
         """Not one message was whole. A frame begins with its length, so ask for as much as that takes.

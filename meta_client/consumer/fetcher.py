@@ -1,8 +1,8 @@
 """The runner threads: take a due request, fetch, hand the batch over, queue the request again (spec 8.4, 8.5).
 
-A partition's request is in the queue, with one runner or waiting at a broker, never twice, so its listener is never
-called twice at a time. Threads: `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; `pause`
-may come from any.
+A partition's request is in the queue, parked, with one runner or waiting at a broker, never twice, so its delivery is
+never called twice at a time. Threads: `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; the
+rest may be called by any.
 """
 
 import logging
@@ -11,19 +11,20 @@ from collections.abc import Callable, Collection, Iterable
 
 from meta_client.connections import Connections
 from meta_client.consumer.asking import Answer, Asker
+from meta_client.consumer.assignments import Assignments, MayGoOn
 from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
+from meta_client.consumer.delivery import Delivery, Failure
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import Jump
 from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
 from zk.cluster import Brokers
 
+RESET_LOOK_S = 0.05  # how often to look whether a reset has been stored
 SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
-LEASE_LOOK_S = 0.05  # how often to look whether the session's lease is renewed, while it has run out unseen
-BUSY_S = 0.05  # how long a partition rests whose listener is at work on a batch from before it was lost
-SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
 
 _log = logging.getLogger(__name__)
 
@@ -46,20 +47,15 @@ class Fetcher:
         may_deliver: Callable[[], bool] = lambda: True,
     ) -> None:
         """*may_deliver* is asked before each delivery, on the runner: False means as a pause does."""
+        self.assignments = Assignments(group, may_deliver)
         self._group = group
-        self._may_deliver = may_deliver
         self._tracker = tracker
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
         self.returned: Callable[[], None] = lambda: None  # on a runner: a withdrawn partition's listener is done
         self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None  # on a runner: somebody else
         # owns the partition, with *epoch*; the request is asked again until it is withdrawn
-        self._changed = threading.Condition()  # guards the next five
-        self._assigned: dict[TopicPartition, FetchRequest] = {}
-        self._delivering: set[TopicPartition] = set()
-        self._is_paused = True
-        self._pauses = 0
-        self._is_closed = False
+        self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset waits to be stored, see is_moved_back
         self._threads = [
             threading.Thread(target=self._run, name=f"metaq {group} runner {number}", daemon=True)
             for number in range(runners)
@@ -75,12 +71,8 @@ class Fetcher:
         """Stop delivering and wait until nothing is being delivered. Idempotent."""
         self.pause()
         self.withdraw(self.assigned())
-        with self._changed:
-            delivering = set(self._delivering)
-        self.wait_returned(delivering)
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+        self.assignments.wait_returned(self.assignments.delivering())
+        self.assignments.close()
         self._queue.close()
         for thread in self._threads:
             if thread.is_alive():
@@ -94,78 +86,81 @@ class Fetcher:
         """Who is up from now on."""
         self._asker.follow(brokers)
 
-    def assign(self, requests: Iterable[FetchRequest]) -> None:
-        """Begin to fetch these partitions."""
-        for request in requests:
-            with self._changed:
-                assert request.key not in self._assigned
-                self._assigned[request.key] = request
-            self._queue.put(request, 0)
+    def assign(self, partitions: Iterable[tuple[FetchRequest, Delivery]]) -> None:
+        """Begin to fetch these partitions, and hand them over."""
+        for request, delivery in partitions:
+            self.assignments.add(request, delivery)
+            self._go_on(request)
 
     def assigned(self) -> list[TopicPartition]:
         """What is being fetched."""
-        with self._changed:
-            return list(self._assigned)
+        return self.assignments.keys()
 
     def withdraw(self, keys: Collection[TopicPartition]) -> None:
         """Stop fetching these partitions: no further batch of them is delivered. A listener may be at work still, see
         is_delivering(); `returned` is told when it is not."""
-        with self._changed:
-            for key in keys:
-                self._assigned.pop(key, None)
+        self.assignments.remove(keys)
         self._asker.withdraw(keys)
 
     def is_delivering(self, key: TopicPartition) -> bool:
         """Whether a listener is at work on a batch of this partition."""
-        with self._changed:
-            return key in self._delivering
-
-    def wait_returned(self, keys: Collection[TopicPartition]) -> None:
-        """Wait until no listener is at work on any of these partitions, which were withdrawn."""
-        with self._changed:
-            while waiting := self._delivering.intersection(keys):
-                if not self._changed.wait(SLOW_S):
-                    shown = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(waiting))
-                    _log.warning("waiting for listeners to return group=%s partitions=%s", self._group, shown)
+        return self.assignments.is_delivering(key)
 
     def pause(self) -> int:
         """Deliver nothing new until resume() is given the number returned here, or a later one."""
-        with self._changed:
-            self._is_paused = True
-            self._pauses += 1
-            return self._pauses
+        return self.assignments.pause()
 
     def resume(self, pauses: int) -> None:
         """End the pause, unless another one began after the one numbered *pauses*."""
-        with self._changed:
-            if pauses >= self._pauses:
-                self._is_paused = False
-                self._changed.notify_all()
+        self.assignments.resume(pauses)
+
+    def hold(self, keys: Collection[TopicPartition]) -> None:
+        """Fetch and deliver nothing of these partitions until release(); a delivery that has begun goes on."""
+        self.assignments.hold(keys)
+
+    def release(self, keys: Collection[TopicPartition]) -> None:
+        """Let held partitions go on."""
+        self.assignments.release(keys)
+        self.unpark()
+
+    def unpark(self) -> None:
+        """Something that a partition waited for may have come about: those that may go on do."""
+        for request in self.assignments.unpark():
+            self._go_on(request)
+
+    def order(self, key: TopicPartition, jump: Jump) -> bool:
+        """Have a partition go on elsewhere; False: it is not ours. What was fetched and not delivered is dropped."""
+        if (delivery := self.assignments.order(key, jump)) is None:
+            return False
+        delivery.forget(key, is_seek=jump.is_progress)
+        self._recall(key)
+        return True
 
     def is_caught_up(self) -> bool:
         """Whether every assigned partition, and there is one, had nothing new when last asked."""
-        with self._changed:
-            return bool(self._assigned) and all(request.is_at_end for request in self._assigned.values())
+        return self.assignments.is_caught_up()
 
     def _run(self) -> None:
         """A runner thread."""
         while (item := self._queue.take()) is not None:
-            if not self._wait_unpaused():
+            if not self.assignments.wait_unpaused():
                 return
             if isinstance(item, _Sweep):
                 self._asker.flights.give_up(self._asker.timeout_s)
                 self._queue.put(item, SWEEP_S)
                 continue
-            while self._is_current(item):
+            while (verdict := self.assignments.may_go_on(item)) is MayGoOn.YES:
                 if not self._has_next_round(item):
                     break
-            else:
-                self._asker.flights.take(item)  # withdrawn: what it brought back is nobody's
+            if verdict is MayGoOn.GONE:
+                self._asker.flights.take(item)  # what it brought back is nobody's
 
     def _has_next_round(self, request: FetchRequest) -> bool:
         """One round of one partition; False: the request is not this runner's any more."""
         try:
             if self._serve(request):
+                if request.jump is not None:
+                    self._recall(request.key)  # it was ordered elsewhere while it was being sent
                 return False
         except BaseException:
             self._go_on(request)  # another runner's turn: this one ends
@@ -178,26 +173,26 @@ class Fetcher:
     def _go_on(self, request: FetchRequest) -> None:
         self._queue.put(request, 0)
 
-    def _wait_unpaused(self) -> bool:
-        with self._changed:
-            while (self._is_paused or not self._may_deliver()) and not self._is_closed:
-                self._changed.wait(None if self._is_paused else LEASE_LOOK_S)
-            return not self._is_closed
-
-    def _is_current(self, request: FetchRequest) -> bool:
-        with self._changed:
-            return self._assigned.get(request.key) is request
+    def _recall(self, key: TopicPartition) -> None:
+        """Don't wait for an answer that nobody wants."""
+        for request in self._asker.flights.cancel([key]):
+            self._go_on(request)
 
     def _serve(self, request: FetchRequest) -> bool:
         """One round of one partition: the table of spec 8.5. True: the request waits at the broker now."""
         what = f"get {request.topic}/{request.partition} at {request.offset}"
-        if request.is_moved_back:
-            # A store that compares would take what comes from there for consumed: it has to hear of the reset first.
-            if self._tracker.is_resetting(request.key):
-                request.found_nothing(is_at_end=False)
-                return False
-            request.is_moved_back = False
         try:
+            if request.jump is not None:
+                self._jump(request, request.jump)
+                what = f"get {request.topic}/{request.partition} at {request.offset}"
+            if request.is_moved_back:
+                # A store that compares would take what comes from there for consumed: it has to hear of it first.
+                if self._tracker.is_resetting(request.key):
+                    request.found_nothing(is_at_end=False)
+                    request.rest_s = min(request.rest_s, RESET_LOOK_S)
+                    return False
+                request.is_moved_back = False
+                request.rest_s = 0.0
             if (answer := self._asker.ask(request, what)) is None:
                 return True
         except Moved as error:
@@ -231,9 +226,15 @@ class Fetcher:
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
                 *(self._group, request.topic, request.partition, request.offset, offset, lost),
             )
+        delivery = self.assignments.delivery(request.key)
         is_back = offset < request.offset
+        # What is out and not acknowledged stands before the offset that a broker sends us on to.
+        is_progress = is_back or (delivery is not None and delivery.is_settled())
         request.moved(offset)
-        self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
+        if is_progress and request.jump is None:
+            self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
+            if request.is_moved_back:
+                self.on_reset()
 
     def _on_data(self, request: FetchRequest, answer: Answer) -> None:
         body = answer.body
@@ -255,37 +256,49 @@ class Fetcher:
             request.cut_off(body)
 
     def _deliver(self, request: FetchRequest, batch: Batch, log_end: int | None) -> None:
-        if not self._begin_delivery(request):
+        if (delivery := self.assignments.begin(request)) is None:
             return
+        counts = False
         try:
-            request.listener(batch)
-        except Exception:
-            request.failed()
-            _log.exception(
-                "listener failed, same batch again in %.1f s group=%s partition=%s/%s offset=%d messages=%d attempt=%d",
-                *(request.rest_s, self._group, batch.topic, batch.partition, batch.offset),
-                *(len(batch.messages), request.failure_count),
-            )
-        else:
-            request.delivered(batch.next_offset, log_end)
-            last_id = batch.messages[-1].message_id
-            self._tracker.advance(OffsetEntry(batch.topic, batch.partition, batch.next_offset, last_id))
+            outcome = delivery.deliver(batch)
+            counts = self.assignments.counts(request)
+            if counts and outcome.consumed is not None:
+                self._tracker.advance(outcome.consumed)
         finally:
-            with self._changed:
-                self._delivering.discard(request.key)
-                is_withdrawn = self._assigned.get(request.key) is not request
-                self._changed.notify_all()
-            if is_withdrawn:
+            if self.assignments.end(request, delivery):
                 self.returned()
+        if not counts:
+            return
+        if outcome.failure is None:
+            request.delivered(outcome.next_offset, log_end)
+        else:
+            self._on_failure(request, outcome.next_offset, outcome.failure)
 
-    def _begin_delivery(self, request: FetchRequest) -> bool:
-        """Whether the listener may be called: the partition may have gone, or a pause begun, during the fetch."""
-        with self._changed:
-            if self._is_paused or not self._may_deliver() or self._assigned.get(request.key) is not request:
-                request.rest_s = 0.0
-                return False
-            if request.key in self._delivering:  # the listener of its former life has not returned yet
-                request.rest_s = BUSY_S
-                return False
-            self._delivering.add(request.key)
-            return True
+    def _on_failure(self, request: FetchRequest, offset: int, failure: Failure) -> None:
+        request.failed(offset, failure.rest_s_min)
+        if failure.stops:
+            self.assignments.stop(request)
+            _log.error(
+                "message refused, partition stopped group=%s partition=%s/%s offset=%d attempt=%d",
+                *(self._group, request.topic, request.partition, offset, failure.attempt),
+                exc_info=failure.error,
+            )
+            return
+        _log.error(
+            "listener failed, same messages again in %.1f s group=%s partition=%s/%s offset=%d attempt=%d",
+            *(request.rest_s, self._group, request.topic, request.partition, offset, failure.attempt),
+            exc_info=failure.error,
+        )
+
+    def _jump(self, request: FetchRequest, jump: Jump) -> None:
+        """Carry out an order to go on elsewhere. Raises MetaError; then it is carried out later."""
+        self._asker.flights.take(request)  # fetched from where nobody wants to read any more
+        offset = self._asker.offset_of(request, jump.to)
+        delivery = self.assignments.jumped(request, jump)
+        request.jumped(offset)
+        if delivery is not None:
+            delivery.forget(request.key, is_seek=jump.is_progress)
+            if jump.is_progress and offset != OFFSET_END:
+                self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
+                request.is_moved_back = True
+                self.on_reset()

@@ -53,6 +53,10 @@ class _Session:
     pauses: int
 
 
+class _Reset:
+    """Somebody, or a broker, has reset an offset, and nothing of its partition is delivered before that is stored."""
+
+
 class _Returned:
     """A listener has returned from a partition that was withdrawn meanwhile."""
 
@@ -66,7 +70,7 @@ class _Stale:
     epoch_seen: int
 
 
-_Event = _Stale | ChildrenChanged | _Session | _Returned | _Stop
+_Event = _Stale | ChildrenChanged | _Session | _Reset | _Returned | _Stop
 
 
 class GroupMember:
@@ -99,6 +103,7 @@ class GroupMember:
         self._retry_s = RETRY_FIRST_S
         fetcher.on_stale = lambda request, seen: self._events.put(_Stale(request.key, request.epoch or 0, seen))
         fetcher.returned = lambda: self._events.put(_Returned())
+        fetcher.on_reset = lambda: self._events.put(_Reset())
         self._commit_at = time.monotonic() + commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
 
@@ -169,6 +174,8 @@ class GroupMember:
                         *(self._member.group, *key, epoch, epoch_seen),
                     )
                     self._drop_lost()
+            case _Reset():
+                self._commit_at = 0.0
             case _Returned():
                 self._rebalance_at_once("listener returned")
             case _Session(SessionEvent(SessionState.CONNECTED, epoch), pauses):

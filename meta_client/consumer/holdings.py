@@ -5,26 +5,19 @@ The group's thread alone, but for keys().
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.fetch_request import FetchRequest, Listener
+from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import Jump, Position, offset_of
+from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
 from zk.claims import Claimed, OwnedBy
 from zk.ownership import Ownership
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What to do with the messages of one topic."""
-
-    listener: Listener
-    bytes_max: int
 
 
 class Holdings:
@@ -79,7 +72,7 @@ class Holdings:
             self._tracker.own(*key, claimed)
         ours = {request.key for request in requests}
         self._claims = self._claims | {key: claims[key] for key in ours}
-        self._fetcher.assign(requests)
+        self._fetcher.assign([(request, self._subscriptions[request.topic].new_delivery()) for request in requests])
         self.settle(())
         return ours
 
@@ -92,10 +85,16 @@ class Holdings:
             _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
             return None
         wanted = self._subscriptions[topic]
-        start = self._config.start_offset if offset is None else offset
-        return FetchRequest(
-            topic, partition, start, wanted.bytes_max, wanted.listener, self._config.rest_s_max, claimed.epoch
-        )
+        request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.rest_s_max, claimed.epoch)
+        if offset is None or self._config.starts_anew:
+            self._begin(request, self._config.start)
+        return request
+
+    def _begin(self, request: FetchRequest, start: Position) -> None:
+        if (offset := offset_of(start)) is None:
+            request.jump = Jump(start, is_progress=True)  # its broker knows, and a runner asks
+        else:
+            request.offset = offset
 
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Let partitions go: first nothing of them is delivered any more, then their progress is stored, then

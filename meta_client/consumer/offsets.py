@@ -1,7 +1,7 @@
 """How far a group has read: where that is kept, and what of it is not kept yet (spec 8.10)."""
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from meta_client.errors import OwnershipLost
@@ -73,6 +73,7 @@ class OffsetTracker:
     """Progress since the last commit, of the partitions that are owned. Any thread."""
 
     def __init__(self) -> None:
+        self.on_commit: Callable[[], None] = lambda: None  # called first by commit(), to advance() what is behind
         self._lock = threading.Lock()  # guards all below
         self._entries: dict[tuple[str, Partition], OffsetEntry | None] = {}  # None: owned, without progress
         self._claims: dict[tuple[str, Partition], Claimed | None] = {}  # of all that are in _entries
@@ -95,14 +96,18 @@ class OffsetTracker:
                 self._resets.pop(key, None)
 
     def advance(self, entry: OffsetEntry) -> None:
-        """Remember progress, if the partition is still ours."""
+        """Remember progress, if the partition is still ours. Without `is_reset` it goes forward only."""
         key = entry.topic, entry.partition
         with self._lock:
-            if key in self._entries:
-                self._entries[key] = entry
-                self._modified.add(key)
-                if entry.is_reset:
-                    self._resets[key] = entry
+            if key not in self._entries:
+                return
+            known = self._entries[key]
+            if entry.is_reset:
+                self._resets[key] = entry
+            elif known is not None and entry.offset <= known.offset:
+                return
+            self._entries[key] = entry
+            self._modified.add(key)
 
     def is_resetting(self, key: tuple[str, Partition]) -> bool:
         """Whether a reset of this partition waits to be stored."""
@@ -112,6 +117,7 @@ class OffsetTracker:
     def commit(self, store: OffsetStore) -> int:
         """Store all progress and return how many partitions had some. Raises what *store* does; nothing is
         forgotten then, the next commit tries again."""
+        self.on_commit()
         with self._lock:
             modified, self._modified = self._modified, set()
             resets = dict(self._resets)

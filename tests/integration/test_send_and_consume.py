@@ -13,7 +13,6 @@ from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse, NoBroker, SendFailed, SendUnknown
-from meta_client.protocol.requests import OFFSET_END
 from tests.fixtures.broker import BrokerProcess
 from tests.integration.conftest import Inbox, OpenClient, wait_until
 from zk.nodes import Partition
@@ -79,7 +78,7 @@ def test_a_group_goes_on_where_it_stopped_and_groups_do_not_disturb_each_other(
 def test_a_new_group_may_begin_with_what_comes_next(broker: BrokerProcess, client: Client) -> None:
     send_many(client, "orders", 20, "old-")
     inbox = Inbox()
-    with client.consumer("group", config=ConsumerConfig(start_offset=OFFSET_END)) as consumer:
+    with client.consumer("group", config=ConsumerConfig(start="latest")) as consumer:
         consumer.subscribe("orders", inbox)
         consumer.start()
         wait_until(consumer.is_caught_up)
@@ -107,7 +106,7 @@ def test_a_failing_listener_sees_the_same_batch_again_and_nothing_is_skipped(
         wait_until(lambda: len(inbox.messages) == 10)
     assert inbox.payloads == expected
     assert attempts[:3] == [0, 0, 0]
-    assert sum("listener failed, same batch again" in record.message for record in caplog.records) == 2
+    assert sum("listener failed, same messages again" in record.message for record in caplog.records) == 2
     del broker
 
 

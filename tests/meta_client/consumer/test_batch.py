@@ -19,7 +19,7 @@ def test_the_specifications_messages() -> None:
     assert batch is not None
     assert (batch.offset, batch.next_offset) == (1000, 1058)
     first, second = batch.messages
-    assert first == ("meta-test", PARTITION, 1000, 100_000, 0, None, b"hello")
+    assert first == ("meta-test", PARTITION, 1000, 100_000, 0, None, b"hello", 1025)
     assert (second.offset, second.attribute, second.payload, second.message_id) == (1025, "attr", b"hello", 100_001)
 
 
@@ -57,8 +57,8 @@ def one_by_one(offset: int, body: bytes) -> tuple[list[ReceivedMessage], Invalid
     """What decode_batch must find, by the plain reading of the format."""
     found: list[ReceivedMessage] = []
     try:
-        for start, _, it in iter_frames(body, offset):
-            found.append(ReceivedMessage("t", PARTITION, start, it.id, it.flag, it.attribute, it.payload))
+        for start, after, it in iter_frames(body, offset):
+            found.append(ReceivedMessage("t", PARTITION, start, it.id, it.flag, it.attribute, it.payload, after))
     except InvalidMessage as error:
         return found, error
     return found, None

@@ -10,7 +10,7 @@ from zk.nodes import Partition
 
 
 def request(bytes_max: int = 1024) -> FetchRequest:
-    return FetchRequest("orders", Partition(0, 3), 100, bytes_max, lambda batch: None, rest_s_max=5.0)
+    return FetchRequest("orders", Partition(0, 3), 100, bytes_max, rest_s_max=5.0)
 
 
 def test_nothing_rests_a_tenth_longer_each_time_up_to_the_maximum() -> None:
@@ -26,9 +26,9 @@ def test_nothing_rests_a_tenth_longer_each_time_up_to_the_maximum() -> None:
 def test_data_ends_the_rest_and_every_count() -> None:
     it = request()
     it.found_nothing(is_at_end=True)
-    it.failed()
+    it.failed(100)
     it.delivered(158)
-    assert (it.offset, it.rest_s, it.failure_count, it.is_at_end) == (158, 0.0, 0, False)
+    assert (it.offset, it.rest_s, it.is_at_end) == (158, 0.0, False)
 
 
 def test_a_move_forward_goes_on_from_there_at_once_and_any_other_after_a_rest() -> None:
@@ -42,11 +42,22 @@ def test_a_move_forward_goes_on_from_there_at_once_and_any_other_after_a_rest() 
     assert (it.offset, it.rest_s) == (50, 1.0)
 
 
-def test_a_failed_delivery_keeps_the_offset() -> None:
+def test_a_failed_delivery_goes_on_at_what_failed_and_later_each_time() -> None:
     it = request()
-    it.failed()
-    it.failed()
-    assert (it.offset, it.rest_s, it.failure_count) == (100, 1.0, 2)
+    it.failed(100)
+    it.failed(100)
+    assert (it.offset, it.rest_s) == (100, 1.0)
+    it.failed(158)
+    assert (it.offset, it.rest_s) == (158, 0.5)
+    it.failed(158, rest_s_min=30)
+    assert (it.offset, it.rest_s) == (158, 30)
+
+
+def test_a_jump_is_made_at_once() -> None:
+    it = request()
+    it.found_nothing(is_at_end=True)
+    it.jumped(7)
+    assert (it.offset, it.rest_s, it.is_at_end) == (7, 0.0, False)
 
 
 @given(st.integers(1, 200), st.integers(0, 100_000))

@@ -110,7 +110,7 @@ def test_group_names_that_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"strategy": "best"}, {"runners": 0}, {"start_offset": -1}, {"rest_s_max": 0}, {"commit_period_s": -1}]
+    "wrong", [{"strategy": "best"}, {"runners": 0}, {"start": -1}, {"rest_s_max": 0}, {"commit_period_s": -1}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

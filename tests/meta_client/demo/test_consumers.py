@@ -43,6 +43,7 @@ def batch(first: int, last: int) -> Batch:
                 quantity=1,
                 price=Decimal(1),
             ).encode(),
+            number * 10 + 10,
         )
         for number in range(first, last)
     ]

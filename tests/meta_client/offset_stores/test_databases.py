@@ -32,7 +32,9 @@ FRAME = 25
 def batch(first: int, count: int, partition: Partition = A) -> Batch:
     """*count* messages of 25 bytes a frame from number *first* on."""
     messages = [
-        ReceivedMessage("orders", partition, number * FRAME, 100_000 + number, 0, None, b"%d" % number)
+        ReceivedMessage(
+            "orders", partition, number * FRAME, 100_000 + number, 0, None, b"%d" % number, (number + 1) * FRAME
+        )
         for number in range(first, first + count)
     ]
     return Batch("orders", partition, first * FRAME, (first + count) * FRAME, messages)

@@ -1,0 +1,243 @@
+"""Delivery to a thread of the user's that asks: what was fetched ahead, and what is in the user's hands.
+
+Bounded: once *bytes_max* are fetched ahead, no partition of the subscription is fetched until some were taken. With
+automatic acknowledgement a message is consumed when its user asks for the next one, not when it is handed out: who
+dies over a message sees it again.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from meta_client.consumer.acknowledging import AckWindow
+from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
+from meta_client.consumer.offsets import OffsetTracker
+from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.refusing import Attempts
+from meta_client.consumer.sifting import Sieve
+
+CHUNK = 256  # messages that an iteration takes at a time
+
+
+class _Fetched:
+    """Some messages of one partition, fetched ahead or in the user's hands."""
+
+    __slots__ = ("bytes", "delivery", "done", "is_valid", "messages", "out", "rest")
+
+    def __init__(self, delivery: "PullDelivery", messages: list[ReceivedMessage], rest: ReceivedMessage) -> None:
+        self.delivery = delivery
+        self.messages = messages
+        self.rest = rest  # the last of the batch, perhaps filtered out: consumed with the last of *messages*
+        self.bytes = rest.next_offset - messages[0].offset
+        self.out = 0  # so many of them are in the user's hands, or were
+        self.done = 0  # so many are consumed
+        self.is_valid = True  # False: the partition went away, or was sought
+
+
+class PullBuffer:
+    """Everything fetched ahead for one consumer. One lock for all: that of the assignments."""
+
+    def __init__(
+        self, assignments: Assignments, tracker: OffsetTracker, bytes_max: int, unpark: Callable[[], None]
+    ) -> None:
+        """*unpark* is called when there is room again."""
+        self._assignments = assignments
+        self._changed = assignments.changed  # guards all below
+        self._tracker = tracker
+        self._bytes_max = bytes_max
+        self._unpark = unpark
+        self._ahead: deque[_Fetched] = deque()
+        self._bytes = 0  # of those
+        self._handed: list[_Fetched] = []  # not all consumed yet
+        self._is_closed = False
+
+    @property
+    def has_room(self) -> bool:
+        return self._bytes < self._bytes_max
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._ahead
+
+    def put(self, fetched: _Fetched) -> None:
+        """Keep messages for whoever asks."""
+        with self._changed:
+            self._ahead.append(fetched)
+            self._bytes += fetched.bytes
+            self._changed.notify_all()
+
+    def holds(self, delivery: "PullDelivery") -> bool:
+        """Whether messages of a partition are fetched ahead, or in the user's hands and not consumed."""
+        with self._changed:
+            return any(it.delivery is delivery for it in (*self._ahead, *self._handed) if it.is_valid)
+
+    def drop(self, delivery: "PullDelivery") -> None:
+        """Nothing of a partition is handed out any more; what was consumed of it is reported first."""
+        with self._changed:
+            self.report()
+            for fetched in (*self._ahead, *self._handed):
+                fetched.is_valid = fetched.is_valid and fetched.delivery is not delivery
+            had_room = self.has_room
+            self._bytes -= sum(fetched.bytes for fetched in self._ahead if not fetched.is_valid)
+            self._ahead = deque(fetched for fetched in self._ahead if fetched.is_valid)
+            self._handed = [fetched for fetched in self._handed if fetched.is_valid]
+        self._tell_room(had_room)
+
+    def report(self) -> None:
+        """Tell the tracker what was consumed of what is out. Any thread."""
+        with self._changed:
+            for fetched in self._handed:
+                if fetched.done:
+                    is_all = fetched.done == len(fetched.messages)
+                    fetched.delivery.consumed(
+                        fetched.messages[: fetched.done], fetched.rest if is_all else fetched.messages[fetched.done - 1]
+                    )
+            self._handed = [fetched for fetched in self._handed if fetched.done < len(fetched.messages)]
+
+    def take(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
+        """*count* messages at most, one at least unless the time is over or the consumer closed. What was taken
+        before is consumed, and what is returned is when take() is called again."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        taken: list[ReceivedMessage] = []
+        with self._changed:
+            self.finish_handed()
+            had_room = self.has_room
+            if self._wait(deadline):
+                while self._ahead and len(taken) < count:
+                    fetched = self._hand_out(count - len(taken))
+                    fetched.out = len(fetched.messages)
+                    taken += fetched.messages
+        self._tell_room(had_room)
+        return taken
+
+    def iterate(self) -> Iterator[ReceivedMessage]:
+        """Messages one after the other, until the consumer is closed. A message is consumed when the next one is
+        asked for. The user's thread, as take()."""
+        while True:
+            with self._changed:
+                self.finish_handed()
+                had_room = self.has_room
+                if not self._wait(None):
+                    return
+                fetched = self._hand_out(CHUNK)
+            self._tell_room(had_room)
+            try:
+                for message in fetched.messages:
+                    if not fetched.is_valid or (self._assignments.is_paused and not self._wait_for(fetched)):
+                        break  # it may be another member's now
+                    fetched.out += 1
+                    yield message
+                    fetched.done = fetched.out
+            finally:
+                self._give_back(fetched)
+
+    def finish_handed(self) -> None:
+        """All that is in the user's hands is consumed."""
+        with self._changed:
+            for fetched in self._handed:
+                fetched.done = fetched.out
+            self.report()
+
+    def close(self) -> None:
+        """Send whoever waits home. Idempotent."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait for messages that may be handed out; False: there are none."""
+        while self._assignments.is_paused or not self._ahead:
+            left = None if deadline is None else deadline - time.monotonic()
+            if self._is_closed or (left is not None and left <= 0):
+                return False
+            self._assignments.wait_changed(left)
+        return not self._is_closed
+
+    def _wait_for(self, fetched: _Fetched) -> bool:
+        """Wait out a pause; whether what was handed out then still counts."""
+        with self._changed:
+            while self._assignments.is_paused and fetched.is_valid and not self._is_closed:
+                self._assignments.wait_changed(None)
+            return fetched.is_valid and not self._is_closed
+
+    def _hand_out(self, count: int) -> _Fetched:
+        """The first messages of one partition, *count* at most; there are some."""
+        fetched = self._ahead.popleft()
+        self._bytes -= fetched.bytes
+        if len(fetched.messages) > count:
+            left = _Fetched(fetched.delivery, fetched.messages[count:], fetched.rest)
+            self._ahead.appendleft(left)
+            self._bytes += left.bytes
+            fetched = _Fetched(fetched.delivery, fetched.messages[:count], fetched.messages[count - 1])
+        fetched.delivery.handed_out(fetched.messages[0], fetched.rest)
+        if fetched.delivery.window is None:
+            self._handed.append(fetched)
+        return fetched
+
+    def _give_back(self, fetched: _Fetched) -> None:
+        """The iteration ended: what it had not yielded yet goes to the next one, in its order."""
+        with self._changed:
+            left = fetched.messages[fetched.out :]
+            if not left or not fetched.is_valid:
+                return
+            back = _Fetched(fetched.delivery, left, fetched.rest)
+            self._ahead.appendleft(back)
+            self._bytes += back.bytes
+            del fetched.messages[fetched.out :]
+            if fetched.messages:
+                fetched.rest = fetched.messages[-1]
+            else:
+                self._handed = [it for it in self._handed if it is not fetched]
+            self._changed.notify_all()
+
+    def _tell_room(self, had_room: bool) -> None:
+        if not had_room and self.has_room:
+            self._unpark()
+
+
+class PullDelivery:
+    """One partition's part in the buffer."""
+
+    def __init__(self, buffer: PullBuffer, tracker: OffsetTracker, sieve: Sieve, window: AckWindow | None) -> None:
+        self.window = window
+        self._buffer = buffer
+        self._tracker = tracker
+        self._sieve = sieve
+        self._attempts = Attempts()
+
+    def has_room(self) -> bool:
+        return self._buffer.has_room
+
+    def is_settled(self) -> bool:
+        return not self._buffer.holds(self) and (self.window is None or self.window.is_settled)
+
+    def forget(self, key: TopicPartition, *, is_seek: bool) -> None:
+        self._buffer.drop(self)
+        if self.window is not None:
+            self.window.close()
+        if is_seek:
+            self._sieve.forget(key)
+
+    def deliver(self, batch: Batch) -> Outcome:
+        last = batch.messages[-1]
+        try:
+            wanted = batch.messages if self._sieve.passes_all else self._sieve.sift(batch.messages)
+        except Exception as error:
+            return Outcome(batch.offset, None, Failure(error, self._attempts.count(batch.offset)))
+        if wanted:
+            self._buffer.put(_Fetched(self, wanted, last))
+        elif self.is_settled():
+            return Outcome(batch.next_offset, consumed_up_to(last))
+        return Outcome(batch.next_offset)
+
+    def handed_out(self, first: ReceivedMessage, last: ReceivedMessage) -> None:
+        """What is between them is about to be in the user's hands. Under the buffer's lock."""
+        if self.window is not None:
+            self.window.open(first.offset, last.next_offset)
+
+    def consumed(self, messages: list[ReceivedMessage], last: ReceivedMessage) -> None:
+        """*messages* are consumed, and with them all up to and including *last*. Under the buffer's lock."""
+        self._sieve.remember(messages)
+        self._tracker.advance(consumed_up_to(last))
