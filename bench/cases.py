@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery
+from bench import big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery, replication
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -184,6 +184,7 @@ CASES: Final[dict[str, Case]] = {
     "recover-singles": Case(recover_singles, Bar("value", 80)),
     "index-put": Case(index_put, Bar("ratio", 0.50)),
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
+    "promote": Case(replication.promote_5gb, Bar("value", 3, is_ceiling=True)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
 }
 

@@ -36,7 +36,7 @@ def after_checkpoint(case: str, total: int, branches: int) -> Result:
     """Seconds until a broker serves that has *total* bytes and *branches* in doubt, all of it below a checkpoint."""
     with directory_for(total) as data, store_in(data) as store:
         prepare_branches(store, branches)
-        _fill(store, total, 8 * KIB)
+        fill(store, total, 8 * KIB)
         store.last_checkpoint()
         store.close()
         seconds, said = _start(data)
@@ -51,7 +51,7 @@ def after_crash(case: str, total: int, record_bytes: int) -> Result:
     The floor is what the checksum of the same bytes takes, read from the same files.
     """
     with directory_for(total) as data, store_in(data) as store:
-        _fill(store, total, record_bytes)
+        fill(store, total, record_bytes)
         store.close()
         floor = _checksum_rate(data)
         seconds, said = _start(data)
@@ -95,7 +95,8 @@ def prepare_branches(store: MessageStore, count: int) -> None:
         transactions.prepare(branch)
 
 
-def _fill(store: MessageStore, total: int, record_bytes: int) -> None:
+def fill(store: MessageStore, total: int, record_bytes: int) -> None:
+    """Put *total* bytes, *record_bytes* a record, into PARTITIONS partitions; durable on return."""
     names = [PartitionName("bench", number) for number in range(PARTITIONS)]
     frames = [b"x" * record_bytes]
     end = store.journal.end + total
@@ -126,19 +127,23 @@ class Served:
     address: tuple[str, int]
 
 
-@contextlib.contextmanager
-def serving(data: Path, *options: str) -> Iterator[Served]:
+def serving(data: Path, *options: str) -> contextlib.AbstractContextManager[Served]:
     """A broker on *data*, without ZooKeeper; it ends with the block."""
-    words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(data), "--id", "0", "--port", "0"]
+    return started(["broker", "--data", str(data), "--id", "0", "--port", "0", "--flush", "interval:1000", *options])
+
+
+@contextlib.contextmanager
+def started(words: list[str]) -> Iterator[Served]:
+    """The `metaq` command that *words* name, once a broker serves; it ends with the block."""
     with tempfile.TemporaryFile() as out:
-        started = time.monotonic()
-        broker = subprocess.Popen([*words, "--flush", "interval:1000", *options], stdout=out, stderr=out)
+        began = time.monotonic()
+        broker = subprocess.Popen([sys.executable, "-m", "meta_client.cli.main", *words], stdout=out, stderr=out)
         try:
             while not (ready := READY.search(said := _said(out.fileno()))):
-                if broker.poll() is not None or time.monotonic() > started + START_TIMEOUT_S:
+                if broker.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
                     raise RuntimeError(f"the broker did not start:\n{said}")
                 time.sleep(0.005)
-            yield Served(time.monotonic() - started, said, (ready[1], int(ready[2])))
+            yield Served(time.monotonic() - began, said, (ready[1], int(ready[2])))
         finally:
             broker.send_signal(signal.SIGTERM)
             broker.wait()

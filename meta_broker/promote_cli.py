@@ -17,7 +17,7 @@ from meta_broker.cli import broker_options, log_to_stderr, serve
 from meta_broker.config import BrokerConfig, load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.judgement import Cluster, Finding, Former, Standing, Weight, judge
-from meta_broker.replication.promotion import compare, is_answering, look, promote, read_cluster, wait_gone
+from meta_broker.replication.promotion import compare, is_answering, look, promote, read_cluster, slave_in, wait_gone
 from zk.replication import Found
 from zk.session import ZooKeeperSession
 
@@ -72,7 +72,7 @@ def promote_command(
     metaq promote /var/lib/metaq/0-slave --zk 127.0.0.1:2181 --yes
     """
     log_to_stderr(log_level)
-    facts = look(directory).facts
+    facts = slave_in(directory)
     config = load(
         config_path, data=directory, broker_id=facts.broker_id, port=port, zookeeper=zk, flush=flush
     )  # before anything is claimed: what would keep the broker from starting is said now
@@ -85,7 +85,7 @@ def promote_command(
         if session is not None and not dry_run:
             _wait_for_master(session, config)
         cluster, found = read_cluster(session, facts.broker_id) if session is not None else (None, Found(None, None))
-        standing = look(directory)  # again: the wait may have been long
+        standing = look(directory)
         compared = compare(former, directory) if former is not None else None
         findings = judge(standing, cluster, compared)
         _print(directory, standing, cluster, compared, findings, as_json=as_json)

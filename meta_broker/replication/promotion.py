@@ -41,11 +41,9 @@ class MasterAlive(BrokerError):
     """The master is there. Stop it first."""
 
 
-def look(directory: Path) -> Standing:
-    """What a stopped slave's directory holds; nothing is changed.
-
-    Raises NoSlave, DirectoryInUse, ConfigError, NoJournal, RottenJournal, InvalidRecord, StorageFailed.
-    """
+def slave_in(directory: Path) -> SlaveFacts:
+    """Whose the directory is, which must be a stopped slave's. Raises NoSlave, DirectoryInUse, ConfigError,
+    StorageFailed."""
     facts = SlaveFile(directory).read()
     if facts is None:
         raise NoSlave(
@@ -53,6 +51,15 @@ def look(directory: Path) -> Standing:
         )
     if DirectoryStorage.open_for_reading(directory).is_held():
         raise DirectoryInUse(f"{directory} is in use by another process: stop that slave first")
+    return facts
+
+
+def look(directory: Path) -> Standing:
+    """What a stopped slave's directory holds; nothing is changed.
+
+    Raises NoSlave, DirectoryInUse, ConfigError, NoJournal, RottenJournal, InvalidRecord, StorageFailed.
+    """
+    facts = slave_in(directory)
     with read_state(directory) as (state, segments):
         identity = segments.identity
         if (identity.cluster, identity.broker_id) != (facts.cluster, facts.broker_id):
