@@ -1,8 +1,8 @@
 """The broker: one process, one event loop, one journal.
 
-Read: topic_names, config, memory, message_ids -> store/ (topics, partition indexes, the message store over the
-journal) -> transactions/ (branches per connection, timeouts) -> filters/ (somebody else's code) -> processors/ (one
-file a command) -> replication/ (copies of the journal) -> budget (bytes of all connections), connection_owner,
+Read: topic_names, slave_section, config, memory, message_ids -> store/ (topics, partition indexes, the message store
+over the journal) -> transactions/ (branches per connection, timeouts) -> filters/ (somebody else's code) -> processors/
+(one file a command) -> replication/ (copies of the journal) -> budget (bytes of all connections), connection_owner,
 connection, refusal, descriptors, server -> membership (ZooKeeper) -> broker (the order of starting and stopping) ->
 cli, checkpoint_cli.
 

@@ -14,12 +14,14 @@ import uvloop
 from journal.errors import StorageFailed
 from journal.transaction_store import wall_clock_ms
 from meta_broker.config import BrokerConfig
+from meta_broker.errors import ConfigError
 from meta_broker.membership import Membership
 from meta_broker.message_ids import MessageIds
 from meta_broker.offering import Offering, read_again
 from meta_broker.processors.context import Context
 from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.replication.fencing import Superseded, epoch_for
+from meta_broker.replication.slave_file import SlaveFile
 from meta_broker.server import TICK_S, Server
 from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.message_store import MessageStore
@@ -62,6 +64,11 @@ class Broker:
 
     async def serve(self, on_ready: Callable[[str], None]) -> None:
         """Start, serve until told to stop, stop. What was opened is closed in reverse, whatever happens."""
+        if (copy := SlaveFile(self._config.data).read()) is not None:
+            raise ConfigError(
+                f"{self._config.data} is a copy, slave {copy.slave_id}'s of broker {copy.broker_id}: start it as that "
+                f"slave, or make it the master with `metaq promote {self._config.data}`"
+            )
         loop = asyncio.get_running_loop()
         stop: asyncio.Future[None] = loop.create_future()
 

@@ -15,6 +15,7 @@ from journal.flush_mode import SYNC, FlushMode
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
 from meta_broker.schedule import Schedule
+from meta_broker.slave_section import SlaveSection, why_not_slave
 from meta_broker.topic_names import why_not_a_topic
 from meta_client.protocol.compression import LABELS
 from meta_client.protocol.limits import BODY_BYTES_MAX, LINE_BYTES_MAX
@@ -25,6 +26,8 @@ KIB = 1024
 MIB = 1024 * KIB
 BROKER_ID_MAX = 1023  # ten bits of a message id
 PARTITIONS_MAX = 65_536  # what readers of ZooKeeper accept
+
+Role = Literal["master", "slave"]  # a slave follows the master of its broker id
 
 
 _BYTES_MAX = 1 << 40  # of anything that is only counted: beyond, it would not fit where the system keeps it
@@ -136,6 +139,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     retention: RetentionSection = msgspec.field(default_factory=RetentionSection)
     topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    slave: SlaveSection = msgspec.field(default_factory=SlaveSection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,8 @@ class BrokerConfig:
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by topic, then by group; see filters/
     flush: FlushMode = SYNC
+    role: Role = "master"
+    slave: SlaveSection = field(default_factory=SlaveSection)
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
 
@@ -159,6 +165,11 @@ class BrokerConfig:
     def url_host(self) -> str:
         """The host that this broker's URL names."""
         return self.broker.advertised_host or self.broker.host
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether this broker follows another one of its id."""
+        return self.role == "slave"
 
     @property
     def checksum(self) -> int:
@@ -177,6 +188,9 @@ def load(
     port: int,
     zookeeper: str | None = None,
     flush: str | None = None,
+    role: Role = "master",
+    slave_id: int | None = None,
+    master: str | None = None,
 ) -> BrokerConfig:
     """Read *path* (None: defaults, every topic allowed) and check everything, relations included.
 
@@ -185,11 +199,14 @@ def load(
     where = str(path) if path else "the command line"
     source = _read(path) if path else b""
     file = _parse(source, where) if path else _File(topics=dict(DEFAULT_TOPICS))
-    section = file.broker
+    section, given = file.broker, {"id": slave_id, "master": master}
+    slave = msgspec.structs.replace(file.slave, **{key: value for key, value in given.items() if value is not None})
     _check_section(section, where)
     _check_hosts(section, zookeeper is not None, where)
     _check_zookeeper(file.zookeeper, where)
     _check_retention(file.retention, data, where)
+    if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
+        raise ConfigError(f"{where}: slave: {reason}")
     _check_topics(file.topics, where)
     _check_filters(file.filters, where)
     if not 0 <= broker_id <= BROKER_ID_MAX:
@@ -211,6 +228,8 @@ def load(
         topics=file.topics,
         filters=file.filters,
         flush=mode,
+        role=role,
+        slave=slave,
         path=path,
         source=source,
     )
@@ -246,6 +265,7 @@ def _check_names(raw: dict[str, Any], where: str) -> None:
         ("broker", BrokerSection),
         ("zookeeper", ZooKeeperSection),
         ("retention", RetentionSection),
+        ("slave", SlaveSection),
     ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")

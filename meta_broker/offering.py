@@ -84,7 +84,14 @@ def read_again(config: BrokerConfig) -> BrokerConfig | None:
         return None
     try:
         fresh = load(
-            config.path, data=config.data, broker_id=config.broker_id, port=config.port, zookeeper=config.zookeeper
+            config.path,
+            data=config.data,
+            broker_id=config.broker_id,
+            port=config.port,
+            zookeeper=config.zookeeper,
+            role=config.role,
+            slave_id=config.slave.id,
+            master=config.slave.master,
         )
     except ConfigError as error:
         log.error("not reloaded, everything stays as it was error=%s", error)

@@ -129,7 +129,7 @@ class Server:
         Raises StorageFailed once the journal has stopped.
         """
         assert self._dispatcher is not None
-        return self._dispatcher.transactions.expire() and not self.is_journal_full()
+        return self._dispatcher.expire() and not self.is_journal_full()
 
     def tick(self) -> None:
         """What is due twice a second: connections gone silent, and how much the others hold."""

@@ -1,9 +1,11 @@
 """What every processor is given: the store and its neighbours, and its view of the asking connection."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from journal.frame import Lsn
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
 from meta_broker.config import BrokerConfig
@@ -15,6 +17,7 @@ from meta_broker.transactions.timeouts import Timeouts
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Request
+from meta_client.protocol.responses import Behind
 from meta_client.protocol.status import Status
 
 
@@ -64,6 +67,25 @@ class TopicListener(Protocol):
     def topic_changed(self, topic: str) -> None: ...
 
 
+class SlaveOf(Protocol):
+    """Whom a slave follows, and how far it has got."""
+
+    slave_id: int
+
+    @property
+    def master(self) -> str:
+        """Its URL, as far as it is known; blank: not yet."""
+
+    def behind(self) -> Behind: ...
+
+
+class ReadReplica(NamedTuple):
+    """A slave that serves gets and fetches, and has fsynced the journal up to *flushed*."""
+
+    slave_id: int
+    flushed: Lsn
+
+
 @dataclass(slots=True)
 class Counters:
     """What `stats` counts since the broker started."""
@@ -93,6 +115,8 @@ class Context:
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
     is_stopping: bool = False  # no branch begins any more
+    slave: SlaveOf | None = None  # None: this is a master
+    replicas: Callable[[], Sequence[ReadReplica]] = tuple  # of a master: who could be read instead, by slave id
     counters: Counters = field(default_factory=Counters)
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)

@@ -4,18 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from meta_broker.filters.runner import Filters
-from meta_broker.processors.branch import BranchProcessor
 from meta_broker.processors.checkpoint import CheckpointProcessor
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.fetch import FetchProcessor
 from meta_broker.processors.filtering import Filtering, index_damaged
 from meta_broker.processors.find import FindProcessor
 from meta_broker.processors.get import GetProcessor
-from meta_broker.processors.put import PutProcessor
 from meta_broker.processors.reading import Reading
+from meta_broker.processors.refused_writes import RefusedWrites
 from meta_broker.processors.stats import StatsProcessor
-from meta_broker.processors.topic import TopicProcessor
-from meta_broker.processors.transaction import TransactionProcessor
+from meta_broker.processors.writes import MasterWrites, Writes
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
@@ -46,8 +44,6 @@ class Dispatcher:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.transactions = TransactionProcessor(context)
-        self._put = PutProcessor(context).handle
         self._filters = Filters(context.config.broker.filter_seconds_max)
         self._reading = Reading(context)
         filtering = Filtering(context, self._reading, self._filters)
@@ -58,8 +54,11 @@ class Dispatcher:
         self._find = FindProcessor(context, self._keys, self._worker)
         self._checkpoint = CheckpointProcessor(context)
         self._stats = StatsProcessor(context)
-        self._branch = BranchProcessor(context)
-        self._topic = TopicProcessor(context, self._topic_decided)
+        slave = context.slave
+        self._writes: Writes = (
+            MasterWrites(context, self.topic_decided) if slave is None else RefusedWrites(context, slave)
+        )
+        self.expire = self._writes.expire
         self._keys.look_again()
 
     async def close(self) -> None:
@@ -70,7 +69,8 @@ class Dispatcher:
         await self._filters.close()
         await self._reading.close()
 
-    def _topic_decided(self, topic: str) -> None:
+    def topic_decided(self, topic: str) -> None:
+        """A decision about a topic is acknowledged."""
         self._fetch.wake(topic)
         self._keys.look_again()
 
@@ -83,7 +83,7 @@ class Dispatcher:
         self._fetch.peer_gone(peer)
         self._find.peer_gone(peer)
         self._reading.peer_gone(peer)
-        self.transactions.peer_gone(peer)
+        self._writes.peer_gone(peer)
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
@@ -95,14 +95,12 @@ class Dispatcher:
 
     def _handle(self, request: Request | Dropped, peer: Peer) -> None:
         match request:
-            case Put() | MultiPut():
-                self._put(request, peer)
+            case Put() | MultiPut() | Transaction() | TopicCommand() | BranchCommand() | Sync():
+                self._writes.handle(request, peer)
             case Get():
                 self._get.handle(request, peer)
             case Fetch():
                 self._fetch.handle(request, peer)
-            case Transaction():
-                self.transactions.handle(request, peer)
             case OffsetQuery():
                 self._get.handle_offset(request, peer)
             case Offsets():
@@ -115,17 +113,10 @@ class Dispatcher:
                 peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
             case Stats():
                 self._stats.handle(request, peer)
-            case TopicCommand():
-                self._topic.handle(request, peer)
-            case BranchCommand():
-                self._branch.handle(request, peer)
             case Quit():
                 peer.unanswered()
                 peer.quit()
             case Dropped(opaque, status, reason):
                 peer.send(encode_result(status, reason.encode(), opaque))
-            case Sync():
-                text = b"this broker is no synchronous slave of the 1.4 kind"
-                peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
             case _:
                 assert_never(request)

@@ -14,12 +14,12 @@ from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import Filtering
 from meta_broker.processors.get import bad_size, closed, in_gap, missed, outside, unknown_partition, visible_index
 from meta_broker.processors.owners import Owned, OwnerEpochs
+from meta_broker.processors.read_from import answer_line
 from meta_broker.processors.reading import Reading
 from meta_broker.processors.realtime import Statistic
 from meta_broker.processors.waiting import WaitingFetch, WaitingFetches
-from meta_client.protocol.encoder import data_line, encode_result
+from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OFFSET_END, Fetch
-from meta_client.protocol.responses import READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
 
@@ -70,7 +70,7 @@ class FetchProcessor:
         self._count(fetch)
         if index is None or fetch.offset == end:
             missed(context, fetch)
-            peer.send(data_line(0, end, READ_FROM_MASTER, fetch.opaque))
+            peer.send(answer_line(context, fetch, 0, end))
             return
         if (filter_name := self._filtering.name_for(fetch)) is not None:
             fetch.wait_ms = 0  # it has what it waited for; should that be gone when its turn comes, it waits no more
@@ -92,7 +92,7 @@ class FetchProcessor:
         for waiting in self._waiting.take_of(peer):
             index = self._context.store.indexes.by_name.get(waiting.name)
             end = index.end if index is not None else 0
-            answers.append(data_line(0, end, READ_FROM_MASTER, waiting.fetch.opaque))
+            answers.append(answer_line(self._context, waiting.fetch, 0, end))
         return answers
 
     def peer_gone(self, peer: Peer) -> None:

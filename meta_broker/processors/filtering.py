@@ -70,7 +70,8 @@ class Filtering:
                 moved_to = b"%d%b" % (request.offset + answer.size, why)
                 peer.send(encode_result(Status.MOVED, moved_to, request.opaque))
                 return
-            peer.send(head_line(request, answer.size, index) + chunk[: answer.size])
+            # The filter is the master's to know: nobody is sent to a slave whose configuration may lack it.
+            peer.send(head_line(self._context, request, answer.size, index, ()) + chunk[: answer.size])
 
         self._filters.submit(name, run)
 

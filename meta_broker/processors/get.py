@@ -98,7 +98,9 @@ def outside(context: Context, request: Get | Fetch, start: int, end: int) -> byt
     """The answer to an offset at which nothing is stored in a partition that holds [*start*, *end*)."""
     if request.offset < start:
         return encode_result(Status.MOVED, b"%d" % start, request.opaque)
-    wants_end = context.config.broker.tell_end_offset or request.offset == OFFSET_END
+    # A slave's end says nothing about its master's: who is further on there has read what is to come here.
+    tells_end = context.config.broker.tell_end_offset and context.slave is None
+    wants_end = tells_end or request.offset == OFFSET_END
     if request.offset > end and wants_end:
         return encode_result(Status.MOVED, b"%d" % end, request.opaque)
     return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)

@@ -3,15 +3,16 @@
 import asyncio
 import functools
 import logging
+from collections.abc import Sequence
 
 from journal.errors import StorageFailed
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.read_from import answer_line
 from meta_broker.store.far_read import FarRead
 from meta_broker.store.far_reads import FarReads
-from meta_broker.store.partition_index import PartitionIndex
-from meta_client.protocol.encoder import data_line, encode_result, value_line
+from meta_broker.store.partition_index import PartitionIndex, Place
+from meta_client.protocol.encoder import encode_result, value_line
 from meta_client.protocol.requests import Fetch, Find, Get
-from meta_client.protocol.responses import READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ class Reading:
     """
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._store = context.store
         self._far = FarReads()
         self._by_peer: dict[Peer, asyncio.Future[bytes]] = {}
@@ -38,7 +40,7 @@ class Reading:
         if not places:
             return False
         size = sum(place.bytes for place in places)
-        line = head_line(request, size, index)
+        line = head_line(self._context, request, size, index, places)
         if self._store.horizon.is_near(places):
             peer.send_buffers([line, *self._store.slices(places, size)], len(line) + size)
             return True
@@ -79,10 +81,12 @@ class Reading:
         peer.go_on()
 
 
-def head_line(request: Get | Fetch, size: int, index: PartitionIndex) -> bytes:
-    """What goes before *size* bytes of messages."""
+def head_line(
+    context: Context, request: Get | Fetch, size: int, index: PartitionIndex, places: Sequence[Place]
+) -> bytes:
+    """What goes before *size* bytes of messages, which stand at *places*."""
     if isinstance(request, Fetch):
-        return data_line(size, index.end, READ_FROM_MASTER, request.opaque)
+        return answer_line(context, request, size, index.end, places)
     return value_line(size, request.opaque)
 
 

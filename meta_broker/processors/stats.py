@@ -74,7 +74,7 @@ class StatsProcessor:
             "port": context.url.rpartition(":")[2],
             "uptime": int(time.monotonic() - context.started),
             "version": context.version,
-            "slave": "false",
+            "slave": _word(context.slave is not None),
             "curr_connections": counters.connections,
             "threads": threading.active_count(),
             "cmd_put": counters.puts,
@@ -90,6 +90,10 @@ class StatsProcessor:
             "topics": len({name.topic for name, _ in self._indexes()}),
             "config_checksum": context.config.checksum,
         }
+        if (slave := context.slave) is not None:
+            behind = slave.behind()
+            values["slave_id"], values["master"] = slave.slave_id, slave.master or "unknown"
+            values["behind_bytes"], values["master_silent_ms"] = behind.bytes, behind.silent_ms
         return [f"{key} {value}" for key, value in values.items()]
 
     def _indexes(self) -> list[tuple[PartitionName, PartitionIndex]]:

@@ -20,14 +20,14 @@ class Horizon:
 
     def __init__(self, journal: ReadJournal, distance_max: float) -> None:
         self._journal = journal
-        self._distance_max = distance_max  # bytes behind the end, from where on nobody looks: it may go any moment
+        self.distance_max = distance_max  # bytes behind the end, from where on nobody looks: it may go any moment
         self._opened_at = journal.end
 
     def is_near(self, places: Sequence[Place]) -> bool:
         """Whether the bytes of *places*, at least one, can be taken from the mapped journal without a wait."""
         lsn = min(places[0].lsn, places[-1].lsn)  # mostly they rise; a transaction's may not
         distance = self._journal.end - lsn
-        if distance > self._distance_max:
+        if distance > self.distance_max:
             return False
         if distance <= HOT_BYTES and lsn >= self._opened_at:
             return True

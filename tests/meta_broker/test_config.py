@@ -8,6 +8,7 @@ import pytest
 from journal.flush_mode import FlushMode
 from meta_broker.config import BrokerConfig, BrokerSection, TopicConfig, ZooKeeperSection, load
 from meta_broker.errors import ConfigError
+from meta_broker.slave_section import SlaveSection
 
 
 def load_text(directory: Path, text: str | bytes, **options: object) -> BrokerConfig:
@@ -47,6 +48,11 @@ ANY_TOPIC = "\n[topics.'*']\n"
         ("xyzzy = 1", "unknown key xyzzy: known are broker, zookeeper, retention, topics"),
         ('"a\\nb" = 1', "unknown key 'a\\nb': known are broker, zookeeper, retention, topics"),
         ('[topics.t]\n"\\u001b" = 1', "unknown key 'topics.t.\\x1b': known are"),
+        ("[slave]\nmastr = 1", "unknown key slave.mastr: did you mean 'master'?"),
+        ("[slave]\nid = -1" + ANY_TOPIC, "slave: id -1: a slave id is a number from 0 to 999999999"),
+        ("[slave]\nmaster = 'here'" + ANY_TOPIC, "slave: master 'here' is no HOST:PORT"),
+        ("[slave]\nmaster = 'here:0'" + ANY_TOPIC, "slave: master 'here:0' is no HOST:PORT"),
+        ("[slave]\nmaster = 'here:99999'" + ANY_TOPIC, "slave: master 'here:99999' is no HOST:PORT"),
         ("broker = 1", "broker: expected `object`, got `int`"),
         ("topics = []", "topics: expected `object`, got `array`"),
         ("[topics]\norders = 3", "topics[...]: expected `object`, got `int`"),
@@ -256,3 +262,24 @@ def test_without_a_file_every_topic_is_allowed(tmp_path: Path) -> None:
 
 def test_a_message_that_may_be_put_can_be_got() -> None:
     assert BrokerSection().message_bytes_max + 20 <= BrokerSection().transfer_bytes_max
+
+
+def test_a_slave_must_say_who_it_is_and_find_its_master(tmp_path: Path) -> None:
+    assert refusal(tmp_path, ANY_TOPIC, role="slave", master="here:8123") == (
+        "slave: a slave needs an id: give --slave-id N, unique among the slaves of this broker id"
+    )
+    assert refusal(tmp_path, ANY_TOPIC, role="slave", slave_id=1) == (
+        "slave: a slave must find its master: give --zk, or --master HOST:PORT"
+    )
+    for options in ({"master": "[::1]:8123"}, {"master": "here:8123"}, {"zookeeper": "here:2181"}):
+        config = load_text(tmp_path, ANY_TOPIC, role="slave", slave_id=1, **options)
+        assert config.is_slave
+        assert (config.slave.id, config.slave.master) == (1, options.get("master"))
+
+
+def test_the_command_line_overrules_which_slave_it_is(tmp_path: Path) -> None:
+    text = "[slave]\nid = 7\nmaster = 'here:1'\nregister = false" + ANY_TOPIC
+    config = load_text(tmp_path, text)
+    assert (config.is_slave, config.slave) == (False, SlaveSection(id=7, master="here:1", register=False))
+    config = load_text(tmp_path, text, role="slave", slave_id=8, master="there:2")
+    assert (config.is_slave, config.slave) == (True, SlaveSection(id=8, master="there:2", register=False))

@@ -1,0 +1,33 @@
+"""`[slave]`: which slave this is, and whom it follows."""
+
+import re
+from typing import Final
+
+import msgspec
+
+SLAVE_ID_MAX: Final = 999_999_999
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%A-Za-z0-9_-]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
+
+
+class SlaveSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[slave]`; --slave-id and --master say the same."""
+
+    id: int | None = None  # unique among the slaves of one broker id
+    master: str | None = None  # HOST:PORT; None: who is the master of this broker id in ZooKeeper
+    rejoin: bool = True  # a master that was superseded, or finds slave.json in its directory, becomes a slave by itself
+    register: bool | None = None  # in ZooKeeper, so that consumers come; None: unless [replication] mode is "sync"
+
+
+def why_not_slave(section: SlaveSection, *, is_slave: bool, has_zookeeper: bool) -> str | None:
+    """What is wrong with *section*; None: nothing. *is_slave*: the broker is to be one."""
+    if section.id is not None and not 0 <= section.id <= SLAVE_ID_MAX:
+        return f"id {section.id}: a slave id is a number from 0 to {SLAVE_ID_MAX}"
+    if section.master is not None:
+        match = _ADDRESS.fullmatch(section.master)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            return f"master {section.master!r} is no HOST:PORT"
+    if is_slave and section.id is None:
+        return "a slave needs an id: give --slave-id N, unique among the slaves of this broker id"
+    if is_slave and section.master is None and not has_zookeeper:
+        return "a slave must find its master: give --zk, or --master HOST:PORT"
+    return None
