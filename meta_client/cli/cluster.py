@@ -1,82 +1,174 @@
-"""`metaq groups`: what ZooKeeper and the brokers say about consumer groups. `metaq topics` is found here, too."""
+"""`metaq groups`: how far consumer groups are, who owns what, and setting them elsewhere. `metaq topics` is found here,
+too.
+"""
 
+import time
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import click
 
-from meta_client.calls import wait_result
+from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.positions import Positions
 from meta_client.cli.topics import topics
 from meta_client.client import Client
-from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.consumer.plan import TopicPartition, plan_routes
-from meta_client.opaques import next_opaque
-from meta_client.protocol.answers import parse_offset
-from meta_client.protocol.errors import MetaError, NotFound
-from meta_client.protocol.requests import OFFSET_END, OffsetQuery
-from zk.cluster import read_brokers
+from meta_client.consumer.plan import TopicPartition
+from zk.cluster import read_topic, subscribable_partitions
 from zk.groups import GroupListing, PartitionProgress, list_group, list_groups
+from zk.paths import TopicKind
 
 __all__ = ["groups", "topics"]
 
-OFFSET_TIMEOUT_S = 5.0
+UNKNOWN: Final = 1  # exit status: there is no such group
 
 
-@click.command()
-@click.argument("group", required=False)
+class _Ends(NamedTuple):
+    """What the brokers say: where partitions end, and when what a group has not consumed was put (milliseconds)."""
+
+    ends: Mapping[TopicPartition, int]
+    put_ms: Mapping[tuple[str, TopicPartition], int]
+    now_ms: int
+
+
+@click.group(invoke_without_command=True)
 @zk_option
 @json_option
-def groups(group: str | None, zk: str, as_json: bool) -> None:
-    """List consumer groups, or one GROUP: per partition its owner, the group's offset, the end, and the lag.
+@click.pass_context
+def groups(context: click.Context, zk: str, as_json: bool) -> None:
+    """List consumer groups, look into one, or set it to other offsets.
 
-    Offset and lag are in bytes of message frames, as offsets are. They are missing where the group has
-    stored nothing, or keeps its offsets elsewhere; the end is, where the partition's broker does not answer.
+    Without a command, as `metaq groups list`.
+
+    \b
+      metaq groups
+      metaq groups describe billing
+      metaq groups reset billing --topic orders --to-time 2010-12-05T10:00 --dry-run
+    """
+    if context.invoked_subcommand is None:
+        _list(zk, as_json=as_json)
+
+
+@groups.command(name="list")
+@zk_option
+@json_option
+def list_(zk: str, as_json: bool) -> None:
+    """List the groups that ever consumed: members, partitions, those without an owner, and how far they are behind.
+
+    lag is in bytes of message frames, as offsets are, over all partitions; seconds is the age of the oldest message
+    that is not consumed. Both leave out partitions of which the group has stored no offset in ZooKeeper.
+
+    \b
+      metaq groups list
+      metaq groups list --json | jq 'select(.lag > 0)'
+    """
+    _list(zk, as_json=as_json)
+
+
+@groups.command()
+@click.argument("group")
+@zk_option
+@json_option
+def describe(group: str, zk: str, as_json: bool) -> None:
+    """Show GROUP: per partition its owner, the group's offset, the end, and how far it is behind.
+
+    Offset, end and lag are in bytes of message frames; seconds is the age of the first message that is not
+    consumed. They are missing where the group has stored nothing, or keeps its offsets elsewhere, where the broker
+    does not answer, and seconds where it is no metaq broker, whose message ids tell no time. Exit status 1: there is
+    no such group.
+
+    \b
+      metaq groups describe billing
+      metaq groups describe billing --json | jq 'select(.owner == null)'
     """
     with connected(zk) as client:
-        listings = list_groups(client.session) if group is None else [list_group(client.session, group)]
-        partitions = {(p.topic, p.partition) for listing in listings for p in listing.progress}
-        ends = _ends(client, partitions)
-    rows = [_group_row(listing, progress, ends) for listing in listings for progress in listing.progress]
-    columns = ("group", "topic", "partition", "offset", "end", "lag", "owner")
+        listing = list_group(client.session, group)
+        if not listing.members and not listing.progress:
+            click.echo(f"error: there is no group {group}: see `metaq groups`", err=True)
+            click.get_current_context().exit(UNKNOWN)
+        listing = _with_all_partitions(client, listing)
+        ends = _ask(client, [listing])
+    columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "owner")
+    rows = [_partition_row(listing, progress, ends) for progress in listing.progress]
+    print_rows(columns, rows, as_json=as_json, empty="its topics have no partitions: start a broker that offers them")
+
+
+groups.add_command(reset)
+
+
+def _list(zk: str, *, as_json: bool) -> None:
+    with connected(zk) as client:
+        listings = [_with_all_partitions(client, listing) for listing in list_groups(client.session)]
+        ends = _ask(client, listings)
+    columns = ("group", "members", "topics", "partitions", "unowned", "lag", "seconds")
+    rows = [_group_row(listing, ends) for listing in listings]
     print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
 
 
-def _group_row(
-    listing: GroupListing, progress: PartitionProgress, ends: Mapping[TopicPartition, int]
-) -> dict[str, object]:
-    end = ends.get((progress.topic, progress.partition))
-    offset = None if progress.stored is None else progress.stored.offset
+def _with_all_partitions(client: Client, listing: GroupListing) -> GroupListing:
+    """With the partitions of its topics that nobody owns and nothing is stored of, too."""
+    known = {(progress.topic, progress.partition): progress for progress in listing.progress}
+    for topic in sorted({topic for topic, _ in known}.union(*listing.members.values())):
+        for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
+            known.setdefault((topic, partition), PartitionProgress(topic, partition, None, None))
+    return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
+
+
+def _ask(client: Client, listings: list[GroupListing]) -> _Ends:
+    """Ask the brokers that are up about everything in *listings*. Who does not answer is named on stderr."""
+    positions = Positions(client)
+    keys = {(p.topic, p.partition) for listing in listings for p in listing.progress}
+    ends = {key: found.end for key, found in positions.ranges(keys).items()}
+    put_ms: dict[tuple[str, TopicPartition], int] = {}
+    for listing in listings:
+        behind = {
+            key: p.stored.offset
+            for p in listing.progress
+            if p.stored is not None and p.stored.offset < ends.get(key := (p.topic, p.partition), 0)
+        }
+        put_ms |= {(listing.group, key): at for key, at in positions.put_times(behind).items()}
+    return _Ends(ends, put_ms, time.time_ns() // 1_000_000)
+
+
+def _partition_row(listing: GroupListing, progress: PartitionProgress, ends: _Ends) -> dict[str, object]:
+    key = progress.topic, progress.partition
+    lag, seconds = _behind(listing.group, progress, ends)
     return {
         "group": listing.group,
         "topic": progress.topic,
         "partition": str(progress.partition),
-        "offset": offset,
-        "end": end,
-        "lag": None if end is None or offset is None else max(0, end - offset),
+        "offset": None if progress.stored is None else progress.stored.offset,
+        "end": ends.ends.get(key),
+        "lag": lag,
+        "seconds": seconds,
         "owner": progress.owner,
     }
 
 
-def _ends(client: Client, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where each partition ends, asked of the brokers that are up. Who does not answer is named on stderr."""
-    routes = plan_routes(read_brokers(client.session))
-    ends: dict[TopicPartition, int] = {}
-    silent: set[int] = set()
-    for topic, partition in sorted(partitions):
-        broker_id = partition.broker_id
-        url = routes.get(broker_id)
-        if url is None or broker_id in silent:
-            continue
-        query = OffsetQuery(topic, "metaq-cli", partition.number, OFFSET_END, next_opaque())
-        try:
-            reply = client.connections.get(url, CONNECT_TIMEOUT_S).submit(query)
-            ends[topic, partition] = parse_offset(
-                wait_result(reply, OFFSET_TIMEOUT_S, f"offset {topic}/{partition}").message
-            )
-        except NotFound:
-            ends[topic, partition] = 0  # nothing was ever put there
-        except MetaError as error:
-            silent.add(broker_id)
-            click.echo(f"warning: the ends of broker {broker_id}'s partitions are missing: {error}", err=True)
-    return ends
+def _group_row(listing: GroupListing, ends: _Ends) -> dict[str, object]:
+    behind = [_behind(listing.group, progress, ends) for progress in listing.progress]
+    lags = [lag for lag, _ in behind if lag is not None]
+    ages = [seconds for _, seconds in behind if seconds is not None]
+    return {
+        "group": listing.group,
+        "members": len(listing.members),
+        "topics": ",".join(sorted({progress.topic for progress in listing.progress})),
+        "partitions": len(listing.progress),
+        "unowned": sum(progress.owner is None for progress in listing.progress),
+        "lag": sum(lags) if lags else None,
+        "seconds": max(ages) if ages else None,
+    }
+
+
+def _behind(group: str, progress: PartitionProgress, ends: _Ends) -> tuple[int | None, float | None]:
+    """How far: in bytes, and by the age of the first message that is not consumed in seconds. None: not known."""
+    key = progress.topic, progress.partition
+    end = ends.ends.get(key)
+    if end is None or progress.stored is None:
+        return None, None
+    lag = max(0, end - progress.stored.offset)
+    if not lag:
+        return 0, 0.0
+    put_ms = ends.put_ms.get((group, key))
+    return lag, None if put_ms is None else max(0.0, round((ends.now_ms - put_ms) / 1000, 1))

@@ -30,7 +30,7 @@ SUMMARIES: Final = {
     "find": "Find messages by key, by id, or from a time on.",
     "topics": "List, create, alter, close, open and delete topics.",
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
-    "groups": "List consumer groups, owners and lag.",
+    "groups": "List consumer groups, owners and lag; set a group to other offsets.",
     "txn": "What is in doubt, and how to end it by hand.",
     "checkpoint": "Have a checkpoint written now, live or offline.",
     "journal": "Read a broker's log offline: dump, check.",

@@ -4,20 +4,10 @@ import datetime
 
 import click
 
-from meta_client.calls import wait_result
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.client import Client
-from meta_client.connection import Connection
-from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.opaques import next_opaque
-from meta_client.protocol.answers import OffsetRange, parse_offset, parse_offset_range
-from meta_client.protocol.errors import MetaError, NotFound
-from meta_client.protocol.requests import OFFSET_END, OffsetQuery, Offsets
+from meta_client.cli.positions import ANSWER_TIMEOUT_S, Positions, Range
 from zk.nodes import Partition
-
-ANSWER_TIMEOUT_S = 5.0
-GROUP = "metaq-cli"
 
 
 class Moment(click.ParamType[datetime.datetime]):
@@ -54,56 +44,18 @@ def offsets(topic: str, at: datetime.datetime | None, zk: str, as_json: bool) ->
         view = client.topology.view(topic, ANSWER_TIMEOUT_S)
         if not view.partitions:
             raise click.ClickException(f"no broker offers topic {topic}: see `metaq topics`")
-        rows = [_row(client, topic, partition, time_ms) for partition in view.partitions]
+        found = Positions(client).ranges([(topic, partition) for partition in view.partitions], time_ms)
+    rows = [_row(partition, found.get((topic, partition))) for partition in view.partitions]
+    strangers = [str(row["partition"]) for row in rows if row["end"] is not None and row["at"] is None]
+    if time_ms is not None and strangers:
+        named = ", ".join(strangers)
+        click.echo(f"warning: the brokers of {named} know nothing of times: they are no metaq brokers", err=True)
     columns = ["partition", "start", "end"] + ["at"] * (at is not None)
     print_rows(columns, rows, as_json=as_json, empty="")
     if any(row["end"] is None for row in rows):
-        raise click.ClickException("some brokers did not answer: see above")
+        raise click.ClickException("some brokers did not answer, or are not up: their partitions have no end above")
 
 
-def _row(client: Client, topic: str, partition: Partition, time_ms: int | None) -> dict[str, object]:
-    found = None
-    try:
-        url = client.topology.view(topic, ANSWER_TIMEOUT_S).urls.get(partition.broker_id)
-        if url is None:
-            click.echo(f"warning: broker {partition.broker_id} of partition {partition} is not up", err=True)
-        else:
-            found = _ask(client.connections.get(url, CONNECT_TIMEOUT_S), topic, partition, time_ms)
-    except MetaError as error:
-        click.echo(f"warning: partition {partition} is missing: {error}", err=True)
+def _row(partition: Partition, found: Range | None) -> dict[str, object]:
     row: dict[str, object] = {"partition": str(partition), "start": None, "end": None, "at": None}
-    return row if found is None else row | {"start": found[0], "end": found[1], "at": found[2]}
-
-
-def ask_range(connection: Connection, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
-    """Where the partition begins, ends, and was at *time_ms*; None: the broker knows nothing of times. Raises
-    MetaError."""
-    if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
-        return None
-    request = Offsets(topic, partition.number, time_ms, next_opaque())
-    reply = connection.submit(request)
-    return parse_offset_range(wait_result(reply, ANSWER_TIMEOUT_S, f"offsets {topic}/{partition}").message)
-
-
-def _ask(
-    connection: Connection, topic: str, partition: Partition, time_ms: int | None
-) -> OffsetRange | tuple[int, int, None]:
-    what = f"offsets {topic}/{partition}"
-    if (found := ask_range(connection, topic, partition, 0 if time_ms is None else time_ms)) is not None:
-        return found
-    if time_ms is not None:
-        click.echo(f"warning: the broker of {partition} knows nothing of times: it is no metaq broker", err=True)
-    try:
-        start, end = (
-            parse_offset(
-                wait_result(
-                    connection.submit(OffsetQuery(topic, GROUP, partition.number, offset, next_opaque())),
-                    ANSWER_TIMEOUT_S,
-                    what,
-                ).message
-            )
-            for offset in (0, OFFSET_END)
-        )
-    except NotFound:
-        return 0, 0, None  # nothing was ever put there
-    return start, end, None
+    return row if found is None else row | found._asdict()

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import click
 
 from meta_client.calls import wait_result
-from meta_client.cli.offsets import ask_range
+from meta_client.cli.positions import ask_range
 from meta_client.cli.reading import BrokerAway, read_from
 from meta_client.client import Client
 from meta_client.connection import Connection

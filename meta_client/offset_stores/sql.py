@@ -12,6 +12,7 @@ from zk.nodes import Partition
 
 try:
     from sqlalchemy import Engine, create_engine
+    from sqlalchemy.exc import ArgumentError
 
     from meta_client.offset_stores.sqlalchemy_rows import SqlAlchemyRows
 except ModuleNotFoundError as error:
@@ -28,10 +29,10 @@ class SqlOffsetStore:
     """
 
     def __init__(self, database: Engine | str, group: str, table: str = TABLE) -> None:
-        """Connects to nothing yet. Raises InvalidGroup, and SQLAlchemy's ArgumentError for what is no URL."""
+        """Connects to nothing yet. Raises InvalidGroup, NoDatabase."""
         self.group = check_group(group)
         self._is_own = isinstance(database, str)
-        self._engine = create_engine(database) if isinstance(database, str) else database
+        self._engine = _engine_of(database) if isinstance(database, str) else database
         self._table = table
         self._is_made = False
 
@@ -62,3 +63,14 @@ class SqlOffsetStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _engine_of(url: str) -> Engine:
+    """Raises NoDatabase. The URL is not shown: it may hold a password."""
+    try:
+        return create_engine(url)
+    except (ArgumentError, ModuleNotFoundError) as error:  # NoSuchModuleError, for an unknown dialect, is one
+        raise NoDatabase(
+            f"no database of this name ({error}): give an SQLAlchemy URL whose driver is installed, such as "
+            "postgresql+psycopg://user@host/shop"
+        ) from error

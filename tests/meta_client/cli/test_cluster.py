@@ -56,13 +56,13 @@ def test_a_silent_broker_leaves_the_ends_out(zookeeper: Corner, broker: BrokerPr
     with Client(zookeeper.connect) as client, client.consumer("audit") as consumer:
         consumer.subscribe("orders", lambda batch: None)
         consumer.start()
-        listed = rows(zookeeper, "groups", "audit")
+        listed = rows(zookeeper, "groups", "describe", "audit")
         assert [(row["partition"], row["end"], row["offset"]) for row in listed] == [
             (f"0-{number}", 0, None) for number in range(4)
         ]
         assert {row["owner"] for row in listed} == {consumer.consumer_id}
         broker.kill()
-        done = metaq(zookeeper, "groups", "audit")
+        done = metaq(zookeeper, "groups", "describe", "audit")
         assert done.stderr.count("the ends of broker 0's partitions are missing") == 1
         assert "0-3" in done.stdout
 

@@ -60,11 +60,11 @@ def test_a_group_goes_on_exactly_after_what_was_shown(metaq: Metaq) -> None:
     assert seen == [[b"0", b"1", b"2"], [b"3", b"4", b"5"], [b"6", b"7", b"8"]]
     assert metaq("consume", "meta-test", "--group", "audit").stdout == b"9\n"
     assert metaq("consume", "meta-test", "--group", "audit").stdout == b""
-    (row,) = [json.loads(line) for line in metaq("groups", "audit", "--json").stdout.splitlines()]
+    (row,) = [json.loads(line) for line in metaq("groups", "describe", "audit", "--json").stdout.splitlines()]
     assert (row["partition"], row["offset"], row["end"], row["lag"]) == ("0-0", 210, 210, 0)
     assert row["owner"] is None
     metaq("produce", "meta-test", stdin=b"10\n")
-    (row,) = [json.loads(line) for line in metaq("groups", "--json").stdout.splitlines()]
+    (row,) = [json.loads(line) for line in metaq("groups", "list", "--json").stdout.splitlines()]
     assert (row["group"], row["lag"]) == ("audit", 22)
 
 

@@ -1,0 +1,250 @@
+"""`metaq groups reset`: sets a group to other offsets while nobody can read on from the old ones."""
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import click
+
+from meta_client.cli.offsets import Moment
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.positions import Positions
+from meta_client.cli.reset_plan import SHIFT_MAX, Move, ResetRefused, Target, plan_reset
+from meta_client.client import Client
+from meta_client.consumer.config import check_group
+from meta_client.consumer.offsets import OffsetEntry, OffsetStore, ZooKeeperOffsetStore
+from meta_client.consumer.plan import TopicPartition
+from meta_client.identity import host_name
+from meta_client.offset_stores.local_file import LocalOffsetStore
+from meta_client.offset_stores.places import TABLE
+from zk.claims import Claimed, OwnedBy
+from zk.cluster import read_topic, subscribable_partitions
+from zk.groups import GroupListing, list_group
+from zk.nodes import NO_MESSAGE_ID, Partition
+from zk.ownership import Ownership
+from zk.paths import TopicKind
+
+POLL_S: Final = 0.3
+
+
+class PartitionName(click.ParamType[Partition]):
+    """A partition, as listings show it."""
+
+    name = "partition"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Partition:
+        if (partition := Partition.maybe_parse(str(value))) is None:
+            self.fail(f"{value} is no partition: write it as listings show it, like 0-3", param, ctx)
+        return partition
+
+
+@click.command()
+@click.argument("group")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be given again.")
+@click.option("--partition", "partitions", multiple=True, type=PartitionName(), metavar="B-P", help="Only this one.")
+@click.option("--to-earliest", is_flag=True, help="To the first message that is left.")
+@click.option("--to-latest", is_flag=True, help="To the end: what is there now is passed over.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset, of one partition.")
+@click.option("--to-time", type=Moment(), help="To what was put at this time or later. ISO 8601; local time.")
+@click.option("--shift", type=click.IntRange(-SHIFT_MAX, SHIFT_MAX), metavar="N", help="N messages on; -N: back.")
+@click.option("--to-group", metavar="NAME", help="To where group NAME is, as far as it has stored that.")
+@click.option("--store", metavar="URL|DIR", help="The group keeps its offsets in this database, or this directory.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, metavar="S", help="For members to leave.")
+@click.option("--yes", is_flag=True, help="Do it. Without, nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done, whatever else is said.")
+@zk_option
+@json_option
+def reset(
+    group: str,
+    topics: tuple[str, ...],
+    partitions: tuple[Partition, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: datetime.datetime | None,
+    shift: int | None,
+    to_group: str | None,
+    store: str | None,
+    wait_s: float,
+    yes: bool,
+    dry_run: bool,
+    zk: str,
+    as_json: bool,
+) -> None:
+    """Set GROUP to other offsets, and show them before and after, per partition.
+
+    Of all its topics and partitions, unless --topic or --partition name some. Without --yes nothing is changed.
+    Refused while a member of the group that reads these topics is alive: it would go on where it is, and store that.
+    Stop the members, or give them --wait seconds to leave. While it works, the partitions belong to this command:
+    members that start wait for it. Nothing is ever set outside of what a partition holds, or inside of a message.
+
+    --store names where a group keeps its offsets that does so elsewhere than in ZooKeeper: an SQLAlchemy URL, with
+    # and the table's name behind it if that is another one, or the directory of a LocalOffsetStore.
+
+    \b
+      metaq groups reset billing --to-time 2010-12-05T10:00
+      metaq groups reset billing --topic orders --to-earliest --yes
+      metaq groups reset billing --topic orders --partition 0-3 --to-offset 4096 --yes
+      metaq groups reset billing --shift -100 --wait 30 --yes
+      metaq groups reset billing-test --to-group billing --yes
+      metaq groups reset ledger --store postgresql+psycopg:///shop --to-latest --yes
+    """
+    check_group(group)
+    target = Target(
+        to_offset, None if to_time is None else int(to_time.timestamp() * 1000), shift, to_group, to_earliest, to_latest
+    )
+    chosen = [to_offset is not None, to_time is not None, shift is not None, to_group is not None]
+    if sum((*chosen, to_earliest, to_latest)) != 1:
+        raise click.UsageError(
+            "name one target: --to-earliest, --to-latest, --to-offset, --to-time, --shift, --to-group"
+        )
+    acts = yes and not dry_run
+    with connected(zk) as client, _opened(client, group, store) as offsets:
+        listing = list_group(client.session, group)
+        keys = _partitions_of(client, listing, topics, partitions)
+        if to_offset is not None and len(keys) != 1:
+            raise click.UsageError("--to-offset is for one partition: name it with --topic and --partition")
+        if acts:
+            _wait_for_members(client, group, keys, wait_s)
+        elif alive := _alive(listing, keys):
+            click.echo(f"warning: {_members_text(group, alive)}", err=True)
+        with contextlib.ExitStack() as held:
+            claims = held.enter_context(_claimed(client, group, keys)) if acts else {}
+            before = {key: offsets.load(*key) for key in keys}
+            others = _others(client, to_group, keys)
+            moves = plan_reset(client, Positions(client), target, before, others)
+            if acts:
+                offsets.commit(_entries(moves, claims))
+    rows = [_row(group, move, is_done=acts) for move in moves]
+    print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
+    if not acts:
+        click.echo("nothing was changed" + ("" if dry_run else ": say --yes to do it"), err=True)
+
+
+@contextlib.contextmanager
+def _opened(client: Client, group: str, store: str | None) -> Iterator[OffsetStore]:
+    """Where the group keeps its offsets."""
+    if store is None:
+        yield ZooKeeperOffsetStore(client.session, group)
+    elif "://" in store:
+        from meta_client.offset_stores import SqlOffsetStore  # which needs an extra
+
+        url, _, table = store.partition("#")
+        with SqlOffsetStore(url, group, table or TABLE) as in_database, _told_in_a_line():
+            yield in_database
+    else:
+        with LocalOffsetStore.open(store, group) as in_file:
+            yield in_file
+
+
+@contextlib.contextmanager
+def _told_in_a_line() -> Iterator[None]:
+    """Of what a database says, the first line: the statement and its parameters follow. Raises ResetRefused."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise ResetRefused(f"the database of --store: {str(error).partition(chr(10))[0]}") from error
+
+
+def _partitions_of(
+    client: Client, listing: GroupListing, topics: tuple[str, ...], partitions: tuple[Partition, ...]
+) -> list[TopicPartition]:
+    """What is meant. Raises ResetRefused for what is not there."""
+    known = {(progress.topic, progress.partition) for progress in listing.progress}
+    names = set(topics) or {topic for topic, _ in known}.union(*listing.members.values())
+    if not names:
+        raise ResetRefused(f"group {listing.group} has read nothing yet: name topics with --topic, or correct its name")
+    keys = {key for key in known if key[0] in names}
+    for topic in names:
+        offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
+        if not offered:
+            raise ResetRefused(f"no broker offers topic {topic}: see `metaq topics`")
+        keys |= {(topic, partition) for partition in offered}
+    if not partitions:
+        return sorted(keys)
+    if absent := [str(partition) for partition in partitions if partition not in {p for _, p in keys}]:
+        raise ResetRefused(f"{', '.join(sorted(names))} has no partition {', '.join(absent)}: see `metaq offsets`")
+    return sorted(key for key in keys if key[1] in partitions)
+
+
+def _alive(listing: GroupListing, keys: list[TopicPartition]) -> list[str]:
+    """The members that read any of these topics."""
+    topics = {topic for topic, _ in keys}
+    return [member for member, subscribed in listing.members.items() if subscribed & topics]
+
+
+def _members_text(group: str, alive: list[str]) -> str:
+    return f"group {group} has members alive, which would go on where they are: {', '.join(alive)}"
+
+
+def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wait_s: float) -> None:
+    """Return once no member reads these topics. Raises ResetRefused."""
+    deadline = time.monotonic() + wait_s
+    is_told = False
+    while alive := _alive(list_group(client.session, group), keys):
+        text = _members_text(group, alive)
+        if time.monotonic() >= deadline:
+            raise ResetRefused(f"{text}: stop them first, or give them time with --wait SECONDS; nothing was changed")
+        if not is_told:
+            click.echo(f"waiting up to {wait_s:g} s: {text}", err=True)
+            is_told = True
+        time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
+    """Own the partitions: nobody who starts now reads an offset before it is set, and nobody who was asleep stores an
+    old one afterwards. Raises ResetRefused."""
+    ownership = Ownership(client.session, group, f"{group}_metaq-reset-{host_name()}-{os.getpid()}")
+    try:
+        outcomes = ownership.claim_many(keys)
+        owned = {key: claimed for key, claimed in outcomes.items() if isinstance(claimed, Claimed)}
+        if others := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
+            raise ResetRefused(
+                f"partitions still belong to {', '.join(sorted(others))}: it has just come, or is gone without a word; "
+                "stop it, or wait for its session to end; nothing was changed"
+            )
+        yield owned
+    finally:
+        ownership.abandon_many(keys)
+
+
+def _others(client: Client, group: str | None, keys: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """What another group has stored in ZooKeeper. Raises ResetRefused if that is nothing of these partitions."""
+    if group is None:
+        return {}
+    stored = {
+        (progress.topic, progress.partition): progress.stored.offset
+        for progress in list_group(client.session, check_group(group)).progress
+        if progress.stored is not None
+    }
+    if not stored.keys() & set(keys):
+        raise ResetRefused(f"group {group} has stored nothing of these partitions: see `metaq groups describe {group}`")
+    return {key: stored.get(key) for key in keys}
+
+
+def _entries(moves: list[Move], claims: Mapping[TopicPartition, Claimed]) -> list[OffsetEntry]:
+    return [
+        OffsetEntry(*move.key, move.after, NO_MESSAGE_ID, claims[move.key], is_reset=True)
+        for move in moves
+        if move.after is not None and move.after != move.before
+    ]
+
+
+def _row(group: str, move: Move, *, is_done: bool) -> dict[str, object]:
+    topic, partition = move.key
+    return {
+        "group": group,
+        "topic": topic,
+        "partition": str(partition),
+        "before": move.before,
+        "after": move.after,
+        "change": None if move.before is None or move.after is None else move.after - move.before,
+        "done": is_done,
+    }

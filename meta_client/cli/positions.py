@@ -1,0 +1,166 @@
+"""Asking brokers where partitions begin and end, which offset belongs to a time, and when a message was put.
+
+Many partitions are asked about at once. Brokers that are no metaq brokers are asked with the verbs that they have; of
+times they know nothing.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from meta_client.calls import checked_result, checked_value, wait_result
+from meta_client.client import Client
+from meta_client.connection import Connection
+from meta_client.connections import CONNECT_TIMEOUT_S
+from meta_client.consumer.plan import TopicPartition, plan_routes
+from meta_client.errors import NotConnected
+from meta_client.opaques import next_opaque
+from meta_client.pending_reply import PendingReply
+from meta_client.protocol.answers import OffsetRange, parse_offset, parse_offset_range
+from meta_client.protocol.errors import MetaError, Moved, NotFound
+from meta_client.protocol.id_layout import time_ms_of
+from meta_client.protocol.messages import HEADER, HEADER_BYTES
+from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery, Offsets, Request
+from zk.broker_url import BrokerUrl
+from zk.cluster import read_brokers
+from zk.nodes import Partition
+
+ANSWER_TIMEOUT_S: Final = 5.0
+GROUP: Final = "metaq-cli"  # what brokers' statistics show; nothing is registered or stored under it
+AT_ONCE_MAX: Final = 256  # partitions asked about before the first answer is waited for
+
+
+class Range(NamedTuple):
+    """A partition holds [start, end). What was put at the time asked for or later begins at *at*; None if no time was
+    asked for, or the broker knows nothing of times."""
+
+    start: int
+    end: int
+    at: int | None
+
+
+class Positions:
+    """What the brokers that are up say of partitions. A broker that does not answer is named on stderr, once, and its
+    partitions are missing from the answers."""
+
+    def __init__(self, client: Client) -> None:
+        """Raises ZooKeeperError."""
+        self._client = client
+        self._routes = plan_routes(read_brokers(client.session))
+        self._silent: set[int] = set()
+
+    def url(self, partition: Partition) -> BrokerUrl | None:
+        """Where a partition is read; None while its broker is not up."""
+        return self._routes.get(partition.broker_id)
+
+    def ranges(self, keys: Collection[TopicPartition], time_ms: int | None = None) -> dict[TopicPartition, Range]:
+        """Where partitions begin and end, and were at *time_ms*."""
+
+        def requests(connection: Connection, key: TopicPartition) -> Sequence[Request]:
+            topic, partition = key
+            if "offsets" in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+                return [Offsets(topic, partition.number, time_ms or 0, next_opaque())]
+            places = (0, OFFSET_END)
+            return [OffsetQuery(topic, GROUP, partition.number, place, next_opaque()) for place in places]
+
+        found: dict[TopicPartition, Range] = {}
+        for key, replies in self._asked(keys, requests):
+            try:
+                texts = [wait_result(reply, ANSWER_TIMEOUT_S, f"offsets of {_name(key)}").message for reply in replies]
+                if len(texts) == 1:
+                    start, end, at = parse_offset_range(texts[0])
+                    found[key] = Range(start, end, None if time_ms is None else at)
+                else:
+                    start, end = map(parse_offset, texts)
+                    found[key] = Range(start, end, None)
+            except NotFound:
+                found[key] = Range(0, 0, None if time_ms is None else 0)  # nothing was ever put there
+            except MetaError as error:
+                self._fell_silent(key, error)
+        return found
+
+    def put_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """When the first message at or after each offset was put, in Unix milliseconds. Partitions without such a
+        message are missing, and those of brokers whose message ids tell no time."""
+        found: dict[TopicPartition, int] = {}
+        wanted = dict(offsets)
+        while wanted:
+            wanted = self._put_times(wanted, found)
+        return found
+
+    def _put_times(
+        self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Add to *found*; returns where to ask again, because retention has taken what stood there."""
+        moved: dict[TopicPartition, int] = {}
+        for key, replies in self._asked(wanted, lambda connection, key: _first_header(connection, key, wanted[key])):
+            try:
+                for reply in replies:
+                    body = checked_value(reply.wait(ANSWER_TIMEOUT_S), f"get {_name(key)} at {wanted[key]}").body
+                    if len(body) >= HEADER_BYTES:
+                        found[key] = time_ms_of(HEADER.unpack_from(body)[2])
+            except Moved as error:
+                if error.offset > wanted[key]:
+                    moved[key] = error.offset
+            except NotFound:
+                pass  # there is no such message yet
+            except MetaError as error:
+                self._fell_silent(key, error)
+        return moved
+
+    def run_start(self, topic: str, partition: Partition, offset: int) -> int:
+        """An offset at or before *offset* where a message begins: at the nearest that the broker can name. Raises
+        MetaError."""
+        if (url := self.url(partition)) is None:
+            raise NotConnected(f"no broker with id {partition.broker_id} is up: start it, or wait")
+        query = OffsetQuery(topic, GROUP, partition.number, offset, next_opaque())
+        what = f"offset {_name((topic, partition))} at {offset}"
+        reply = self._client.connections.get(url, CONNECT_TIMEOUT_S).submit(query)
+        return parse_offset(checked_result(reply.wait(ANSWER_TIMEOUT_S), what).message)
+
+    def _asked(
+        self,
+        keys: Collection[TopicPartition],
+        requests: Callable[[Connection, TopicPartition], Sequence[Request]],
+    ) -> Iterator[tuple[TopicPartition, list[PendingReply]]]:
+        """Each partition whose broker could be asked, with what it was asked."""
+        ordered = sorted(keys)
+        for first in range(0, len(ordered), AT_ONCE_MAX):
+            asked = []
+            for key in ordered[first : first + AT_ONCE_MAX]:
+                url = self.url(key[1])
+                if url is None or key[1].broker_id in self._silent:
+                    continue
+                try:
+                    connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)
+                    asked.append((key, [connection.submit(request) for request in requests(connection, key)]))
+                except MetaError as error:
+                    self._fell_silent(key, error)
+            yield from asked
+
+    def _fell_silent(self, key: TopicPartition, error: MetaError) -> None:
+        broker_id = key[1].broker_id
+        if broker_id not in self._silent:
+            self._silent.add(broker_id)
+            click.echo(f"warning: the ends of broker {broker_id}'s partitions are missing: {error}", err=True)
+
+
+def ask_range(connection: Connection, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
+    """Where the partition begins, ends, and was at *time_ms*; None: the broker knows nothing of times. Raises
+    MetaError."""
+    if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+        return None
+    reply = connection.submit(Offsets(topic, partition.number, time_ms, next_opaque()))
+    return parse_offset_range(wait_result(reply, ANSWER_TIMEOUT_S, f"offsets {topic}/{partition}").message)
+
+
+def _first_header(connection: Connection, key: TopicPartition, offset: int) -> Sequence[Request]:
+    """The question for the header of the message there; none, if its id tells no time."""
+    if connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is None:
+        return []
+    return [Get(key[0], GROUP, key[1].number, offset, HEADER_BYTES, next_opaque())]
+
+
+def _name(key: TopicPartition) -> str:
+    return f"{key[0]}/{key[1]}"

@@ -1,0 +1,67 @@
+"""How far a command is, on stderr, for whoever waits: nothing for the first second, then a bar on a terminal, and a
+line a second anywhere else.
+"""
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+import click
+
+TELL_EVERY_S: Final = 1.0
+
+
+class Progress:
+    """Tells how many of *unit* are *done*, of *total* if that is known. One thread; use as a context manager."""
+
+    def __init__(self, done: str, unit: str, total: int | None = None) -> None:
+        self._done = done
+        self._unit = unit
+        self._total = total
+        self._started = self._told = time.monotonic()
+        self._count = 0
+        self._bar: Any = None  # rich's, imported for who waits longer than a second
+        self._is_terminal = sys.stderr.isatty()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._started
+
+    def at(self, count: int) -> None:
+        """So many are done now."""
+        self._count = count
+        if (now := time.monotonic()) - self._told < (0.1 if self._bar is not None else TELL_EVERY_S):
+            return
+        self._told = now
+        if self._is_terminal:
+            self._show_bar()
+            return
+        of = "" if self._total is None else f" of {self._total}"
+        click.echo(f"{self._done} {count}{of} {self._unit}, {count / (now - self._started):.0f}/s", err=True)
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.at(self._count + count)
+
+    def _show_bar(self) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            columns = TextColumn(self._done), BarColumn(), MofNCompleteColumn(), TextColumn(self._unit)
+            self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._bar.add_task(self._done, total=self._total)
+        self._bar.update(self._bar.task_ids[0], completed=self._count)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

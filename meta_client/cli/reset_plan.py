@@ -1,0 +1,147 @@
+"""Where a group is set to, partition by partition: the rules of `metaq groups reset`."""
+
+import itertools
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from meta_client.cli.positions import Positions, Range
+from meta_client.cli.progress import Progress
+from meta_client.cli.reading import read_from
+from meta_client.client import Client
+from meta_client.consumer.plan import TopicPartition
+from meta_client.errors import NotSupported
+from meta_client.protocol.errors import InvalidMessage, MetaError
+
+SHIFT_MAX: Final = 1_000_000  # messages: their offsets are kept while one goes back
+
+
+class ResetRefused(MetaError):
+    """This can't be done as it was asked for. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to: exactly one of these."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+    shift: int | None = None  # messages; negative: back
+    group: str | None = None  # where that one is
+    is_earliest: bool = False
+    is_latest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition of the plan; *before* is None if nothing was stored, *after* if it stays so."""
+
+    key: TopicPartition
+    before: int | None
+    after: int | None
+
+
+def plan_reset(
+    client: Client,
+    positions: Positions,
+    target: Target,
+    before: Mapping[TopicPartition, int | None],
+    others: Mapping[TopicPartition, int | None],
+) -> list[Move]:
+    """Where each partition of *before*, which says what is stored, goes; *others* is what is stored of the other group.
+
+    Raises ResetRefused if the plan can't be made for every one of them, and what asking brokers raises.
+    """
+    ranges = positions.ranges(before, target.time_ms)
+    if missing := sorted(before.keys() - ranges.keys()):
+        raise ResetRefused(f"the brokers of {_names(missing)} do not answer: start them, or name other partitions")
+    return [
+        Move(key, stored, _after(client, positions, target, key, stored, ranges[key], others.get(key)))
+        for key, stored in sorted(before.items())
+    ]
+
+
+def _after(
+    client: Client,
+    positions: Positions,
+    target: Target,
+    key: TopicPartition,
+    stored: int | None,
+    found: Range,
+    other: int | None,
+) -> int | None:
+    if target.is_earliest:
+        return found.start
+    if target.is_latest:
+        return found.end
+    if target.group is not None:
+        return stored if other is None else min(max(other, found.start), found.end)
+    if target.time_ms is not None:
+        if found.at is None:
+            raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")
+        return found.at
+    if target.shift is not None:
+        if stored is None:
+            raise ResetRefused(f"nothing is stored of {_names([key])} that could be shifted: name another target")
+        return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, target.shift)
+    assert target.offset is not None
+    if not found.start <= target.offset <= found.end:
+        raise ResetRefused(f"{_names([key])} holds [{found.start}, {found.end}): {target.offset} is outside")
+    return _checked(client, positions, key, target.offset, found)
+
+
+def _checked(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
+    """*offset*, if a message begins there. Raises ResetRefused with the nearest one before it."""
+    topic, partition = key
+    if offset in (found.start, found.end):
+        return offset
+    begin = max(positions.run_start(topic, partition, offset), found.start)
+    last = begin
+    with Progress(f"reading {topic}/{partition}", "messages") as progress:
+        for message in read_from(client, topic, partition, positions.url(partition), begin):
+            if message.offset == offset:
+                return offset
+            if message.offset > offset:
+                break
+            last = message.offset
+            progress.advance()
+    raise ResetRefused(f"{offset} is inside of a message of {topic}/{partition}: {last} is where that begins")
+
+
+def _shifted(
+    client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range, messages: int
+) -> int:
+    """*offset*, so many messages on or back; no further than the partition goes."""
+    topic, partition = key
+    url = positions.url(partition)
+    with Progress(f"reading {topic}/{partition}", "messages") as progress:
+        if messages >= 0:
+            for message in itertools.islice(read_from(client, topic, partition, url, offset), messages, messages + 1):
+                return min(message.offset, found.end)
+            return found.end
+        left = -messages
+        while left and offset > found.start:
+            # A broker names places further back, the nearest where a run of messages or a file begins; from there
+            # one can only read forward.
+            begin = max(min(positions.run_start(topic, partition, offset - 1), offset - 1), found.start)
+            passed: deque[int] = deque(maxlen=left)
+            count = 0
+            try:
+                for message in read_from(client, topic, partition, url, begin):
+                    if message.offset >= offset:
+                        break
+                    passed.append(message.offset)
+                    count += 1
+                    progress.advance()
+            except InvalidMessage as error:
+                raise ResetRefused(f"{topic}/{partition} can't be read from {begin} on: {error}") from error
+            if not passed:
+                raise ResetRefused(f"{topic}/{partition}: no message before {offset} could be found")
+            left -= len(passed)
+            offset = passed[0]
+    return offset
+
+
+def _names(keys: list[TopicPartition]) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in keys)

@@ -1,0 +1,252 @@
+"""`metaq groups`: what is listed, and setting a group elsewhere while nobody can spoil it."""
+
+import datetime
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from meta_client.cli.main import main
+from meta_client.client import Client
+from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
+from meta_client.offset_stores import LocalOffsetStore, SqlOffsetStore
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+from tests.integration.conftest import wait_until
+from zk.corner import Corner
+from zk.nodes import Partition
+from zk.ownership import Ownership
+
+A, B = Partition(0, 0), Partition(0, 1)
+FRAME = 25  # bytes of a message of five
+
+
+class Done(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+Metaq = Callable[..., Done]
+
+
+@pytest.fixture
+def metaq(
+    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Metaq:
+    """Run `metaq groups`, in this process: many times a test."""
+    del broker
+
+    def run(*words: str, status: int = 0) -> Done:
+        monkeypatch.setattr(sys, "argv", ["metaq", "groups", *words, "--zk", zookeeper.connect])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        done = Done(*capsys.readouterr())
+        assert ended.value.code == status, done
+        return done
+
+    return run
+
+
+@pytest.fixture
+def client(zookeeper: Corner) -> Iterator[Client]:
+    with Client(zookeeper.connect) as client:
+        yield client
+
+
+def rows(done: Done) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def put(broker: BrokerProcess, count: int, partition: int = 0, topic: str = "orders") -> datetime.datetime:
+    """Put messages of five bytes; a moment after which nothing was put yet."""
+    with WireClient(broker.port) as wire:
+        for _ in range(count):
+            wire.put(topic, partition, b"hello")
+    time.sleep(0.02)
+    return datetime.datetime.now(datetime.UTC)
+
+
+def store(client: Client, group: str, offsets: dict[Partition, int], topic: str = "orders") -> None:
+    ZooKeeperOffsetStore(client.session, group).commit(
+        [OffsetEntry(topic, partition, offset) for partition, offset in offsets.items()]
+    )
+
+
+def stored(client: Client, group: str, partition: Partition = A) -> int | None:
+    return ZooKeeperOffsetStore(client.session, group).load("orders", partition)
+
+
+def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 3)
+    store(client, "billing", {A: FRAME, B: 0})
+    store(client, "audit", {A: 3 * FRAME})
+    time.sleep(1.1)
+    put(broker, 1)
+    one, first = rows(metaq("list", "--json"))
+    assert (one["group"], one["members"], one["lag"], one["unowned"], one["partitions"]) == ("audit", 0, FRAME, 4, 4)
+    assert 0 <= one["seconds"] < 1 < first["seconds"] < 30
+    assert (first["group"], first["topics"], first["lag"]) == ("billing", "orders", 3 * FRAME)
+    assert [row["lag"] for row in rows(metaq("--json"))] == [FRAME, 3 * FRAME]
+    described = rows(metaq("describe", "billing", "--json"))
+    shown = [(row["partition"], row["offset"], row["end"], row["lag"], row["owner"]) for row in described]
+    assert shown == [
+        ("0-0", FRAME, 4 * FRAME, 3 * FRAME, None),
+        ("0-1", 0, 0, 0, None),
+        ("0-2", None, 0, None, None),
+        ("0-3", None, 0, None, None),
+    ]
+    assert [row["seconds"] is None for row in described] == [False, False, True, True]
+    assert metaq("describe", "nobody", status=1).stderr == "error: there is no group nobody: see `metaq groups`\n"
+
+
+def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 2)
+    between = put(broker, 1, 1)
+    put(broker, 2)
+    store(client, "billing", {A: 3 * FRAME, B: FRAME})
+    words = ["reset", "billing", "--to-time", between.isoformat(), "--partition", "0-0", "--partition", "0-1"]
+    planned = rows(metaq(*words, "--json"))
+    assert [(row["before"], row["after"], row["change"], row["done"]) for row in planned] == [
+        (3 * FRAME, 2 * FRAME, -FRAME, False),
+        (FRAME, FRAME, 0, False),
+    ]
+    done = metaq(*words)
+    assert done.stdout.splitlines()[0].split() == ["group", "topic", "partition", "before", "after", "change", "done"]
+    assert done.stderr == "nothing was changed: say --yes to do it\n"
+    assert metaq(*words, "--yes", "--dry-run").stderr == "nothing was changed\n"
+    assert stored(client, "billing") == 3 * FRAME
+    assert [row["done"] for row in rows(metaq(*words, "--yes", "--json"))] == [True, True]
+    assert (stored(client, "billing"), stored(client, "billing", B)) == (2 * FRAME, FRAME)
+    assert {row["owner"] for row in rows(metaq("describe", "billing", "--json"))} == {None}
+
+
+TARGETS: list[tuple[list[str], int]] = [
+    (["--to-earliest"], 0),
+    (["--to-latest"], 6 * FRAME),
+    (["--to-offset", str(4 * FRAME)], 4 * FRAME),
+    (["--to-offset", str(6 * FRAME)], 6 * FRAME),
+    (["--shift", "2"], 5 * FRAME),
+    (["--shift", "100"], 6 * FRAME),
+    (["--shift", "-1"], 2 * FRAME),
+    (["--shift", "-3"], 0),
+    (["--shift", "-100"], 0),
+    (["--shift", "0"], 3 * FRAME),
+    (["--to-group", "audit"], FRAME),
+    (["--to-group", "ahead"], 6 * FRAME),
+]
+
+
+def test_every_target(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 6)
+    store(client, "audit", {A: FRAME})
+    store(client, "ahead", {A: 600 * FRAME})
+    for words, after in TARGETS:
+        store(client, "billing", {A: 3 * FRAME})
+        metaq("reset", "billing", "--topic", "orders", "--partition", "0-0", *words, "--yes")
+        assert stored(client, "billing") == after, words
+
+
+def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    producer = client.producer()
+    for number in range(60):
+        producer.send_async("orders", b"%05d" % number, partition=A)
+        if not number % 7:
+            producer.flush()
+    producer.flush()
+    store(client, "billing", {A: 50 * FRAME})
+    metaq("reset", "billing", "--partition", "0-0", "--shift", "-33", "--yes")
+    assert stored(client, "billing") == 17 * FRAME
+
+
+NONSENSE: list[tuple[list[str], str]] = [
+    (
+        ["--to-offset", "30", "--partition", "0-0"],
+        "error: 30 is inside of a message of orders/0-0: 25 is where that",
+    ),
+    (["--to-offset", "9000", "--partition", "0-0"], "orders/0-0 holds [0, 75): 9000 is outside"),
+    (["--to-offset", "25"], "--to-offset is for one partition: name it with --topic and --partition"),
+    (["--to-earliest", "--to-latest"], "name one target"),
+    ([], "name one target"),
+    (["--to-latest", "--topic", "nothing"], "no broker offers topic nothing: see `metaq topics`"),
+    (["--to-latest", "--partition", "7-0"], "orders has no partition 7-0: see `metaq offsets`"),
+    (["--to-latest", "--partition", "0"], "0 is no partition: write it as listings show it, like 0-3"),
+    (["--to-group", "nobody"], "group nobody has stored nothing of these partitions"),
+    (["--shift", "1"], "nothing is stored of orders/0-1 that could be shifted"),
+    (["--to-latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
+    (["--to-latest", "--store", "sqlite:////nowhere/at/all.db"], "the database of --store: (sqlite3.OperationalError)"),
+]
+
+
+def test_what_makes_no_sense_changes_nothing(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 3)
+    store(client, "billing", {A: FRAME})
+    for words, said in NONSENSE:
+        done = metaq("reset", "billing", "--yes", *words, status=2)
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+        assert "secret" not in done.stderr
+    assert stored(client, "billing") == FRAME
+
+
+def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 3)
+    consumer = client.consumer("billing")
+    consumer.subscribe("orders", lambda batch: None)
+    consumer.start()
+    wait_until(lambda: len(consumer.owned()) == 4 and consumer.is_caught_up())
+    words = ["reset", "billing", "--to-earliest"]
+    done = metaq(*words, "--yes", status=2)
+    text = f"group billing has members alive, which would go on where they are: {consumer.consumer_id}"
+    assert (
+        done.stderr == f"error: {text}: stop them first, or give them time with --wait SECONDS; nothing was changed\n"
+    )
+    done = metaq(*words)
+    assert done.stderr == f"warning: {text}\nnothing was changed: say --yes to do it\n"
+    command = [sys.executable, "-m", "meta_client.cli.main", "groups", *words, "--yes", "--wait", "30"]
+    with subprocess.Popen([*command, "--zk", client.session.connect], stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == f"waiting up to 30 s: {text}\n"
+        consumer.close()
+        assert waiting.wait(30) == 0
+    assert stored(client, "billing") == 0
+
+
+def test_who_owns_a_partition_without_being_a_member_is_named(
+    metaq: Metaq, broker: BrokerProcess, client: Client
+) -> None:
+    """One that has just come, or has gone without a word."""
+    put(broker, 3)
+    store(client, "billing", {A: FRAME})
+    Ownership(client.session, "billing", "billing_late").claim("orders", A)
+    done = metaq("reset", "billing", "--to-latest", "--yes", status=2)
+    assert "partitions still belong to billing_late: it has just come, or is gone without a word" in done.stderr
+    assert stored(client, "billing") == FRAME
+    assert [row["owner"] for row in rows(metaq("describe", "billing", "--json"))] == ["billing_late", None, None, None]
+
+
+def test_offsets_that_are_kept_elsewhere(metaq: Metaq, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
+    put(broker, 3)
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with SqlOffsetStore(url, "ledger") as in_database:
+        in_database.load("orders", A)
+        in_database.commit([OffsetEntry("orders", A, 3 * FRAME)])
+        words = ["reset", "ledger", "--topic", "orders", "--to-earliest", "--yes", "--store"]
+        (row, *_) = rows(metaq(*words, url, "--json"))
+        assert (row["before"], row["after"], in_database.load("orders", A)) == (3 * FRAME, 0, 0)
+        metaq(*words, f"{url}#another")
+        with SqlOffsetStore(url, "ledger", "another") as other:
+            assert (in_database.load("orders", A), other.load("orders", A)) == (0, 0)
+    with LocalOffsetStore.open(tmp_path / "offsets", "ledger") as in_file:
+        in_file.commit([OffsetEntry("orders", A, 3 * FRAME)])
+        done = metaq(*words, str(tmp_path / "offsets"), status=2)
+        assert "offsets is in use by another consumer: stop it first" in done.stderr
+    metaq(*words, str(tmp_path / "offsets"))
+    with LocalOffsetStore.open(tmp_path / "offsets", "ledger") as in_file:
+        assert in_file.load("orders", A) == 0
