@@ -1,9 +1,9 @@
 """The client of a MetaQ cluster: threads, synchronous; it owns the wire protocol, which brokers import.
 
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> connection,
-connections -> topology (who takes messages), allowed_codecs -> puts, batching/, local_transaction, xa_verbs,
-branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first), offset_stores/ -> client (what users make) ->
-cli/. coordinator/ is built on a producer.
+connections -> topology (who takes messages), allowed_codecs -> placing, puts, batching/, single_sends,
+local_transaction, xa_verbs, branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first), offset_stores/
+-> client (what users make) -> cli/. coordinator/ is built on a producer.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from meta_client.consumer.config import ConsumerConfig
     from meta_client.consumer.consumer import Consumer
     from meta_client.consumer.refusing import Reject, Retry
+    from meta_client.placing import ByAttribute, ToPlace
     from meta_client.results import SendResult
 
 __all__ = [
     "Batch",
     "BatchingConfig",
+    "ByAttribute",
     "Client",
     "Consumer",
     "ConsumerConfig",
@@ -30,6 +32,7 @@ __all__ = [
     "Retry",
     "SendHandle",
     "SendResult",
+    "ToPlace",
     "Xid",
 ]
 
@@ -37,6 +40,7 @@ __all__ = [
 _HOMES = {
     "Batch": "meta_client.consumer.batch",
     "BatchingConfig": "meta_client.batching.lanes",
+    "ByAttribute": "meta_client.placing",
     "Client": "meta_client.client",
     "Consumer": "meta_client.consumer.consumer",
     "ConsumerConfig": "meta_client.consumer.config",
@@ -45,6 +49,7 @@ _HOMES = {
     "Retry": "meta_client.consumer.refusing",
     "SendHandle": "meta_client.batching.batch",
     "SendResult": "meta_client.results",
+    "ToPlace": "meta_client.placing",
     "Xid": "journal.xid",
 }
 

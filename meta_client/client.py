@@ -14,10 +14,12 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
+from meta_client.placing import Partitioner
 from meta_client.producer import Producer
 from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.puts import Compression
+from meta_client.single_sends import SingleSends
 from meta_client.topology import Topology
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
@@ -31,6 +33,9 @@ class Client:
 
     *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Making
     one connects, or raises ZooKeeperError and leaves nothing open. Close it, or use it as a context manager.
+
+    *batching* is how send_async gathers and retries. Messages for topics that no broker offers go, under their own
+    name, to the brokers and partitions of *default_topic*, if it is given and they take any topic (spec 7.2).
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Client:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         batching: BatchingConfig = BATCHING,
+        default_topic: str | None = None,
     ) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
@@ -53,9 +59,10 @@ class Client:
                 connect_timeout_ms=connect_timeout_ms,
                 enqueue=self._on_session_event,
             )
-            self.topology = Topology(self.session)
+            self.topology = Topology(self.session, default_topic)
             self.connections = Connections()
             self._allowed = AllowedCodecs(self.connections)
+            self._sends = SingleSends(self.topology, self.connections)
             self._sender = Sender(self.topology, self.connections, batching)
             opened.enter_context(self.session)
             self.topology.start()
@@ -70,6 +77,7 @@ class Client:
         *,
         compression: str | None = None,
         compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+        partitioner: Partitioner | None = None,
     ) -> Producer:
         """A producer; cheap, one per thread for transactions. *qualifier* marks its XA branches for tpc_recover:
         producers that finish each other's branches share one. By default, those of one machine do.
@@ -77,11 +85,21 @@ class Client:
         *compression*, `zstd` or `lz4`: payloads of *compression_bytes_min* bytes or more are compressed where it makes
         them smaller and every broker allows it for the topic (`metaq topics alter --compression`). Raises
         LocalProtocolError for a codec that is unknown or not installed.
+
+        *partitioner* chooses the partition of every message that names none: ByAttribute() keeps those of one
+        attribute in order. Without it, or where it returns None, they go round robin over the brokers that are up.
         """
         self._check_open()
         wanted = None if compression is None else Compression(_codec(compression), compression_bytes_min)
         return Producer(
-            self.topology, self.connections, qualifier or default_qualifier(), self._sender, wanted, self._allowed
+            self.topology,
+            self.connections,
+            qualifier or default_qualifier(),
+            self._sender,
+            wanted,
+            self._allowed,
+            self._sends,
+            partitioner,
         )
 
     def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:

@@ -47,7 +47,7 @@ class Connections:
             raise NotConnected(f"no connection to {url} yet: is the broker up?")
         try:
             if slot.connection is None or slot.connection.is_broken:
-                slot.connection = self._connect(url, slot, deadline if patient else None)
+                slot.connection = self._connect(url, slot, deadline, patient=patient)
             return slot.connection
         finally:
             slot.lock.release()
@@ -67,12 +67,12 @@ class Connections:
             self._check_open()
             return self._slots.setdefault(url, _Slot())
 
-    def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline | None) -> Connection:
+    def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline, *, patient: bool) -> Connection:
         if (former := slot.connection) is not None:
             slot.connection = None
             slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
         rest_s = slot.back_off.rest_s(time.monotonic())
-        if rest_s > (0.0 if deadline is None else deadline.remaining_s()):
+        if rest_s > (deadline.remaining_s() if patient else 0.0):
             raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
         self._closing.wait(rest_s)
         try:
@@ -92,6 +92,5 @@ class Connections:
             raise ClientClosed("the client is closed: make a new one")
 
 
-def _connect_timeout_s(deadline: Deadline | None) -> float:
-    remaining_s = CONNECT_TIMEOUT_S if deadline is None else deadline.remaining_s()
-    return min(max(remaining_s, 0.001), CONNECT_TIMEOUT_S)  # a socket's 0 would mean not to wait at all
+def _connect_timeout_s(deadline: Deadline) -> float:
+    return min(max(deadline.remaining_s(), 0.001), CONNECT_TIMEOUT_S)  # a socket's 0 would mean not to wait at all

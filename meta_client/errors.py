@@ -56,6 +56,7 @@ class SendFailed(MetaError):
 
     def __init__(self, text: str, destination: Destination) -> None:
         super().__init__(f"send to {destination}: {text}")
+        self.text = text
         self.destination = destination
 
 

@@ -65,6 +65,11 @@ class LocalTransaction:
         """Whether what its producer sends goes through it: until it is over, and so is its block, if it has one."""
         return self._in_block or self.state is not State.FINISHED
 
+    @property
+    def broker_id(self) -> int | None:
+        """The broker that has it; None until a message has chosen one."""
+        return self._broker_id
+
     def put(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
     ) -> SendResult:

@@ -9,13 +9,15 @@ from meta_client.batching.batch import SendHandle
 from meta_client.batching.sender import Sender
 from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
-from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, TransactionMisuse
+from meta_client.errors import ClientXaError, Destination, NoBroker, ReplyTimeout, SendUnknown, TransactionMisuse
 from meta_client.identity import new_session_id
 from meta_client.local_transaction import LocalTransaction
+from meta_client.placing import Partitioner, ToPlace
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.xa import XaCode
 from meta_client.puts import Compression, Outgoing, RoundRobin, available_in, encode_message, parse_partition
 from meta_client.results import SendResult
+from meta_client.single_sends import SingleSends
 from meta_client.topology import TopicView, Topology
 from meta_client.transport import Transports
 from meta_client.xa import Branch, XaBranches
@@ -41,6 +43,8 @@ class Producer:
         sender: Sender,
         compression: Compression | None,
         allowed: AllowedCodecs,
+        sends: SingleSends,
+        partitioner: Partitioner | None,
     ) -> None:
         self.qualifier = qualifier
         self.session_id = new_session_id()
@@ -49,6 +53,8 @@ class Producer:
         self._sender = sender
         self._compression = compression
         self._allowed = allowed
+        self._sends = sends
+        self._partitioner = partitioner
         self._choice = RoundRobin()
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
@@ -62,27 +68,30 @@ class Producer:
         partition: Partition | str | None = None,
         timeout_s: float = SEND_TIMEOUT_S,
     ) -> SendResult:
-        """Send one message and wait for the broker's answer: to *partition*, or to the topic's partitions in turn.
+        """Send one message and wait for the broker's answer: to *partition*, to the one that the producer's
+        *partitioner* chooses, or to the topic's partitions in turn.
 
         Acknowledged means as durable as the broker's flush mode says. Within a transaction it means that the
-        message is part of it. Never sends twice. Raises SendFailed: the subclass tells whether the message may be
-        stored; LocalProtocolError and zk's InvalidName for what can't be sent at all.
+        message is part of it. *timeout_s* is for everything: finding the broker, connecting, and sending again. A
+        message that may go anywhere goes to another broker while it can't have reached the first; one for a certain
+        partition waits for its broker. Once it may have arrived it is sent again to a metaq broker alone, which
+        stores it once, and never within a transaction. It does not overtake what send_async has for the same
+        partition, if that was named or chosen.
+
+        Raises SendFailed: the subclass tells whether the message may be stored; LocalProtocolError and zk's
+        InvalidName for what can't be sent at all.
         """
         deadline = Deadline(timeout_s)
-        wanted = None if partition is None else parse_partition(partition)
         view = self._view(topic, deadline.remaining_s())
+        wanted = self._wanted(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
         if self._xa.current is not None:
             return self._xa.put(message, view, wanted, self._choice, deadline)
         if (transaction := self._current()) is not None:
             return transaction.put(message, view, wanted, self._choice, deadline)
-        chosen = self._choice.choose(view, wanted)
-        url = view.urls[chosen.broker_id]
-        try:
-            connection = self._connections.get(url, deadline.remaining_s())
-        except ConnectionLost as error:
-            raise NoBroker(str(error), Destination(topic, chosen, url)) from error
-        return message.submit(connection, chosen, None).wait(deadline.remaining_s())
+        if wanted is not None and self._sender.is_behind(topic, wanted):
+            return self._send_behind(message, wanted, deadline)
+        return self._sends.send(message, view, wanted, self._choice, deadline)
 
     def send_async(
         self,
@@ -97,20 +106,28 @@ class Producer:
         not in the branch then. Outside of transactions:
 
         Messages are gathered by time and size per partition (Client's *batching*), and a batch is sent again until
-        it is answered: against a metaq broker it is stored once. Order is kept within a partition, named or not.
-        Blocks, or raises BufferFull, while too much is unacknowledged. Raises NoPartition, NoBroker,
+        it is answered, for delivery_timeout_s at most: against a metaq broker it is stored once. Those for a
+        partition that is named here, or chosen by the *partitioner*, stay in order and wait for its broker; a batch
+        of others that never left goes to another broker when its own can't be reached. Blocks, or raises BufferFull,
+        while too much is unacknowledged. Raises NoPartition, NoBroker if ZooKeeper can't tell where to,
         LocalProtocolError for what can't be sent at all, TransactionMisuse within a local transaction: its messages
         are sent with `send`.
         """
         if self._current() is not None:
             raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
-        wanted = None if partition is None else parse_partition(partition)
         if self._xa.current is not None:
             view = self._view(topic, SEND_TIMEOUT_S)
+            wanted = self._wanted(view, payload, attribute, partition)
             message = Outgoing(topic, payload, attribute, self._compression_for(view))
             return self._xa.add(message, view, wanted, self._choice)
-        # The view is asked for once a batch; for every message only where it may be compressed.
+        # The view is asked for once a batch; for every message only where it may be compressed, or has a place to find.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
+        if partition is not None:
+            wanted = parse_partition(partition)
+        elif self._partitioner is not None:
+            wanted = self._wanted(self._view(topic, SEND_TIMEOUT_S), payload, attribute, None)
+        else:
+            wanted = None
         flag, body = encode_message(topic, payload, attribute, compression)
         return self._sender.add(topic, wanted, flag, body)
 
@@ -196,6 +213,39 @@ class Producer:
     def tpc_branch(self) -> Branch | None:
         """The current branch: its xid, the id of the broker that has it, and its state."""
         return self._xa.current
+
+    def _wanted(
+        self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
+    ) -> Partition | None:
+        """The partition that this message has to go to; None if any will do."""
+        if partition is not None:
+            return parse_partition(partition)
+        if self._partitioner is None:
+            return None
+        known, available = view.known, view.available
+        if (broker_id := self._broker_id()) is not None:
+            known = available = view.on_broker(broker_id)
+        chosen = self._partitioner(ToPlace(view.topic, attribute, payload, known, available))
+        if chosen is not None and not isinstance(chosen, Partition):
+            raise TypeError(f"the partitioner chose {chosen!r} for {view.topic}: return a partition it got, or None")
+        return chosen
+
+    def _broker_id(self) -> int | None:
+        """The broker that the open transaction is bound to, if there is one."""
+        if (branch := self._xa.current) is not None:
+            return branch.broker_id
+        transaction = self._current()
+        return None if transaction is None else transaction.broker_id
+
+    def _send_behind(self, message: Outgoing, wanted: Partition, deadline: Deadline) -> SendResult:
+        """Send by the way of send_async, which has messages for *wanted* that this one must not overtake."""
+        handle = self._sender.add(message.topic, wanted, message.flag, message.body)
+        self._sender.push(message.topic, wanted)
+        try:
+            return handle.result(deadline.remaining_s())
+        except ReplyTimeout as error:
+            text = f"not answered within {deadline.timeout_s:g} s, behind others: it is still being sent"
+            raise SendUnknown(text, Destination(message.topic, wanted)) from error
 
     def _current(self) -> LocalTransaction | None:
         transaction = self._transaction

@@ -1,7 +1,9 @@
 """Putting one message: which partition, what goes out, and what the answer means (spec 7.3, 7.4)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from journal.batches import BatchSequence
 from journal.xid import BranchKey
 from meta_client.calls import checked_result
 from meta_client.errors import (
@@ -21,8 +23,8 @@ from meta_client.protocol.answers import parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
 from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError
-from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body
-from meta_client.protocol.requests import Put
+from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body, encode_frame
+from meta_client.protocol.requests import MultiPut, Put
 from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
 from meta_client.results import SendResult
@@ -79,9 +81,21 @@ class Outgoing:
         self.topic = topic
         self.flag, self.body = encode_message(topic, payload, attribute, compression)
 
-    def submit(self, connection: Transport, partition: Partition, key: BranchKey | None) -> "PendingSend":
-        """Send it to *partition*, at once or as part of branch *key*. Raises NoBroker: nothing was sent."""
-        put = Put(self.topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
+    def submit(
+        self,
+        connection: Transport,
+        partition: Partition,
+        key: BranchKey | None,
+        sequence: BatchSequence | None = None,
+    ) -> "PendingSend":
+        """Send it to *partition*, at once or as part of branch *key*; with a *sequence*, which takes a broker with
+        `mput`, it may be sent again. Raises NoBroker: nothing was sent."""
+        put: Put | MultiPut
+        if sequence is None:
+            put = Put(self.topic, partition.number, self.flag, crc31(self.body), key, next_opaque(), self.body)
+        else:
+            frame = encode_frame(0, self.flag, self.body)
+            put = MultiPut(self.topic, partition.number, 1, crc31(frame), sequence, key, next_opaque(), frame)
         try:
             return PendingSend(connection.submit(put), self.topic, partition, connection)
         except (ConnectionLost, TooManyRequests) as error:
@@ -143,8 +157,27 @@ class RoundRobin:
             return _checked(view, wanted, available, broker_id)
         if not available:
             raise _nowhere(view, broker_id)
+        return self._next(available)
+
+    def choose_patiently(
+        self, view: TopicView, wanted: Partition | None = None, avoided: Collection[int] = ()
+    ) -> Partition:
+        """As choose, for who can wait: a partition whose broker is away will do if there is no other, and so will
+        one of a broker that is *avoided*. Raises NoPartition."""
+        if wanted is not None:
+            if wanted in view.known:
+                return wanted
+            return _checked(view, wanted, view.available, None)
+        elsewhere = view.available
+        if avoided:
+            elsewhere = tuple(partition for partition in elsewhere if partition.broker_id not in avoided)
+        if not (among := elsewhere or view.available or view.known):
+            raise _nowhere(view, None)
+        return self._next(among)
+
+    def _next(self, among: tuple[Partition, ...]) -> Partition:
         self._count = (self._count + 1) & COUNTER_MASK
-        return available[self._count % len(available)]
+        return among[self._count % len(among)]
 
 
 def available_in(view: TopicView) -> tuple[Partition, ...]:
@@ -166,11 +199,13 @@ def _checked(view: TopicView, wanted: Partition, available: tuple[Partition, ...
     if wanted in available:
         return wanted
     where = Destination(view.topic, wanted)
-    if wanted not in view.partitions:
+    if wanted not in view.known:
         others = len(view.partitions)
         raise NoPartition(f"the topic has no such partition, but {others} others: see `metaq topics`", where)
     if wanted.broker_id not in view.urls:
-        raise NoBroker("its broker is not up: start it, or wait", where)
+        raise NoBroker(f"broker {wanted.broker_id} is not up: start it, or wait", where)
+    if wanted not in view.partitions:
+        raise NoPartition("its broker does not offer it any more: send to another one, see `metaq topics`", where)
     raise NoPartition(f"the transaction is on broker {broker_id}: send to that broker's partitions", where)
 
 

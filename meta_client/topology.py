@@ -6,7 +6,7 @@ the view of the moment.
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from zk.broker_url import BrokerUrl
 from zk.cluster import master_urls, publishable_partitions, read_brokers, read_topic
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
-from zk.paths import Broker, TopicKind, TopicParent
+from zk.paths import Broker, TopicKind, TopicParent, check_name
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.watches import ChildrenChanged, ChildrenWatches
 
@@ -35,9 +35,12 @@ class TopicView:
     partitions: tuple[Partition, ...] = ()  # by number; all that are registered
     urls: Mapping[int, BrokerUrl] = field(default_factory=dict)  # masters that are up, by broker id
     available: tuple[Partition, ...] = ()  # those of `partitions` whose broker is up
+    # Those and all that were there before: keys stay where they are while a broker, and its registration, is away.
+    known: tuple[Partition, ...] = ()
     by_broker: Mapping[int, tuple[Partition, ...]] = field(init=False, repr=False, compare=False)  # those, by broker id
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "known", self.known or self.partitions)
         by_broker: dict[int, list[Partition]] = {}
         for partition in self.available:
             by_broker.setdefault(partition.broker_id, []).append(partition)
@@ -65,7 +68,9 @@ _Event = ChildrenChanged | SessionEvent | _Publish | _Stop
 class Topology:
     """The views of one client. Any thread may ask; start() once, close() once."""
 
-    def __init__(self, session: ZooKeeperSession) -> None:
+    def __init__(self, session: ZooKeeperSession, default_topic: str | None = None) -> None:
+        """Topics that no broker offers go where *default_topic* goes, if there is one. Raises zk's InvalidName."""
+        self._instead = (WILDCARD_TOPIC,) if default_topic is None else (check_name(default_topic), WILDCARD_TOPIC)
         self._session = session
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
@@ -93,14 +98,22 @@ class Topology:
     def view(self, topic: str, timeout_s: float) -> TopicView:
         """The view of *topic*, which is published, and followed from then on, when it is asked for first.
 
-        A topic that no broker has got yet is shown as its wildcard, if there is one. Raises ZooKeeperError.
+        A topic that no broker offers at the moment is shown with the partitions of the default topic, or of its
+        wildcard, if there is one. Raises ZooKeeperError.
         """
         if (view := self._views.get(topic)) is None:
             view = self._publish(topic, timeout_s)
-        if not view.partitions and topic != WILDCARD_TOPIC:
-            wildcard = self._views.get(WILDCARD_TOPIC) or self._publish(WILDCARD_TOPIC, timeout_s)
-            return TopicView(topic, wildcard.partitions, wildcard.urls, wildcard.available)
-        return view
+        if view.partitions or topic in self._instead:
+            return view
+        others = (self._views.get(name) or self._publish(name, timeout_s) for name in self._instead)
+        return _shown_as(view, others)
+
+    def maybe_view(self, topic: str) -> TopicView | None:
+        """The view of *topic* as far as it is known; never waits. None if nobody has asked for it."""
+        view = self._views.get(topic)
+        if view is None or view.partitions or topic in self._instead:
+            return view
+        return _shown_as(view, (other for name in self._instead if (other := self._views.get(name)) is not None))
 
     def read_masters(self) -> dict[int, BrokerUrl]:
         """Every master that is up now, by broker id, read from ZooKeeper. Raises ZooKeeperError."""
@@ -193,8 +206,10 @@ class Topology:
         publishers = read_topic(self._session, TopicKind.PUB, topic)
         urls = master_urls(publishers, read_brokers(self._session))
         partitions = tuple(publishable_partitions(publishers))
-        view = TopicView(topic, partitions, urls, tuple(p for p in partitions if p.broker_id in urls))
-        if view != self._views.get(topic):
+        former = self._views.get(topic)
+        known = partitions if former is None else tuple(sorted({*former.known, *partitions}))
+        view = TopicView(topic, partitions, urls, tuple(p for p in partitions if p.broker_id in urls), known)
+        if view != former:
             _log.info("brokers changed topic=%s partitions=%d up=%s", topic, len(partitions), sorted(urls))
         self._views[topic] = view
         self._masters.update(urls)
@@ -205,6 +220,15 @@ class Topology:
         while not self._events.empty():
             if isinstance(event := self._events.get(), _Publish):
                 event.done.set_exception(ClientClosed("the client was closed: make a new one"))
+
+
+def _shown_as(view: TopicView, others: Iterable[TopicView]) -> TopicView:
+    """*view*, which has no partitions at the moment, with those of the first of *others* that ever had some."""
+    for other in others:
+        if other.known:
+            known = view.known or other.known
+            return TopicView(view.topic, other.partitions, other.urls, other.available, known)
+    return view
 
 
 def no_master(broker_id: int) -> NotConnected:

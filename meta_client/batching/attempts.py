@@ -49,7 +49,7 @@ def given_up(batch: Batch, error: Exception, now: float) -> SendFailed | None:
     if now < batch.deadline:
         return None
     kind = SendUnknown if batch.attempts else NoBroker
-    return kind(f"given up after {batch.attempts} attempts: {error}", where(batch))
+    return kind(f"delivery_timeout_s is over, given up after {batch.attempts} attempts: {error}", where(batch))
 
 
 def closed(batch: Batch) -> SendFailed:

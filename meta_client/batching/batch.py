@@ -40,15 +40,20 @@ class Batch:
         "deadline",
         "due",
         "failures",
+        "is_free",
         "number",
         "partition",
         "sent_at",
         "topic",
     )
 
-    def __init__(self, topic: str, partition: Partition, bytes_max: int, due: float, deadline: float) -> None:
+    def __init__(
+        self, topic: str, partition: Partition, bytes_max: int, due: float, deadline: float, *, is_free: bool = False
+    ) -> None:
+        """*is_free*: nobody asked for *partition*, so that another one does as well until it was sent."""
         self.topic = topic
         self.partition = partition
+        self.is_free = is_free
         self.number = -1  # given when it is sealed
         self.due = due  # monotonic seconds: it waits for company until then
         self.deadline = deadline  # after which it is not tried again

@@ -86,19 +86,24 @@ class Lanes:
         """The batch that gathers messages for *destined*, if there is one; it may be without room."""
         return self._open.get(destined)
 
-    def open_batch(self, view: TopicView, wanted: Partition | None, now: float) -> Batch:
-        """A new batch for *view*'s topic, and a partition of its own choice unless one is *wanted*.
+    def open_batch(self, view: TopicView, wanted: Partition | None, now: float, avoided: Collection[int] = ()) -> Batch:
+        """A new batch for *view*'s topic, and a partition of its own choice unless one is *wanted*: of a broker that
+        is not *avoided* if there is one, of one that is away if there is no other.
 
-        The one that was open is sealed. Raises NoPartition, NoBroker; nothing is changed then.
+        The one that was open is sealed. Raises NoPartition; nothing is changed then.
         """
         destined = (view.topic, wanted)
-        partition = self._choices.setdefault(view.topic, RoundRobin()).choose(view, wanted)
+        partition = self._choice(view).choose_patiently(view, wanted, avoided)
         if destined in self._open:
             self.seal(destined)
         config = self._config
-        batch = Batch(view.topic, partition, config.batch_bytes, now + config.linger_s, now + config.delivery_timeout_s)
+        due, deadline = now + config.linger_s, now + config.delivery_timeout_s
+        batch = Batch(view.topic, partition, config.batch_bytes, due, deadline, is_free=wanted is None)
         self._open[destined] = batch
         return batch
+
+    def _choice(self, view: TopicView) -> RoundRobin:
+        return self._choices.setdefault(view.topic, RoundRobin())
 
     def seal_due(self, now: float) -> None:
         """Seal what has waited long enough."""
@@ -112,12 +117,16 @@ class Lanes:
     def seal(self, destined: Destined) -> None:
         """Add nothing more to the open batch of *destined*: it takes its number, and goes when its turn comes."""
         batch = self._open.pop(destined)
+        self._sealed += 1
+        self._queue(batch)
+
+    def _queue(self, batch: Batch) -> None:
+        """The last of its partition's lane, with a number of that lane."""
         if (lane := self._lanes.get((batch.topic, batch.partition))) is None:
             lane = self._lanes[batch.topic, batch.partition] = Lane(batch.partition.broker_id)
         batch.number = lane.next_number
         lane.next_number += 1
         lane.waiting.append(batch)
-        self._sealed += 1
         self._offer(lane)
 
     def take_ready(self, now: float, brokers: Collection[int] | None = None) -> list[Batch]:
@@ -175,6 +184,25 @@ class Lanes:
         heapq.heappush(self._resting, (lane.rest_until, self._rests, lane))
         bisect.insort(lane.waiting, batch, key=_number)
         self._leave(lane, batch)
+
+    def maybe_move(self, batch: Batch, view: TopicView, avoided: Collection[int]) -> bool:
+        """Whether *batch*, which was under way but never sent, goes to another broker now: one that is up and not
+        *avoided*. So do those behind it that nobody wants where they are; the others wait for this one."""
+        if not batch.is_free or batch.attempts or all(p.broker_id in avoided for p in view.available):
+            return False
+        lane = self._lane(batch)
+        moving = [batch, *(other for other in lane.waiting if other.is_free and not other.attempts)]
+        lane.waiting = [other for other in lane.waiting if not other.is_free or other.attempts]
+        self._leave(lane, batch)
+        for other in moving:
+            other.partition = self._choice(view).choose_patiently(view, None, avoided)
+            self._queue(other)
+        return True
+
+    def is_behind(self, topic: str, partition: Partition) -> bool:
+        """Whether messages for a partition that was asked for are gathered, wait or are under way."""
+        lane = self._lanes.get((topic, partition))
+        return (topic, partition) in self._open or (lane is not None and bool(lane.waiting or lane.in_flight))
 
     def _leave(self, lane: Lane, batch: Batch) -> None:
         lane.in_flight -= 1

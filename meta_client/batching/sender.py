@@ -14,6 +14,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Collection
 
 from meta_client.batching.attempts import Again, closed, given_up, outcome_of, request_of, where
 from meta_client.batching.batch import Batch, SendHandle
@@ -27,6 +28,7 @@ from meta_client.errors import (
     ConnectionLost,
     Destination,
     NoBroker,
+    NotConnected,
     ReplyTimeout,
     SendFailed,
     SendRefused,
@@ -47,9 +49,11 @@ from zk.nodes import Partition
 
 ANSWER_TIMEOUT_S = 10.0  # after that a batch is asked about again, by sending it again
 VERSION_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 1.0  # a broker that is gone holds up the messages to others for no longer
 VIEW_TIMEOUT_S = 3.0  # as a producer's send (spec 7.4)
 IDLE_S = 1.0  # how often answers that are overdue are looked for
 CLOSE_TIMEOUT_S = 10.0
+AWAY_S = 1.0  # how long after a failure to connect messages that may go anywhere go elsewhere
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class Sender:
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._lanes = Lanes(config)
-        self._seen: dict[str, TopicView] = {}  # by topic, the last view that had partitions to send to
+        self._away: dict[int, float] = {}  # by broker id: could not be connected to; monotonic, until when to avoid it
         self._buffered = 0  # bytes of messages that are not settled
         self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
         self._failure: SendFailed | None = None  # the first since the last flush
@@ -76,8 +80,8 @@ class Sender:
         self._live: dict[int, Connection] = {}  # by broker id, what a caller may send over; under `_sending`
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
-        """Take one message. Blocks, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker,
-        ClientClosed."""
+        """Take one message. Blocks, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker
+        if ZooKeeper can't tell where it may go, ClientClosed."""
         size = HEADER_BYTES + len(body)
         destined, view = (topic, wanted), None
         while True:
@@ -109,14 +113,17 @@ class Sender:
         """A new batch, which the thread is told of. The lock is held."""
         if self._is_closing:
             raise ClientClosed("the client is closed: make a new one")
-        if view.available:
-            self._seen[view.topic] = view
-        else:
-            view = self._seen.get(view.topic, view)  # its brokers are away for the moment: the batch waits
-        batch = self._lanes.open_batch(view, wanted, time.monotonic())
+        now = time.monotonic()
+        batch = self._lanes.open_batch(view, wanted, now, self._avoided(now))
         self._start()
         self._work.notify()
         return batch
+
+    def _avoided(self, now: float) -> Collection[int]:
+        """Brokers that could not be reached a moment ago. The lock is held."""
+        if self._away:
+            self._away = {broker_id: until for broker_id, until in self._away.items() if until > now}
+        return self._away
 
     def _make_room(self, topic: str, size: int) -> None:
         """Wait until a message of *size* bytes fits, or nothing else is there. The lock is held."""
@@ -248,16 +255,20 @@ class Sender:
         url = self._topology.view(batch.topic, VERSION_TIMEOUT_S).urls.get(batch.partition.broker_id)
         if url is None:
             raise NoBroker("its broker is not up: start it, or wait", where(batch))
-        return self._connections.get(url, VERSION_TIMEOUT_S, patient=False)
+        return self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
 
     def _give_up_waiting(self) -> None:
-        """What has had no answer for too long is asked about again."""
-        overdue = time.monotonic() - ANSWER_TIMEOUT_S
+        """What has had no answer for too long is asked about again, or given up if its time is over."""
+        now = time.monotonic()
         with self._lock:
-            late = list(itertools.takewhile(lambda way: way[1].sent_at < overdue, self._under_way.items()))
+            late = list(
+                itertools.takewhile(
+                    lambda way: min(way[1].sent_at + ANSWER_TIMEOUT_S, way[1].deadline) < now, self._under_way.items()
+                )
+            )
         for opaque, batch in late:
             if (connection := batch.connection) is not None:
-                connection.expire(opaque, ANSWER_TIMEOUT_S)
+                connection.expire(opaque, round(now - batch.sent_at, 1))
 
     # -- answers, on a connection's reader thread, or on whichever breaks it ------------------------------------
 
@@ -295,11 +306,38 @@ class Sender:
         if (failure := given_up(batch, error, now)) is not None:
             self._settle(batch, failure)
             return
+        if isinstance(error, (NotConnected, NoBroker)) and self._moved(batch, now):
+            _log.info("batch to go to another broker to=%s reason=%s", where(batch), error)
+            return
         if batch.failures == 1:
             _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, where(batch), error)
         with self._lock:
             self._lanes.again(batch, now)
             self._work.notify()
+
+    def _moved(self, batch: Batch, now: float) -> bool:
+        """Whether a broker that is up takes *batch* in place of its own, which can't be reached."""
+        view = self._topology.maybe_view(batch.topic)
+        with self._lock:
+            self._away[batch.partition.broker_id] = now + AWAY_S
+            if view is None or not self._lanes.maybe_move(batch, view, self._avoided(now)):
+                return False
+            self._work.notify()
+            return True
+
+    def is_behind(self, topic: str, partition: Partition) -> bool:
+        """Whether a message that is sent to *partition* by another way now may overtake one of ours."""
+        if self._thread is None:
+            return False
+        with self._lock:
+            return self._lanes.is_behind(topic, partition)
+
+    def push(self, topic: str, partition: Partition) -> None:
+        """Send what is gathered for *partition* without waiting for more."""
+        with self._lock:
+            if self._lanes.find_open((topic, partition)) is not None:
+                self._lanes.seal((topic, partition))
+        self._push()
 
     def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
         size = batch.bytes

@@ -16,7 +16,7 @@ from meta_client.errors import (
 )
 from meta_client.producer import Producer
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb
+from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, Handler, Peer, ok, opaque_of
 
@@ -27,7 +27,11 @@ def willing(request: Request) -> bytes:
 
 def verbs(peer: Peer) -> list[str]:
     """What was asked, in order: verbs, and `put`."""
-    return [request.verb.value if isinstance(request, Transaction) else "put" for request in peer.received]
+    return [
+        request.verb.value if isinstance(request, Transaction) else "put"
+        for request in peer.received
+        if not isinstance(request, Version)
+    ]
 
 
 def refuse(verb: TransactionVerb, answer: bytes) -> Handler:

@@ -9,17 +9,30 @@ from meta_client.client import Client
 from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, SendUnknown
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import LocalProtocolError
-from meta_client.protocol.requests import Put, Request
+from meta_client.protocol.requests import Put, Request, Version
 from meta_client.results import SendResult
 from tests.meta_client.conftest import StartBroker
-from tests.meta_client.peer import ok, opaque_of
+from tests.meta_client.peer import Handler, ok, opaque_of
+from zk.corner import Corner
 from zk.errors import ZooKeeperError
 from zk.nodes import Partition
+from zk.paths import InvalidName
 
 
 def stored(request: Request) -> bytes:
+    """A genuine broker: it takes puts."""
+    if isinstance(request, Version):
+        return ok(request, b"1.4.6")
     assert isinstance(request, Put)
     return ok(request, b"-5468930997472964608 %d 1044" % request.partition)
+
+
+def puts(received: list[Request]) -> list[Put]:
+    return [request for request in received if isinstance(request, Put)]
+
+
+def only_to_puts(handler: Handler) -> Handler:
+    return lambda request: handler(request) if isinstance(request, Put) else stored(request)
 
 
 def test_round_robin_begins_at_the_second_partition_and_spans_brokers(
@@ -36,7 +49,7 @@ def test_round_robin_begins_at_the_second_partition_and_spans_brokers(
 def test_what_goes_out(client: Client, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 4}, stored)
     client.producer().send("orders", b"hello", attribute="attr", partition="0-3")
-    (put,) = broker.peer.received
+    _, put = broker.peer.received
     assert isinstance(put, Put)
     body = b"\x00\x00\x00\x04attrhello"
     assert (put.partition, put.flag, put.checksum, put.key, put.body) == (3, 1, crc31(body), None, body)
@@ -59,19 +72,19 @@ def test_the_brokers_choice_of_partition_counts(client: Client, start_broker: St
 def test_what_is_no_success_raises(
     client: Client, start_broker: StartBroker, answer: bytes, error: type[Exception], text: str
 ) -> None:
-    start_broker(0, {"orders": 1}, lambda request: answer % opaque_of(request))
+    start_broker(0, {"orders": 1}, only_to_puts(lambda request: answer % opaque_of(request)))
     with pytest.raises(error, match=text):
         client.producer().send("orders", b"")
 
 
-def test_silence_is_unknown_and_never_sent_twice(client: Client, start_broker: StartBroker) -> None:
-    broker = start_broker(0, {"orders": 1}, lambda request: None)
+def test_silence_of_a_genuine_broker_is_unknown_and_never_sent_twice(client: Client, start_broker: StartBroker) -> None:
+    broker = start_broker(0, {"orders": 1}, only_to_puts(lambda request: None))
     with pytest.raises(SendUnknown, match=r"no answer within 0\.\d+ s: the request may have acted"):
         client.producer().send("orders", b"", timeout_s=0.2)
     threading.Timer(0.1, broker.peer.hang_up).start()
     with pytest.raises(SendUnknown, match="lost before the answer"):
         client.producer().send("orders", b"", timeout_s=10)
-    assert len(broker.peer.received) == 2
+    assert len(puts(broker.peer.received)) == 2
 
 
 def test_nowhere_to_send(client: Client, start_broker: StartBroker) -> None:
@@ -84,8 +97,10 @@ def test_nowhere_to_send(client: Client, start_broker: StartBroker) -> None:
     with pytest.raises(ValueError, match="is no partition: give <broker id>-<number>"):
         producer.send("orders", b"", partition="first")
     broker.peer.close()
-    with pytest.raises(NoBroker, match=r"send to orders/0-1 on meta://.*refused.*is the broker up"):
-        producer.send("orders", b"")
+    with pytest.raises(NoBroker, match=r"send to orders/0-\d on meta://.*: not sent within 0.3 s.*is the broker up"):
+        producer.send("orders", b"", timeout_s=0.3)
+    with pytest.raises(NoBroker, match=r"send to orders/0-1 on .*waiting for broker 0: .*is the broker up"):
+        producer.send("orders", b"", partition="0-1", timeout_s=0.3)
 
 
 def test_what_can_never_be_sent(client: Client, start_broker: StartBroker) -> None:
@@ -99,7 +114,7 @@ def test_what_can_never_be_sent(client: Client, start_broker: StartBroker) -> No
         producer.send("a/b", b"")
     with pytest.raises(TypeError):
         producer.send("orders", "text")  # type: ignore[arg-type]  # as an untyped caller would
-    assert broker.peer.received == []
+    assert puts(broker.peer.received) == []
 
 
 def test_the_view_follows_brokers_that_come_and_go(client: Client, start_broker: StartBroker) -> None:
@@ -116,6 +131,20 @@ def test_the_view_follows_brokers_that_come_and_go(client: Client, start_broker:
 def test_a_topic_that_only_a_wildcard_covers_goes_to_its_brokers(client: Client, start_broker: StartBroker) -> None:
     start_broker(0, {"*": 2}, stored)
     assert client.producer().send("brand-new", b"").partition == Partition(0, 1)
+
+
+def test_topics_that_nobody_offers_go_where_the_default_topic_goes(
+    zookeeper: Corner, start_broker: StartBroker
+) -> None:
+    start_broker(0, {"any": 2, "orders": 1}, stored)
+    start_broker(1, {"*": 2}, stored)
+    with Client(zookeeper.connect, session_timeout_ms=4_000, default_topic="any") as client:
+        producer = client.producer()
+        results = [producer.send("brand-new", b"") for _ in range(4)]
+        assert {str(result.partition) for result in results} == {"0-0", "0-1"}
+        assert producer.send("orders", b"").partition == Partition(0, 0)
+    with pytest.raises(InvalidName):
+        Client(zookeeper.connect, default_topic="a/b")
 
 
 def test_a_broker_that_moved_is_found_again(client: Client, start_broker: StartBroker) -> None:
