@@ -103,6 +103,10 @@ def outside(context: Context, request: Get | Fetch, start: int, end: int) -> byt
     wants_end = tells_end or request.offset == OFFSET_END
     if request.offset > end and wants_end:
         return encode_result(Status.MOVED, b"%d" % end, request.opaque)
+    if isinstance(request, Fetch) and context.slave is None and request.offset > end:
+        stored = context.store.source.state.end_of(PartitionName(request.topic, request.partition))
+        if request.offset > stored:  # else it was acknowledged by a former master, and waits for slaves here
+            return encode_result(Status.BEYOND_END, b"%d" % stored, request.opaque)
     return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)
 
 

@@ -1,6 +1,7 @@
 """How a consumer behaves, and what its group may be called. Pure."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from meta_client.consumer.position import EARLIEST, Position, check_position
 from meta_client.errors import InvalidGroup
@@ -29,11 +30,17 @@ class ConsumerConfig:
     commit_period_s: float = 5.0
     prefetch_bytes: int = 8 * 1024 * 1024  # of message frames, fetched ahead of fetch() and iteration, or a fetch more
     duplicates_max: int = 0  # so many consumed messages are remembered, and not delivered when they come again
+    # What to do where the group has read further than the broker's partition goes: what stood there was lost, by the
+    # promotion of a slave that had not got so far. Which messages have taken its place, only their consumer knows: to
+    # go on at the end leaves them out, to go back reads some twice. So nothing is guessed unless it is asked for.
+    ahead: Literal["stop", "end"] = "stop"
     strategy: str = "default"  # the whole group must use the same one
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy {self.strategy!r} is none of {', '.join(sorted(STRATEGIES))}")
+        if self.ahead not in ("stop", "end"):
+            raise ValueError(f"ahead {self.ahead!r} is neither stop nor end")
         if self.runners < 1:
             raise ValueError(f"runners {self.runners}: one thread at least has to fetch")
         check_position(self.start)

@@ -62,6 +62,7 @@ class Consumer:
             config.fetch_timeout_s,
             config.fetch_wait_s,
             session.lease.is_valid,
+            config.ahead,
         )
         self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
         tracker.on_commit = self._buffer.report

@@ -8,6 +8,7 @@ rest may be called by any.
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
+from typing import Literal
 
 from meta_client.connections import Connections
 from meta_client.consumer.asking import Answer, Asker
@@ -19,7 +20,7 @@ from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Jump
-from meta_client.protocol.errors import Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
+from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
 from zk.cluster import Brokers
 
@@ -45,10 +46,13 @@ class Fetcher:
         fetch_timeout_s: float,
         fetch_wait_s: float,
         may_deliver: Callable[[], bool] = lambda: True,
+        ahead: Literal["stop", "end"] = "stop",
     ) -> None:
-        """*may_deliver* is asked before each delivery, on the runner: False means as a pause does."""
+        """*may_deliver* is asked before each delivery, on the runner: False means as a pause does. *ahead*: see
+        ConsumerConfig."""
         self.assignments = Assignments(group, may_deliver)
         self._group = group
+        self._ahead = ahead
         self._tracker = tracker
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
@@ -197,6 +201,8 @@ class Fetcher:
                 return True
         except Moved as error:
             self._on_moved(request, error)
+        except BeyondEnd as error:
+            self._on_beyond(request, error.end)
         except StaleOwner as error:
             request.found_nothing(is_at_end=False)
             self.on_stale(request, error.epoch)
@@ -226,6 +232,24 @@ class Fetcher:
                 "offset moved group=%s partition=%s/%s from=%d to=%d skipped=%s",
                 *(self._group, request.topic, request.partition, request.offset, offset, lost),
             )
+        self._go_to(request, offset)
+
+    def _on_beyond(self, request: FetchRequest, end: int) -> None:
+        """The broker never had what was consumed from another copy of it: a promotion has lost that."""
+        is_stop = self._ahead == "stop"
+        _log.error(
+            "offset beyond the end, %s group=%s partition=%s/%s offset=%d end=%d lost=%d",
+            "the partition stops until somebody seeks" if is_stop else "going on at the end",
+            *(self._group, request.topic, request.partition, request.offset, end, request.offset - end),
+        )
+        if is_stop:
+            request.found_nothing(is_at_end=False)
+            self.assignments.stop(request)
+        else:
+            self._go_to(request, end)
+
+    def _go_to(self, request: FetchRequest, offset: int) -> None:
+        """Go on where the broker says, and let the group's offset follow."""
         delivery = self.assignments.delivery(request.key)
         is_back = offset < request.offset
         # What is out and not acknowledged stands before the offset that a broker sends us on to.

@@ -91,6 +91,14 @@ class Moved(RemoteError):
         self.is_filtered = is_filtered
 
 
+class BeyondEnd(RemoteError):
+    """The master has never stored so much in this partition: what stood there is lost. It ends at `end`."""
+
+    def __init__(self, status: int, text: str, context: str, end: int) -> None:
+        super().__init__(status, text, context)
+        self.end = end
+
+
 class StaleOwner(RemoteError):
     """Another consumer of the group owns the partition by now: give it up, and look at the group anew.
 
@@ -122,7 +130,7 @@ class XaError(RemoteError):
 def raise_for(result: Result, context: str) -> None:
     """Return if *result* is a success, else raise the RemoteError that its status and text name.
 
-    Raises RemoteProtocolError for a 301 without an offset, or a 409 without an epoch.
+    Raises RemoteProtocolError for a 301 or 416 without an offset, or a 409 without an epoch.
     """
     status, text = result.status, result.text
     if status == Status.SUCCESS:
@@ -139,6 +147,12 @@ def raise_for(result: Result, context: str) -> None:
         except ValueError as error:
             raise RemoteProtocolError(f"{context}: a 409 must name an epoch: {error}") from error
         raise StaleOwner(status, text, context, epoch)
+    if status == Status.BEYOND_END:
+        try:
+            end = int64(result.message)
+        except ValueError as error:
+            raise RemoteProtocolError(f"{context}: a 416 must name an offset: {error}") from error
+        raise BeyondEnd(status, text, context, end)
     if status == Status.INTERNAL_ERROR and (failure := parse_xa_failure(text)) is not None:
         raise XaError(status, text, context, failure)
     raise RemoteError.by_status.get(status, RemoteError)(status, text, context)

@@ -13,6 +13,7 @@ class Status(IntEnum):
     FORBIDDEN = 403
     NOT_FOUND = 404
     STALE_OWNER = 409  # fetch with an epoch only; the message begins with the highest one seen
+    BEYOND_END = 416  # fetch only; the message is the decimal offset at which the partition ends
     INTERNAL_ERROR = 500
     UNAVAILABLE = 503
     GATEWAY_TIMEOUT = 504  # made up by a client for requests whose connection broke, never on the wire

@@ -103,4 +103,4 @@ def test_no_xa_text(text: str) -> None:
 def test_xa_codes() -> None:
     stated = "0 3 6 7 8 104 106 -3 -4 -5 -6 -7 -8"
     assert list(map(int, XaCode)) == list(map(int, stated.split()))
-    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 409, 500, 503, 504]
+    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 409, 416, 500, 503, 504]
