@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery, replication
+from bench import aio, big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery, replication
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -150,6 +150,11 @@ def memory_branches(case: str) -> Result:
     return memory.branches(case)
 
 
+def aio_produce_100b(case: str) -> Result:
+    """100-byte messages, one process, flush interval:100, from one task of asyncio; the floor is a thread's rate."""
+    return aio.produce(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -185,6 +190,7 @@ CASES: Final[dict[str, Case]] = {
     "index-put": Case(index_put, Bar("ratio", 0.50)),
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
     "promote": Case(replication.promote_5gb, Bar("value", 3, is_ceiling=True)),
+    "aio-produce-100b": Case(aio_produce_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
 }
 

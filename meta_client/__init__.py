@@ -3,7 +3,8 @@
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> connection,
 connections -> topology (who takes messages), allowed_codecs -> placing, puts, batching/, single_sends,
 local_transaction, xa_verbs, branch_puts, branch_flight, xa, producer -> consumer/ (pure parts first), offset_stores/
--> client (what users make) -> cli/. coordinator/ is built on a producer.
+-> client (what users make) -> cli/. coordinator/ is built on a producer. aio/ is the same for asyncio: these rules, but
+sockets and timers of its own.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -90,7 +90,7 @@ class Client:
         attribute in order. Without it, or where it returns None, they go round robin over the brokers that are up.
         """
         self._check_open()
-        wanted = None if compression is None else Compression(_codec(compression), compression_bytes_min)
+        wanted = compression_of(compression, compression_bytes_min)
         return Producer(
             self.topology,
             self.connections,
@@ -145,6 +145,11 @@ class Client:
         self.topology.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
+
+
+def compression_of(label: str | None, bytes_min: int) -> Compression | None:
+    """How a producer compresses that was told so. Raises LocalProtocolError."""
+    return None if label is None else Compression(_codec(label), bytes_min)
 
 
 def _codec(label: str) -> Codec:

@@ -2,12 +2,10 @@
 
 import itertools
 from collections.abc import Collection
+from typing import Protocol
 
 from journal.xid import LocalKey, Xid
 from meta_client.allowed_codecs import AllowedCodecs
-from meta_client.batching.batch import SendHandle
-from meta_client.batching.sender import Sender
-from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, Destination, NoBroker, ReplyTimeout, SendUnknown, TransactionMisuse
 from meta_client.identity import new_session_id
@@ -28,6 +26,27 @@ from zk.nodes import Partition
 SEND_TIMEOUT_S = 3.0  # spec 7.4
 
 
+class Handle(Protocol):
+    """A message on its way: batching.batch.SendHandle says more."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def result(self, timeout_s: float | None = None) -> SendResult: ...
+
+
+class Gatherer(Protocol):
+    """Who sends messages in batches: batching.sender.Sender, or its twin."""
+
+    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
+
+    def flush(self, timeout_s: float | None = None) -> None: ...
+
+    def is_behind(self, topic: str, partition: Partition) -> bool: ...
+
+    def push(self, topic: str, partition: Partition) -> None: ...
+
+
 class Producer:
     """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
 
@@ -40,7 +59,7 @@ class Producer:
         topology: Topology,
         connections: Transports,
         qualifier: str,
-        sender: Sender,
+        sender: Gatherer,
         compression: Compression | None,
         allowed: AllowedCodecs,
         sends: SingleSends,
@@ -99,7 +118,7 @@ class Producer:
         payload: bytes,
         attribute: str | None = None,
         partition: Partition | str | None = None,
-    ) -> SendHandle | BranchHandle:
+    ) -> Handle:
         """Send one message with others, without waiting; the handle's `result()` tells where it went.
 
         In an XA branch it travels with the next `send` or verb, and tpc_prepare raises XaError (XAER_RMERR) if it is
@@ -208,6 +227,11 @@ class Producer:
     def tpc_list(self) -> Listing:
         """As tpc_recover, broker by broker, with those that could not be asked. Raises XaError if ZooKeeper is away."""
         return self._xa.list_prepared("RECOVER")
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether what is sent now becomes part of a transaction or branch."""
+        return self._xa.current is not None or self._current() is not None
 
     @property
     def tpc_branch(self) -> Branch | None:

@@ -8,10 +8,10 @@ other brokers it goes as a put, and one whose answer is lost is not sent again: 
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from journal.batches import BatchSequence
-from meta_client.connections import Connections
 from meta_client.deadline import Deadline
 from meta_client.errors import (
     ConnectionLost,
@@ -27,6 +27,7 @@ from meta_client.identity import new_session_id
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView, Topology
+from meta_client.transport import Transports
 from zk.nodes import Partition
 
 REST_S: Final = 0.05  # before another look at who is up; a connection that failed has rests of its own
@@ -50,8 +51,12 @@ class SingleSends:
     need a name each. There are as many as there ever were messages under way; the last one used is reused first.
     """
 
-    def __init__(self, topology: Topology, connections: Connections) -> None:
+    def __init__(
+        self, topology: Topology, connections: Transports, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        """*sleep* is how a caller waits."""
         self._topology = topology
+        self._sleep = sleep
         self._connections = connections
         self._session = new_session_id()[-48:]  # a name has 64 bytes at most
         self._counts = itertools.count(1)
@@ -137,7 +142,7 @@ class SingleSends:
 
     def _rest(self, failures: int, deadline: Deadline) -> None:
         if failures > 1:  # the first may be an old connection's
-            time.sleep(min(REST_S, deadline.remaining_s()))
+            self._sleep(min(REST_S, deadline.remaining_s()))
 
     def _look_again(self, view: TopicView) -> TopicView:
         now = self._topology.maybe_view(view.topic)

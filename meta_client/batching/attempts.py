@@ -1,16 +1,18 @@
-"""One attempt to have a batch stored: what is asked, what the answer means for the batch. Pure."""
+"""One attempt to have a batch stored: what is asked, what the answer means for the batch."""
 
 from typing import NamedTuple
 
 from journal.batches import BatchSequence
 from meta_client.batching.batch import Batch
-from meta_client.calls import checked_result
+from meta_client.calls import checked_result, wait_result
 from meta_client.errors import ConnectionLost, Destination, NoBroker, ReplyTimeout, SendFailed, SendRefused, SendUnknown
+from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import PutPlace, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError
-from meta_client.protocol.requests import MultiPut
+from meta_client.protocol.requests import MultiPut, Put
+from meta_client.transport import Transport
 
 
 class Again(NamedTuple):
@@ -42,6 +44,27 @@ def outcome_of(batch: Batch, reply: PendingReply) -> Outcome:
         return SendRefused(" ".join(text.split()), where(batch), error.status)
     except MetaError as error:
         return SendUnknown(str(error), where(batch))
+
+
+def sent_singly(connection: Transport, batch: Batch, timeout_s: float) -> list[PutPlace] | SendFailed:
+    """Have *batch* stored by a broker that takes one message at a time; what became of it, after every answer."""
+    what = f"put {batch.topic}/{batch.partition}"
+    number = batch.partition.number
+    try:
+        replies = [
+            connection.submit(Put(batch.topic, number, flag, crc31(body), None, next_opaque(), body))
+            for flag, body in batch.messages()
+        ]
+        return [parse_put_place(wait_result(reply, timeout_s, what).message) for reply in replies]
+    except RemoteError as error:
+        return SendRefused(error.text or "the broker gave no reason", where(batch), error.status)
+    except MetaError as error:
+        return SendUnknown(str(error), where(batch))
+
+
+def is_overdue(batch: Batch, now: float, timeout_s: float) -> bool:
+    """Whether the answer to *batch* has been waited for long enough."""
+    return min(batch.sent_at + timeout_s, batch.deadline) < now
 
 
 def given_up(batch: Batch, error: Exception, now: float) -> SendFailed | None:

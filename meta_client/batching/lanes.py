@@ -20,6 +20,7 @@ from zk.nodes import Partition
 IN_FLIGHT_MAX: Final = 4  # batches of a lane; a broker remembers the last eight (PROTOCOL.md)
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+AWAY_S: Final = 1.0  # how long after a failure to connect messages that may go anywhere go elsewhere
 
 Destined = tuple[str, Partition | None]  # a topic, and the partition if the caller has named one
 
@@ -81,19 +82,20 @@ class Lanes:
         self._rests = 0
         self._choices: dict[str, RoundRobin] = {}
         self._sealed = 0  # batches that are sealed and not settled
+        self._away: dict[int, float] = {}  # by broker id: could not be connected to; until when to avoid it
 
     def find_open(self, destined: Destined) -> Batch | None:
         """The batch that gathers messages for *destined*, if there is one; it may be without room."""
         return self._open.get(destined)
 
-    def open_batch(self, view: TopicView, wanted: Partition | None, now: float, avoided: Collection[int] = ()) -> Batch:
+    def open_batch(self, view: TopicView, wanted: Partition | None, now: float) -> Batch:
         """A new batch for *view*'s topic, and a partition of its own choice unless one is *wanted*: of a broker that
-        is not *avoided* if there is one, of one that is away if there is no other.
+        was reached if there is one, of one that is away if there is no other.
 
         The one that was open is sealed. Raises NoPartition; nothing is changed then.
         """
         destined = (view.topic, wanted)
-        partition = self._choice(view).choose_patiently(view, wanted, avoided)
+        partition = self._choice(view).choose_patiently(view, wanted, self._avoided(now))
         if destined in self._open:
             self.seal(destined)
         config = self._config
@@ -185,9 +187,13 @@ class Lanes:
         bisect.insort(lane.waiting, batch, key=_number)
         self._leave(lane, batch)
 
-    def maybe_move(self, batch: Batch, view: TopicView, avoided: Collection[int]) -> bool:
-        """Whether *batch*, which was under way but never sent, goes to another broker now: one that is up and not
-        *avoided*. So do those behind it that nobody wants where they are; the others wait for this one."""
+    def maybe_move(self, batch: Batch, view: TopicView | None, now: float) -> bool:
+        """The broker of *batch*, which was under way but never sent, could not be reached. Whether it goes to another
+        one now, which is up. So do those behind it that nobody wants where they are; the others wait for this one."""
+        self._away[batch.partition.broker_id] = now + AWAY_S
+        avoided = self._avoided(now)
+        if view is None:
+            return False
         if not batch.is_free or batch.attempts or all(p.broker_id in avoided for p in view.available):
             return False
         lane = self._lane(batch)
@@ -198,6 +204,12 @@ class Lanes:
             other.partition = self._choice(view).choose_patiently(view, None, avoided)
             self._queue(other)
         return True
+
+    def _avoided(self, now: float) -> Collection[int]:
+        """Brokers that could not be reached a moment ago."""
+        if self._away:
+            self._away = {broker_id: until for broker_id, until in self._away.items() if until > now}
+        return self._away
 
     def is_behind(self, topic: str, partition: Partition) -> bool:
         """Whether messages for a partition that was asked for are gathered, wait or are under way."""

@@ -14,12 +14,19 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Collection
 
-from meta_client.batching.attempts import Again, closed, given_up, outcome_of, request_of, where
+from meta_client.batching.attempts import (
+    Again,
+    closed,
+    given_up,
+    is_overdue,
+    outcome_of,
+    request_of,
+    sent_singly,
+    where,
+)
 from meta_client.batching.batch import Batch, SendHandle
 from meta_client.batching.lanes import BatchingConfig, Lanes
-from meta_client.calls import wait_result
 from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import (
@@ -32,17 +39,14 @@ from meta_client.errors import (
     ReplyTimeout,
     SendFailed,
     SendRefused,
-    SendUnknown,
     TooManyRequests,
 )
 from meta_client.identity import new_session_id
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
-from meta_client.protocol.answers import PutPlace, parse_put_place
-from meta_client.protocol.checksum import crc31
-from meta_client.protocol.errors import MetaError, RemoteError
+from meta_client.protocol.answers import PutPlace
+from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.protocol.requests import Put
 from meta_client.topology import TopicView, Topology
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
@@ -53,7 +57,6 @@ CONNECT_TIMEOUT_S = 1.0  # a broker that is gone holds up the messages to others
 VIEW_TIMEOUT_S = 3.0  # as a producer's send (spec 7.4)
 IDLE_S = 1.0  # how often answers that are overdue are looked for
 CLOSE_TIMEOUT_S = 10.0
-AWAY_S = 1.0  # how long after a failure to connect messages that may go anywhere go elsewhere
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +73,6 @@ class Sender:
         self._work = threading.Condition(self._lock)  # the thread waits here
         self._room = threading.Condition(self._lock)  # add and flush wait here
         self._lanes = Lanes(config)
-        self._away: dict[int, float] = {}  # by broker id: could not be connected to; monotonic, until when to avoid it
         self._buffered = 0  # bytes of messages that are not settled
         self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
         self._failure: SendFailed | None = None  # the first since the last flush
@@ -113,17 +115,10 @@ class Sender:
         """A new batch, which the thread is told of. The lock is held."""
         if self._is_closing:
             raise ClientClosed("the client is closed: make a new one")
-        now = time.monotonic()
-        batch = self._lanes.open_batch(view, wanted, now, self._avoided(now))
+        batch = self._lanes.open_batch(view, wanted, time.monotonic())
         self._start()
         self._work.notify()
         return batch
-
-    def _avoided(self, now: float) -> Collection[int]:
-        """Brokers that could not be reached a moment ago. The lock is held."""
-        if self._away:
-            self._away = {broker_id: until for broker_id, until in self._away.items() if until > now}
-        return self._away
 
     def _make_room(self, topic: str, size: int) -> None:
         """Wait until a message of *size* bytes fits, or nothing else is there. The lock is held."""
@@ -220,7 +215,7 @@ class Sender:
         try:
             connection = self._connection(batch)
             if "mput" not in connection.capabilities(VERSION_TIMEOUT_S).extensions:
-                self._send_singly(connection, batch)
+                self._settle(batch, sent_singly(connection, batch, ANSWER_TIMEOUT_S))
                 return
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
             self._again(batch, error)
@@ -261,11 +256,8 @@ class Sender:
         """What has had no answer for too long is asked about again, or given up if its time is over."""
         now = time.monotonic()
         with self._lock:
-            late = list(
-                itertools.takewhile(
-                    lambda way: min(way[1].sent_at + ANSWER_TIMEOUT_S, way[1].deadline) < now, self._under_way.items()
-                )
-            )
+            under_way = self._under_way.items()
+            late = list(itertools.takewhile(lambda way: is_overdue(way[1], now, ANSWER_TIMEOUT_S), under_way))
         for opaque, batch in late:
             if (connection := batch.connection) is not None:
                 connection.expire(opaque, round(now - batch.sent_at, 1))
@@ -282,23 +274,6 @@ class Sender:
             self._again(batch, outcome.error)
         else:
             self._settle(batch, outcome)
-
-    def _send_singly(self, connection: Connection, batch: Batch) -> None:
-        what = f"put {batch.topic}/{batch.partition}"
-        try:
-            replies = [
-                connection.submit(
-                    Put(batch.topic, batch.partition.number, flag, crc31(body), None, next_opaque(), body)
-                )
-                for flag, body in batch.messages()
-            ]
-            places = [parse_put_place(wait_result(reply, ANSWER_TIMEOUT_S, what).message) for reply in replies]
-        except RemoteError as error:
-            self._settle(batch, SendRefused(error.text or "the broker gave no reason", where(batch), error.status))
-        except MetaError as error:
-            self._settle(batch, SendUnknown(str(error), where(batch)))
-        else:
-            self._settle(batch, places)
 
     def _again(self, batch: Batch, error: Exception) -> None:
         now = time.monotonic()
@@ -319,8 +294,7 @@ class Sender:
         """Whether a broker that is up takes *batch* in place of its own, which can't be reached."""
         view = self._topology.maybe_view(batch.topic)
         with self._lock:
-            self._away[batch.partition.broker_id] = now + AWAY_S
-            if view is None or not self._lanes.maybe_move(batch, view, self._avoided(now)):
+            if not self._lanes.maybe_move(batch, view, now):
                 return False
             self._work.notify()
             return True

@@ -1,0 +1,16 @@
+"""The client for asyncio: the names of meta_client, with `await`, `async with` and `async for`.
+
+    async with Client("127.0.0.1:2181") as client:
+        producer = client.producer()
+        place = await producer.send("orders", b"...")
+
+What is sent when, what an answer means, what a transaction may do: those are the rules of meta_client itself, which
+run in tasks here (bridge), over the loop's sockets (connection, connections) and timers (sender). Only ZooKeeper is
+talked to by threads, which are asked about brokers and groups, never for a message.
+"""
+
+from meta_client.aio.client import Client
+from meta_client.aio.producer import BranchHandle, LocalTransaction, Producer
+from meta_client.aio.sender import SendHandle
+
+__all__ = ["BranchHandle", "Client", "LocalTransaction", "Producer", "SendHandle"]

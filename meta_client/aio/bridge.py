@@ -1,0 +1,43 @@
+"""Rules that were written for threads, run inside a task: where they wait, the task does.
+
+What a producer, a branch or a transaction may do and in which order is written once, in functions that wait. A task
+runs such a function in a greenlet of its own: `wait`, called at the bottom of it, hands an awaitable out to the task,
+which awaits it like any other, and brings its outcome back in. No thread is involved, nothing runs at the same time,
+and nothing but `wait` gives up control. Waiting in any other way would stop the whole loop.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import ParamSpec, TypeVar, cast
+
+from greenlet import getcurrent, greenlet
+
+Arguments = ParamSpec("Arguments")
+Outcome = TypeVar("Outcome")
+
+
+class _Rules(greenlet):
+    """What `wait` must run in."""
+
+
+async def run(rules: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs) -> Outcome:
+    """Call *rules*, which may `wait`. Raises what it raises; a task that is cancelled raises CancelledError in it."""
+    inner = _Rules(rules)
+    inner.gr_context = copy_context()
+    outcome = inner.switch(*arguments, **named)
+    while not inner.dead:
+        try:
+            awaited = await cast(Awaitable[object], outcome)
+        except BaseException as error:
+            outcome = inner.throw(error)
+        else:
+            outcome = inner.switch(awaited)
+    return cast(Outcome, outcome)
+
+
+def wait(awaitable: Awaitable[Outcome]) -> Outcome:
+    """The outcome of *awaitable*, which the task awaits. Only inside `run`."""
+    inner = getcurrent()
+    assert isinstance(inner, _Rules), "rules that wait belong into run()"
+    assert inner.parent is not None
+    return cast(Outcome, inner.parent.switch(awaitable))

@@ -1,0 +1,103 @@
+"""What tasks make first: a client of one cluster, from which producers come. The twin of meta_client/client.py."""
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Self
+
+from meta_client.aio.bridge import wait
+from meta_client.aio.connections import Connections
+from meta_client.aio.producer import Producer
+from meta_client.aio.sender import Sender
+from meta_client.aio.topology import Topology
+from meta_client.allowed_codecs import AllowedCodecs
+from meta_client.batching.lanes import BatchingConfig
+from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, compression_of
+from meta_client.errors import ClientClosed
+from meta_client.identity import default_qualifier
+from meta_client.placing import Partitioner
+from meta_client.single_sends import SingleSends
+from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+
+
+class Client:
+    """One ZooKeeper session and one connection per broker, shared by everything made here; one event loop's.
+
+    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Entering
+    `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is asked about
+    brokers and groups, never for a message: that is done by threads of its own.
+    """
+
+    def __init__(
+        self,
+        zookeeper: str,
+        root: str = "/meta",
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        batching: BatchingConfig = BATCHING,
+        default_topic: str | None = None,
+    ) -> None:
+        self.session = ZooKeeperSession(
+            zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=self._on_session_event
+        )
+        self.topology = Topology(self.session, default_topic)
+        self.connections = Connections()
+        self._batching = batching
+        self._allowed = AllowedCodecs(self.connections)
+        self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
+        self._sender: Sender | None = None  # once it is open
+        self._opened: contextlib.AsyncExitStack | None = None
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as opened:
+            await asyncio.to_thread(self.session.start)
+            opened.push_async_callback(asyncio.to_thread, self.session.close)
+            self.topology.start()
+            opened.push_async_callback(asyncio.to_thread, self.topology.close)
+            opened.push_async_callback(self.connections.close)
+            self._sender = sender = Sender(self.topology, self.connections, self._batching)
+            opened.push_async_callback(sender.close)
+            self._opened = opened.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def producer(
+        self,
+        qualifier: str | None = None,
+        *,
+        compression: str | None = None,
+        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+        partitioner: Partitioner | None = None,
+    ) -> Producer:
+        """A producer; cheap, one per task for transactions. meta_client.Client.producer says what the arguments mean.
+
+        Raises ClientClosed outside of `async with`, LocalProtocolError for a codec that is unknown or not installed.
+        """
+        if self._opened is None or self._sender is None:
+            raise ClientClosed("the client is not open: use it inside `async with`")
+        wanted = compression_of(compression, compression_bytes_min)
+        return Producer(
+            self.topology,
+            self.connections,
+            qualifier or default_qualifier(),
+            self._sender,
+            wanted,
+            self._allowed,
+            self._sends,
+            partitioner,
+        )
+
+    async def close(self) -> None:
+        """Send what is gathered, within ten seconds, then close all connections. Idempotent."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.aclose()
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        """On kazoo's thread: hand it on, nothing else."""
+        self.topology.on_session_event(event)

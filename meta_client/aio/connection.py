@@ -1,0 +1,206 @@
+"""One TCP connection to a broker in an event loop: many requests in flight. The twin of meta_client/connection.py."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from typing import Self, cast
+
+from meta_client.aio.bridge import wait
+from meta_client.connection import OUTSTANDING_MAX
+from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.heartbeat import Beat, HeartBeat
+from meta_client.opaques import next_opaque
+from meta_client.pending_reply import OnDone, PendingReply
+from meta_client.protocol.decoder import ResponseDecoder
+from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.errors import RemoteProtocolError, one_line
+from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
+from meta_client.protocol.responses import Response, Result
+from meta_client.protocol.version import Capabilities
+from zk.broker_url import BrokerUrl
+
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """A live connection, or the remains of one: once broken it stays broken. Loop thread only."""
+
+    def __init__(self, url: BrokerUrl) -> None:
+        self.url = url
+        self.is_refused = False  # by a broker that has too many
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, PendingReply] = {}
+        self._awaited: dict[int, list[asyncio.Future[None]]] = {}  # by opaque, of those that tasks wait for
+        self._failure: BaseException | None = None
+        self._gone = self._loop.create_future()  # the socket is closed
+        self._decoder = ResponseDecoder()
+        self._active_at = self._loop.time()  # last byte in or out
+        self._beat = HeartBeat()
+        self._beat_opaque: int | None = None
+        self._beat_due: asyncio.TimerHandle | None = None
+        self._capabilities: Capabilities | None = None
+
+    @classmethod
+    async def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
+        """Connect. Raises NotConnected."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(lambda: cls(url), url.host, url.port)
+                return connection
+        except (OSError, TimeoutError) as error:
+            why = str(error) or f"nothing within {timeout_s:g} s"
+            raise NotConnected(f"no connection to {url} ({why}): is the broker up and its port reachable?") from error
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._failure is not None
+
+    def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply:
+        """Send *request*, which needs an opaque of its own, and return what will be its answer; never waits.
+
+        *on_done* is called with it once the outcome is there. Raises as the twin's.
+        """
+        (reply,) = self._submit([request], on_done)
+        return reply
+
+    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
+        """As submit, for several that leave together, in their order. Either all are sent, or none."""
+        return self._submit(requests, None)
+
+    def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
+        pieces: list[bytes] = []
+        replies: list[PendingReply] = []
+        for request in requests:
+            assert not isinstance(request, Quit), "quit has no answer"
+            pieces += filter(None, encode_request(request))
+            replies.append(PendingReply(self, request.opaque, on_done))
+        if self._failure is not None or self._transport is None:
+            raise NotConnected(f"connection to {self.url} is lost ({self._failure}): try again for a new one")
+        if len(self._pending) + len(replies) > OUTSTANDING_MAX:
+            raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
+        self._pending.update((reply.opaque, reply) for reply in replies)
+        self._active_at = self._loop.time()
+        self._transport.writelines(pieces)
+        return replies
+
+    def capabilities(self, timeout_s: float) -> Capabilities:
+        """What the peer's version text promises; asked once. Raises ReplyTimeout, ConnectionLost. Inside `run`."""
+        if (known := self._capabilities) is None:
+            response = self.submit(Version(next_opaque())).wait(timeout_s)
+            text = response.message if isinstance(response, Result) and response.is_success else b""
+            known = self._capabilities = Capabilities.parse(text)
+        return known
+
+    def abandon(self, opaque: int) -> bool:
+        """Drop a request that nobody waits for; False if it has been answered or failed already."""
+        return self._pending.pop(opaque, None) is not None
+
+    def expire(self, opaque: int, after_s: float) -> None:
+        """Wait no more for an answer: unless the outcome is here, it becomes ReplyTimeout after *after_s* seconds."""
+        if (reply := self._pending.pop(opaque, None)) is not None:
+            reply.fail(ReplyTimeout(f"{after_s:g} s"))
+            self._wake(opaque)
+
+    def close(self) -> None:
+        """Fail what is pending with ConnectionLost and begin to close the socket. Idempotent."""
+        self._break(ClientClosed(f"the connection to {self.url} was closed by this client"))
+
+    async def wait_closed(self) -> None:
+        """Return once the socket of a broken connection is closed."""
+        await asyncio.shield(self._gone)
+
+    # -- pending_reply.Source ----------------------------------------------------------------------------------
+
+    def read_for(self, reply: PendingReply, deadline: float) -> None:
+        """Wait until *reply* is here or *deadline* has passed. Inside `run`."""
+        if not reply.is_done:
+            wait(self._until_here(reply, deadline))
+
+    async def _until_here(self, reply: PendingReply, deadline: float) -> None:
+        awaited = self._loop.create_future()
+        self._awaited.setdefault(reply.opaque, []).append(awaited)
+        timer = self._loop.call_at(deadline, self._wake, reply.opaque)  # the loop's clock is time.monotonic
+        try:
+            await awaited
+        finally:
+            timer.cancel()
+
+    def _wake(self, opaque: int) -> None:
+        for awaited in self._awaited.pop(opaque, ()):
+            if not awaited.done():
+                awaited.set_result(None)
+
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._look_later()
+
+    def data_received(self, data: bytes) -> None:
+        self._active_at = self._loop.time()
+        try:
+            self._deliver(self._decoder.receive_data(data))
+        except RemoteProtocolError as error:
+            self._deliver(self._decoder.completed_before_failure)
+            self._break(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._break(exc or ConnectionLost("the broker closed it"))
+        self._gone.set_result(None)
+
+    def _deliver(self, responses: list[Response]) -> None:
+        for response in responses:
+            opaque = response.opaque
+            if (reply := self._pending.pop(opaque, None)) is not None:
+                reply.succeed(response)
+                if self._awaited:
+                    self._wake(opaque)
+            elif opaque == self._beat_opaque:
+                self._beat_opaque = None
+                self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
+            elif opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
+                self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
+                self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
+            # else: nobody waits (any more), as after a time-out or a transaction's END
+
+    # -- heart-beats -------------------------------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        wait_s = self._beat.wait_s(self._active_at, self._loop.time())
+        self._beat_due = self._loop.call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._obey(self._beat.check(self._active_at, self._loop.time()))
+        if self._failure is None:
+            self._look_later()
+
+    def _obey(self, beat: Beat) -> None:
+        match beat:
+            case Beat.SEND if self._transport is not None:
+                self._beat_opaque = next_opaque()
+                self._transport.write(encode_request(Version(self._beat_opaque))[0])
+            case Beat.GIVE_UP:
+                self._break(ConnectionLost("no good answer to three heart-beats"))
+            case _:
+                pass
+
+    def _break(self, failure: BaseException) -> None:
+        """Fail everything pending and close the socket. The first failure counts."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        pending, self._pending = self._pending, {}
+        if self._beat_due is not None:
+            self._beat_due.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        for opaque, reply in pending.items():
+            reply.fail(failure)
+            self._wake(opaque)
+        if not isinstance(failure, ClientClosed):
+            _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

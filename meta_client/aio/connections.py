@@ -1,0 +1,90 @@
+"""The connections of an asyncio client: one per broker, made when asked for, made again after a break."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from meta_client.aio.bridge import wait
+from meta_client.aio.connection import Connection
+from meta_client.back_off import BackOff
+from meta_client.connections import ATTEMPT_S, CONNECT_TIMEOUT_S
+from meta_client.errors import ClientClosed, NotConnected
+from zk.broker_url import BrokerUrl
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is known of one broker."""
+
+    connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: Connection | None = None
+    back_off: BackOff = field(default_factory=BackOff)
+
+
+class Connections:
+    """The pool. Loop thread only; close() once nobody uses it."""
+
+    def __init__(self) -> None:
+        self._slots: dict[BrokerUrl, _Slot] = {}
+        self._is_closed = False
+
+    def live(self, url: BrokerUrl) -> Connection | None:
+        """The live connection to *url*, if there is one."""
+        slot = self._slots.get(url)
+        return None if slot is None or slot.connection is None or slot.connection.is_broken else slot.connection
+
+    def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
+        """As `connect`, for rules. Inside `run`."""
+        return self.live(url) or wait(self.connect(url, timeout_s, patient=patient))
+
+    async def connect(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
+        """The live connection to *url*, made now if there is none. connections.Connections.get says the rest.
+
+        Raises NotConnected, ClientClosed.
+        """
+        self._check_open()
+        slot = self._slots.setdefault(url, _Slot())
+        try:
+            async with asyncio.timeout(timeout_s if patient else min(timeout_s, ATTEMPT_S)):
+                await slot.connecting.acquire()
+        except TimeoutError as error:
+            raise NotConnected(f"no connection to {url} yet: is the broker up?") from error
+        try:
+            return self.live(url) or await self._connect(url, slot, timeout_s if patient else 0.0)
+        finally:
+            slot.connecting.release()
+
+    async def _connect(self, url: BrokerUrl, slot: _Slot, patience_s: float) -> Connection:
+        if (former := slot.connection) is not None:
+            slot.connection = None
+            slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
+        rest_s = slot.back_off.rest_s(time.monotonic())
+        if rest_s > patience_s:
+            raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
+        await asyncio.sleep(rest_s)
+        left_s = patience_s - rest_s if patience_s else CONNECT_TIMEOUT_S
+        try:
+            connection = await Connection.open(url, min(max(left_s, 0.001), CONNECT_TIMEOUT_S))
+        except NotConnected:
+            slot.back_off.failed(time.monotonic())
+            raise
+        if self._is_closed:
+            connection.close()
+            await connection.wait_closed()
+            self._check_open()
+        slot.connection = connection
+        return connection
+
+    async def close(self) -> None:
+        """Close every connection; what is pending on them fails. Idempotent."""
+        self._is_closed = True
+        slots, self._slots = self._slots, {}
+        connections = [slot.connection for slot in slots.values() if slot.connection is not None]
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("the client is closed: make a new one")

@@ -1,0 +1,233 @@
+"""A producer of tasks: against a real broker, killed on the way, and against scripted ones."""
+
+import asyncio
+import contextlib
+from collections import Counter
+
+import pytest
+
+from journal.xid import Xid
+from meta_client.aio.client import Client
+from meta_client.batching.lanes import BatchingConfig
+from meta_client.client import Client as ThreadedClient
+from meta_client.errors import (
+    BufferFull,
+    ClientClosed,
+    NoBroker,
+    NoPartition,
+    ReplyTimeout,
+    SendRefused,
+    SendUnknown,
+    TransactionMisuse,
+)
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.requests import MultiPut, Put, Request, Version
+from meta_client.protocol.xa import XaCode
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.loops import in_loop, in_uvloop, until
+from tests.meta_client.conftest import StartBroker
+from tests.meta_client.peer import ok
+from zk.corner import Corner
+
+OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
+QUICK = BatchingConfig(linger_s=0.01, delivery_timeout_s=0.5)
+
+
+def stored(request: Request) -> bytes:
+    if isinstance(request, Version):
+        return ok(request, OURS)
+    assert isinstance(request, Put | MultiPut)
+    return ok(request, b"7 %d 1044" % request.partition)
+
+
+def consumed(zookeeper: Corner, topic: str) -> Counter[bytes]:
+    """What a threaded consumer sees when it has read to the end."""
+    seen: Counter[bytes] = Counter()
+    with ThreadedClient(zookeeper.connect) as client, client.consumer("reader") as consumer:
+        consumer.subscribe(topic, lambda batch: seen.update(message.payload for message in batch.messages))
+        consumer.start()
+        while not consumer.is_caught_up():
+            pass
+    return seen
+
+
+@in_uvloop
+async def test_everything_sent_in_any_way_arrives_once(zookeeper: Corner, broker: BrokerProcess) -> None:
+    async with Client(zookeeper.connect) as client:
+        producer = client.producer()
+        single = await producer.send("orders", b"single", partition="0-1")
+        assert (str(single.partition), single.offset) == ("0-1", 0)
+        handles = [await producer.send_async("orders", b"%d" % number) for number in range(3000)]
+        await producer.flush()
+        assert all(handle.is_done for handle in handles)
+        assert len({(place.partition, place.offset) for place in [await handle for handle in handles]}) == 3000
+        async with producer.transaction():
+            await producer.send("orders", b"local")
+        with contextlib.suppress(LookupError):
+            async with producer.transaction():
+                await producer.send("orders", b"never")
+                raise LookupError
+        await producer.tpc_begin(Xid.of("1", "b"), topics=("orders",))
+        in_branch = await producer.send_async("orders", b"branch")
+        assert await producer.tpc_prepare()
+        assert (await in_branch).offset is None
+        await producer.tpc_commit()
+    expected = Counter([b"single", b"local", b"branch", *(b"%d" % number for number in range(3000))])
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == expected
+
+
+@in_loop
+async def test_many_tasks_send_side_by_side_through_a_kill(zookeeper: Corner, broker: BrokerProcess) -> None:
+    """What is gathered is sent again until the broker is back, and stored once."""
+    async with Client(zookeeper.connect) as client:
+
+        async def work(number: int) -> None:
+            producer = client.producer()
+            handles = [await producer.send_async("orders", b"%d-%d" % (number, message)) for message in range(200)]
+            if number == 3:
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+            for handle in handles:
+                await handle
+
+        await asyncio.gather(*(work(number) for number in range(8)))
+    seen = await asyncio.to_thread(consumed, zookeeper, "orders")
+    assert seen == Counter(b"%d-%d" % (number, message) for number in range(8) for message in range(200))
+
+
+@in_loop
+async def test_a_prepared_branch_is_found_again_and_committed(zookeeper: Corner, broker: BrokerProcess) -> None:
+    xid = Xid.of("order-1", "db")
+    async with Client(zookeeper.connect) as client:
+        producer = client.producer(qualifier="shop")
+        await producer.tpc_begin(xid, topics=("orders",))
+        await producer.send("orders", b"in doubt")
+        assert await producer.tpc_prepare()
+    broker.kill()
+    broker.start()
+    async with Client(zookeeper.connect) as client:
+        producer = client.producer(qualifier="shop")
+        assert await producer.tpc_recover() == [xid]
+        assert (await producer.tpc_list()).failures == {}
+        await producer.tpc_commit(xid)
+        status = await producer.tpc_status(xid, 0)
+        assert status is not None
+        assert status.name == "COMMITTED"
+        with pytest.raises(XaError) as caught:
+            await producer.tpc_rollback(Xid.of("never", "db"))
+        assert caught.value.code is XaCode.XAER_NOTA
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter([b"in doubt"])
+
+
+@in_loop
+async def test_what_goes_out_and_in_turn(zookeeper: Corner, start_broker: StartBroker) -> None:
+    def genuine(request: Request) -> bytes:
+        return ok(request, b"1.4.6") if isinstance(request, Version) else stored(request)
+
+    broker = start_broker(0, {"orders": 4}, genuine)
+    async with Client(zookeeper.connect) as client:
+        producer = client.producer()
+        results = [await producer.send("orders", b"hello", attribute="attr") for _ in range(3)]
+        assert [result.partition.number for result in results] == [1, 2, 3]
+        assert len(await producer.partitions("orders")) == 4
+    put = broker.peer.received[1]
+    assert isinstance(put, Put)
+    assert (put.flag, put.checksum, put.body) == (1, crc31(put.body), b"\x00\x00\x00\x04attrhello")
+
+
+@in_loop
+async def test_what_is_no_success_raises(zookeeper: Corner, start_broker: StartBroker) -> None:
+    def refuse(request: Request) -> bytes:
+        if isinstance(request, Version):
+            return ok(request, OURS)
+        return b"result 500 4 %d\r\nwhy?" % request.opaque  # type: ignore[union-attr]  # no quit comes here
+
+    start_broker(0, {"orders": 1}, refuse)
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        with pytest.raises(SendRefused, match=r"the broker refused: why\?"):
+            await producer.send("orders", b"")
+        handle = await producer.send_async("orders", b"")
+        with pytest.raises(SendRefused, match=r"the broker refused: why\?"):
+            await handle
+        with pytest.raises(SendRefused):  # told once
+            await producer.flush()
+        await producer.flush()
+        with pytest.raises(NoPartition, match="no broker offers this topic"):
+            await producer.send("nowhere", b"")
+        async with producer.transaction():
+            with pytest.raises(TransactionMisuse):
+                await producer.send_async("orders", b"")
+    with pytest.raises(ClientClosed):
+        client.producer()
+
+
+@in_loop
+async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
+    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
+    broker = start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        handle = await client.producer().send_async("orders", b"lost?")
+        with pytest.raises(ReplyTimeout, match="still being sent"):
+            await handle.result(0.01)
+        with pytest.raises(SendUnknown, match="given up after"):
+            await handle
+    sequences = [request.sequence for request in broker.peer.received if isinstance(request, MultiPut)]
+    assert len(sequences) > 1
+    assert len({(it.producer, it.number) for it in sequences if it is not None}) == 1
+
+
+@in_loop
+async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Corner, start_broker: StartBroker) -> None:
+    broker = start_broker(0, {"orders": 1}, lambda request: ok(request, b"7 0 1044"))
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        handles = [await producer.send_async("orders", b"%d" % number) for number in range(5)]
+        await producer.flush()
+        assert [(await handle).offset for handle in handles] == [1044] * 5
+    puts = [request.body for request in broker.peer.received if isinstance(request, Put)]
+    assert puts == [b"%d" % number for number in range(5)]
+
+
+@in_loop
+async def test_a_full_buffer_waits_or_raises(
+    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
+    start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    small = BatchingConfig(linger_s=0, batch_bytes=100, buffer_bytes_max=200, delivery_timeout_s=0.5)
+    async with Client(zookeeper.connect, batching=small) as client:
+        producer = client.producer()
+        for _ in range(2):
+            await producer.send_async("orders", bytes(70))
+        third = asyncio.create_task(producer.send_async("orders", bytes(70)))
+        await asyncio.sleep(0.1)
+        assert not third.done()
+        with pytest.raises(SendUnknown):  # those two are given up, and there is room
+            await (await third)
+    raising = BatchingConfig(batch_bytes=100, buffer_bytes_max=200, raise_when_full=True, delivery_timeout_s=0.1)
+    async with Client(zookeeper.connect, batching=raising) as client:
+        producer = client.producer()
+        for _ in range(2):
+            await producer.send_async("orders", bytes(70))
+        with pytest.raises(BufferFull, match="buffer_bytes_max is 200"):
+            await producer.send_async("orders", bytes(70))
+
+
+@in_loop
+async def test_close_gives_up_what_no_broker_takes(zookeeper: Corner, start_broker: StartBroker) -> None:
+    broker = start_broker(0, {"orders": 1}, stored)
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        await producer.send("orders", b"there it is")
+        url = broker.peer.url
+        broker.peer.close()
+        await until(lambda: client.connections.live(url) is None)
+        handle = await producer.send_async("orders", b"nobody takes it")
+    with pytest.raises(NoBroker):
+        await handle
