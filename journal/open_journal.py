@@ -58,6 +58,15 @@ class OpenJournal:
         return self._writer.end
 
     @property
+    def written(self) -> Lsn:
+        """The first byte that the OS has not: below it everything reads back, though a power cut may take some."""
+        return self._writer.written
+
+    def tell_written(self, wanted: bool) -> None:
+        """Call on_progress also when `written` moved, or no more: for who sends bytes on while they are fsynced."""
+        self._writer.tells_written = wanted or self._writer.mode.interval_ms > 0
+
+    @property
     def flushed(self) -> Lsn:
         """The first byte that is not fsynced."""
         return self._writer.flushed

@@ -36,6 +36,7 @@ class WriterThread(Generic[Item]):
         self.failure: StorageFailed | None = None  # set once, before on_progress
         self.queued_bytes = 0  # under the lock
         self.syncs = 0  # under the lock
+        self.tells_written = mode.interval_ms > 0  # call on_progress when `written` moved, too; owner thread
         self._segments = segments
         self._on_progress = on_progress
         self._queue: list[Item] = []
@@ -127,8 +128,10 @@ class WriterThread(Generic[Item]):
         batch, must_sync, last = self._take()
         if batch:
             self._write(batch)
-            if self.mode.interval_ms:
-                self._on_progress()  # acknowledged already: an answer must not wait for the fsync that is due
+            if self.tells_written:
+                # With interval, acknowledged already: an answer must not wait for the fsync that is due. With slaves,
+                # theirs to fsync, too, while this one's disk does.
+                self._on_progress()
         if self.flushed < self.written:
             if self._background is None or last:
                 self._sync()

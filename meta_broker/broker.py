@@ -18,9 +18,10 @@ from meta_broker.errors import ConfigError
 from meta_broker.membership import Membership
 from meta_broker.message_ids import MessageIds
 from meta_broker.offering import Offering, read_again
-from meta_broker.processors.context import Context
+from meta_broker.processors.context import Context, ReadReplica
 from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.replication.fencing import Superseded, epoch_for
+from meta_broker.replication.master import Master
 from meta_broker.replication.slave_file import SlaveFile
 from meta_broker.server import TICK_S, Server
 from meta_broker.store.carrying_job import CarryingJob
@@ -100,6 +101,12 @@ class Broker:
             context = self._context(store, ids, topics, offering)
             url = BrokerUrl(self._config.url_host, port)
             context.url = str(url)
+            write_node = self._membership.in_sync_changed if self._membership is not None else None
+            master = Master(loop, store, self._config.replication, str(url), worker, server.progress, write_node)
+            context.master = master
+            stack.push_async_callback(master.close)
+            context.replicas = lambda: [ReadReplica(*found) for found in master.serving()]
+            master.begin(node)
             stack.push_async_callback(server.close)
             await server.listen(Dispatcher(context))
             if self._membership is not None:

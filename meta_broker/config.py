@@ -14,6 +14,7 @@ import msgspec
 from journal.flush_mode import SYNC, FlushMode
 from journal.segments import CLUSTER_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN
 from meta_broker.errors import ConfigError
+from meta_broker.replication.section import REPLICATION_RANGES, ReplicationSection, why_not
 from meta_broker.schedule import Schedule
 from meta_broker.slave_section import SlaveSection, why_not_slave
 from meta_broker.topic_names import why_not_a_topic
@@ -137,6 +138,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     broker: BrokerSection = msgspec.field(default_factory=BrokerSection)
     zookeeper: ZooKeeperSection = msgspec.field(default_factory=ZooKeeperSection)
     retention: RetentionSection = msgspec.field(default_factory=RetentionSection)
+    replication: ReplicationSection = msgspec.field(default_factory=ReplicationSection)
     topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     slave: SlaveSection = msgspec.field(default_factory=SlaveSection)
@@ -153,6 +155,7 @@ class BrokerConfig:
     broker: BrokerSection = field(default_factory=BrokerSection)
     zookeeper_section: ZooKeeperSection = field(default_factory=ZooKeeperSection)
     retention: RetentionSection = field(default_factory=RetentionSection)
+    replication: ReplicationSection = field(default_factory=ReplicationSection)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     filters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by topic, then by group; see filters/
     flush: FlushMode = SYNC
@@ -207,6 +210,7 @@ def load(
     _check_retention(file.retention, data, where)
     if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
         raise ConfigError(f"{where}: slave: {reason}")
+    _check_replication(file.replication, where)
     _check_topics(file.topics, where)
     _check_filters(file.filters, where)
     if not 0 <= broker_id <= BROKER_ID_MAX:
@@ -225,6 +229,7 @@ def load(
         broker=section,
         zookeeper_section=file.zookeeper,
         retention=file.retention,
+        replication=file.replication,
         topics=file.topics,
         filters=file.filters,
         flush=mode,
@@ -266,6 +271,7 @@ def _check_names(raw: dict[str, Any], where: str) -> None:
         ("zookeeper", ZooKeeperSection),
         ("retention", RetentionSection),
         ("slave", SlaveSection),
+        ("replication", ReplicationSection),
     ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")
@@ -359,6 +365,13 @@ def _check_retention(section: RetentionSection, data: Path, where: str) -> None:
         raise ConfigError(f'{where}: retention.archive, a directory, and policy = "archive" need each other: give both')
     if section.archive is not None and Path(section.archive).resolve() == data.resolve():
         raise ConfigError(f"{where}: retention.archive {section.archive} is the data directory: name another one")
+
+
+def _check_replication(section: ReplicationSection, where: str) -> None:
+    for name, (low, high) in REPLICATION_RANGES.items():
+        _check_range(f"{where}: replication.{name}", getattr(section, name), low, high)
+    if reason := why_not(section):
+        raise ConfigError(f"{where}: replication.{reason}")
 
 
 def _check_range(what: str, value: float, low: float, high: float) -> None:

@@ -162,6 +162,21 @@ class Connection(asyncio.Protocol):
         self._is_held = False
         self._work()
 
+    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+        """Send *answer* and let who *attach* gives speak on the connection from now on, which is no client's any more.
+        False, and nothing happens: it gives nobody, or the peer has asked for more already."""
+        transport = self._transport
+        if transport is None or self._requests or not self._decoder.is_between_commands or self._in_flight != 1:
+            return False
+        if (heir := attach(transport, self.name)) is None:
+            return False
+        self.send(answer)
+        self.flush()
+        self._transport = None
+        transport.set_protocol(heir)
+        self._owner.closed(self)
+        return True
+
     def quit(self) -> None:
         """Handle nothing more; close once everything asked before is answered and sent, wherever it waits."""
         if not self._is_quitting:

@@ -19,7 +19,7 @@ from zk.errors import ZooKeeperError
 from zk.former_session import end_session
 from zk.nodes import BrokerName
 from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
-from zk.replication import ReplicationNode, read_replication
+from zk.replication import ReplicationNode, read_replication, write_replication
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
 
 log = logging.getLogger(__name__)
@@ -44,11 +44,17 @@ class _ConfigChanged:
     checksum: int
 
 
+@dataclass(frozen=True, slots=True)
+class _InSyncChanged:
+    node: ReplicationNode
+    written: Callable[[ReplicationNode], object]
+
+
 class _Stop:
     pass
 
 
-_Event = SessionEvent | _TopicUsed | _TopicChanged | _ConfigChanged
+_Event = SessionEvent | _TopicUsed | _TopicChanged | _ConfigChanged | _InSyncChanged
 
 
 def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
@@ -63,7 +69,8 @@ def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration
 class Membership:
     """Keeps one broker registered while it runs.
 
-    `topic_used`, `topic_changed`, `config_changed` and `cancel` from any thread; the rest by the broker.
+    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed` and `cancel` from any thread; the rest by the
+    broker.
 
     *on_refused* is called, on the membership thread, when the session was lost and somebody else has this broker's
     id since, or was promoted to its place: two brokers of one id would split its partitions, so this one must stop.
@@ -133,6 +140,11 @@ class Membership:
     def config_changed(self, checksum: int) -> None:
         """The configuration file was read again. Any thread; returns at once."""
         self._events.put(_ConfigChanged(checksum))
+
+    def in_sync_changed(self, node: ReplicationNode, written: Callable[[ReplicationNode], object]) -> None:
+        """Have *node* say what is known of this broker's copies; *written* is called on the membership thread, once it
+        does. Any thread; returns at once. While ZooKeeper is away, it waits."""
+        self._events.put(_InSyncChanged(node, written))
 
     def cancel(self) -> None:
         """Make a `join` that waits for a held id give up. Any thread."""
@@ -221,6 +233,9 @@ class Membership:
                 self._change_topic(registration, topic, offered)
             case _ConfigChanged(checksum):
                 registration.set_config_checksum(checksum)
+            case _InSyncChanged(node, written):
+                self._write_replication(node)
+                written(node)
             case SessionEvent(SessionState.CONNECTED, epoch):
                 if epoch > self._registered_epoch:
                     self._remember_session()
@@ -229,6 +244,14 @@ class Membership:
                     log.warning("registered again after a lost session epoch=%d", epoch)
             case SessionEvent(state, _):
                 log.warning("zookeeper session state=%s", state.name)
+
+    def _write_replication(self, node: ReplicationNode) -> None:
+        """Compare-and-set alone, so that who claims an epoch in between fences this broker. Raises Superseded."""
+        broker_id = self._config.broker_id
+        found = read_replication(self._session, broker_id)
+        check_epoch(self._epoch, found.node, broker_id)
+        if found.node != node and write_replication(self._session, broker_id, node, found.version) is None:
+            raise ZooKeeperError(f"somebody else wrote what is known of broker {broker_id}'s copies: looking again")
 
     def _change_topic(self, registration: BrokerRegistration, topic: str, offered: TopicRegistration | None) -> None:
         if offered is None:

@@ -101,14 +101,17 @@ class Server:
         """The journal made progress. Called on its writer thread; one call a turn reaches the loop."""
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._progress)
+            self._loop.call_soon_threadsafe(self.progress)
 
-    def _progress(self) -> None:
+    def progress(self) -> None:
+        """Let the fence move as far as it may. Loop thread."""
         self._is_woken = False  # before looking: progress made from here on wakes again
         if self._dispatcher is None or self._has_failed:
             return
         unflushed: list[Connection] = []
         self._unflushed = unflushed
+        if (master := self._dispatcher.context.master) is not None:
+            master.pump()  # first: slaves fsync while this broker answers
         try:
             self._dispatcher.context.store.advance()
         except StorageFailed as error:
@@ -118,6 +121,8 @@ class Server:
             self._unflushed = None
         for connection in unflushed:
             connection.flush()
+        if master is not None:
+            master.fence_moved()
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):

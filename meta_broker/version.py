@@ -6,5 +6,17 @@ from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq")
 # PROTOCOL.md draws each.
-EXTENSIONS = ("mput", "fetch", "topic", "compression", "offsets", "status", "find", "branch", "checkpoint", "owner")
+EXTENSIONS = (
+    "mput",
+    "fetch",
+    "topic",
+    "compression",
+    "offsets",
+    "status",
+    "find",
+    "branch",
+    "checkpoint",
+    "owner",
+    "replicate",
+)
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

@@ -1,5 +1,6 @@
 """What every processor is given: the store and its neighbours, and its view of the asking connection."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from journal.xid import BranchKey, LocalKey
 from meta_broker.config import BrokerConfig
 from meta_broker.message_ids import MessageIds
 from meta_broker.processors.realtime import Realtime, Statistic
+from meta_broker.replication.master import Master
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
@@ -54,6 +56,9 @@ class Peer(Protocol):
 
     def go_on(self) -> None:
         """It is answered."""
+
+    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+        """Send *answer*, and let who *attach* gives speak on the connection from now on. False: it can't be."""
 
     def quit(self) -> None:
         """Close once everything queued is sent."""
@@ -114,6 +119,7 @@ class Context:
     listener: TopicListener
     url: str  # meta://host:port, as error texts name this broker
     version: str  # the answer to `version`
+    master: Master | None = None  # this broker's part in a replication
     is_stopping: bool = False  # no branch begins any more
     slave: SlaveOf | None = None  # None: this is a master
     replicas: Callable[[], Sequence[ReadReplica]] = tuple  # of a master: who could be read instead, by slave id

@@ -28,6 +28,7 @@ from meta_client.protocol.requests import (
     Offsets,
     Put,
     Quit,
+    Replicate,
     Request,
     Stats,
     Sync,
@@ -93,6 +94,12 @@ class Dispatcher:
             assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)  # nobody else reads one
             peer.send(index_damaged(error, request.opaque))
 
+    def _replicate(self, opaque: int, peer: Peer) -> None:
+        master = self.context.master
+        if master is None or not peer.hand_over(encode_result(Status.SUCCESS, b"", opaque), master.attach):
+            text = b"no replication link here: this broker is no master, has too many links, or was asked for more"
+            peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
+
     def _handle(self, request: Request | Dropped, peer: Peer) -> None:
         match request:
             case Put() | MultiPut() | Transaction() | TopicCommand() | BranchCommand() | Sync():
@@ -116,6 +123,8 @@ class Dispatcher:
             case Quit():
                 peer.unanswered()
                 peer.quit()
+            case Replicate(opaque):
+                self._replicate(opaque, peer)
             case Dropped(opaque, status, reason):
                 peer.send(encode_result(status, reason.encode(), opaque))
             case _:

@@ -1,5 +1,6 @@
 """stats: the broker in lines of `key value`, as text (spec 12.1)."""
 
+import asyncio
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from journal.records import PartitionName
 from meta_broker.config import TopicConfig
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.realtime import Statistic
+from meta_broker.replication.report import report_lines
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Stats
@@ -18,6 +20,7 @@ _HELP = (
     "*EMPTY* the broker: process, connections, commands, transactions, messages",
     "help this list",
     "topics partitions, messages and bytes of every topic",
+    "replication this master and its slaves: who is in sync, who lags, how far",
     "offsets first and end offset of every partition",
     "realtime statistics of topics with stat = true since the last reset (null: none)",
     "reset reset the realtime statistics",
@@ -57,6 +60,9 @@ class StatsProcessor:
                 return self._topics()
             case "offsets":
                 return self._offsets()
+            case "replication":
+                master = self._context.master
+                return ["no master"] if master is None else report_lines(master, asyncio.get_running_loop().time())
             case "realtime":
                 return [f"realtime_{kind} {self._context.realtime.total(kind)}" for kind in Statistic]
             case "reset":

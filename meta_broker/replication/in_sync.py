@@ -39,6 +39,7 @@ class InSync:
         self._master = master
         self._looked = now
         self._is_recovered = False
+        self._well = section.in_sync_min  # of the members, as of the last look
 
     def recovered(self, node: ReplicationNode | None, now: float) -> None:
         """What stood in ZooKeeper when this master began: whoever is named there has what the last one acknowledged."""
@@ -90,7 +91,9 @@ class InSync:
         """Below it, everybody who must have it has it; LSN_MAX in mode async."""
         if self._section.mode == "async":
             return LSN_MAX
-        if not self._is_recovered or self.is_refusing:
+        if not self._is_recovered:
+            return NOTHING
+        if self._section.without_slaves == "refuse" and len(self.members) < self._section.in_sync_min:
             return NOTHING
         return min((self.slaves[slave_id].reported or NOTHING for slave_id in self._acting), default=LSN_MAX)
 
@@ -101,8 +104,8 @@ class InSync:
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer slaves are in sync than should be."""
-        return len(self.members) < self._section.in_sync_min
+        """Whether fewer slaves are in sync than should be, or those do not talk."""
+        return min(len(self.members), self._well) < self._section.in_sync_min
 
     @property
     def is_refusing(self) -> bool:
@@ -130,6 +133,7 @@ class InSync:
         """Due each heart-beat: the node to write to ZooKeeper, then call `written`; None: it is right, or being
         written. *fence*: everything below it is acknowledged."""
         self._forgive_pause(now)
+        self._well = sum(not self.why_not(slave_id, now) for slave_id in self.members)
         if self.writing is not None or not self._is_recovered:
             return None
         wanted = self._wanted(fence, now)
@@ -152,6 +156,9 @@ class InSync:
             if not self.why_not(slave_id, now) and (slave_id in self.members or (view.is_linked and has_all)):
                 in_sync.append(slave_id)
         section = self._section
+        if section.mode == "sync" and section.without_slaves == "refuse" and len(in_sync) < section.in_sync_min:
+            # Nothing is acknowledged without those who left, so that they have everything still, and may be promoted.
+            in_sync = sorted({*self.members, *in_sync})
         minimum = section.in_sync_min if section.mode == "sync" else 0
         claimed_by = self.node.claimed_by if self.node is not None and self.node.epoch == self._epoch else ""
         return ReplicationNode(

@@ -17,7 +17,7 @@ PROOF_BYTES_MAX: Final = 4096
 
 
 class Extent(NamedTuple):
-    """What the master has: bytes [start, end) of a journal of these lives."""
+    """What the master has: bytes [start, end) of a journal of these lives. *start*: of its first segment."""
 
     lives: Sequence[Life]
     start: Lsn

@@ -24,6 +24,7 @@ from meta_client.protocol.requests import (
     Offsets,
     Put,
     Quit,
+    Replicate,
     Request,
     Stats,
     Sync,
@@ -57,6 +58,8 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = _find(request)
         case TakeCheckpoint(opaque):
             line = b"checkpoint %d\r\n" % _int32(opaque)
+        case Replicate(opaque):
+            line = b"replicate %d\r\n" % _int32(opaque)
         case Stats(item, opaque):
             # Without an item the ancestor writes two spaces, and so do we.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))

@@ -27,6 +27,7 @@ from meta_client.protocol.requests import (
     Offsets,
     Put,
     Quit,
+    Replicate,
     Request,
     Stats,
     Sync,
@@ -183,6 +184,12 @@ def _checkpoint(tokens: list[bytes]) -> tuple[Request, int]:
     return TakeCheckpoint(int32(tokens[1])), 0
 
 
+def _replicate(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 2:
+        raise ValueError(f"replicate has 2 tokens, not {len(tokens)}")
+    return Replicate(int32(tokens[1])), 0
+
+
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
     item = tokens[1].decode() if len(tokens) > 1 else ""
     return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
@@ -278,4 +285,5 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"topic": _topic,
     b"branch": _branch,
     b"quit": _quit,
+    b"replicate": _replicate,
 }

@@ -216,6 +216,12 @@ class BranchCommand(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class Replicate(msgspec.Struct, frozen=True):
+    """Make this connection a replication link: after the 200, both sides send frames. Extension `replicate`."""
+
+    opaque: int
+
+
 class Dropped(msgspec.Struct, frozen=True):
     """A put, mput or sync whose body the decoder passed over, unkept. Never sent: answer it with what it says."""
 
@@ -240,4 +246,5 @@ Request = (
     | TopicCommand
     | TakeCheckpoint
     | BranchCommand
+    | Replicate
 )

@@ -59,7 +59,19 @@ def test_every_text_in_its_order(lone_broker: BrokerProcess) -> None:
         assert client.stats("realtime") == ["STATS", *(f"realtime_{kind} null" for kind in kinds), "END"]
         assert client.stats("reset") == ["STATS", "reset ok", "END"]
         assert [line.split()[0] for line in client.stats("help")] == [
-            *("STATS", "*EMPTY*", "help", "topics", "offsets", "realtime", "reset", "config", "<topic>", "END")
+            *(
+                "STATS",
+                "*EMPTY*",
+                "help",
+                "topics",
+                "replication",
+                "offsets",
+                "realtime",
+                "reset",
+                "config",
+                "<topic>",
+                "END",
+            )
         ]
         assert client.stats("orders") == [
             *("STATS", "orders", "resultCode 0", "partitions 4", "message_count 3"),

@@ -1,5 +1,7 @@
 """Waiting fetches against a dumb list, under random operations."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -42,6 +44,9 @@ class Somebody:
 
     def again(self, request: Request) -> None:
         raise AssertionError(request)
+
+    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+        raise AssertionError(answer, attach)
 
     def hold(self) -> None:
         raise AssertionError

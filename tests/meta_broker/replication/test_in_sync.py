@@ -98,17 +98,28 @@ def test_a_slave_leaves_zookeeper_before_anything_counts_without_it() -> None:
 
 def test_refuse_stops_when_the_last_one_leaves_and_goes_on_when_one_is_back() -> None:
     in_sync = begun(SYNC, node(1))
-    now, wanted = first_change(in_sync, 0, 0.0)
-    assert 3.0 < now < 4.0
-    assert in_sync.why_not(1, now) == "silent"
-    assert not in_sync.is_refusing
-    in_sync.written(wanted)
-    assert in_sync.is_refusing
+    for step in range(1, 20):
+        assert in_sync.look(Lsn(0), 0.5 * step) is None  # it stays named: it has everything that was acknowledged
+        assert in_sync.is_refusing == (0.5 * step > 3.0)
+    assert in_sync.why_not(1, 9.5) == "silent"
     assert in_sync.replicated == NOTHING
     in_sync.linked(1, Lsn(100), 10.0)
-    in_sync.look(Lsn(50), 10.0)
     in_sync.heard(1, Lsn(100), Lsn(100), 10.1)
-    assert settle(in_sync, 50, 10.2) == node(1)
+    assert in_sync.look(Lsn(50), 10.2) is None
+    assert not in_sync.is_refusing
+    assert in_sync.replicated == 100
+
+
+def test_refuse_gives_up_a_slave_only_for_another_one() -> None:
+    in_sync = begun(SYNC, node(1))
+    for step in range(1, 18):
+        assert in_sync.look(Lsn(100), 0.5 * step) is None
+    in_sync.linked(2, Lsn(100), 8.5)
+    in_sync.heard(2, Lsn(100), Lsn(100), 8.55)
+    wanted = in_sync.look(Lsn(100), 8.6)
+    assert wanted == node(2)
+    assert in_sync.replicated == NOTHING  # slave 1 may stand there still
+    in_sync.written(wanted)
     assert in_sync.replicated == 100
 
 

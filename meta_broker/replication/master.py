@@ -1,0 +1,226 @@
+"""The master's part in a replication: its links, who is in sync, and how far everybody is."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from journal.checkpoint import encode_checkpoint, read_newest
+from journal.fence import LSN_MAX
+from journal.frame import Lsn
+from journal.segments import SEGMENT_HEADER_BYTES
+from journal.storage import Storage
+from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.feeder import Feeder
+from meta_broker.replication.frames import Hello, Position
+from meta_broker.replication.in_sync import SLAVES_MAX, InSync, changed
+from meta_broker.replication.master_side import Extent, FromAnew, MasterSide, Share, judge
+from meta_broker.replication.section import ReplicationSection
+from meta_broker.store.far_reads import FarReads
+from meta_broker.store.message_store import MessageStore
+from zk.replication import ReplicationNode
+
+log = logging.getLogger(__name__)
+
+POSITION_DELAY_S = 0.005  # a fence that moved is told with the next data, or after so long
+LAST_WORD_S = 2.0  # at a clean stop, for slaves to take the rest
+
+# Writes a node to ZooKeeper, in its own time, then calls the function on the loop thread.
+NodeWriter = Callable[[ReplicationNode, Callable[[ReplicationNode], object]], None]
+
+
+class Master:
+    """Loop thread only. Make it once the store is open; `begin`, before anybody is served; `close` once nobody is."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        section: ReplicationSection,
+        url: str,
+        worker: Executor,
+        progress: Callable[[], None],
+        write_node: NodeWriter | None,
+    ) -> None:
+        """*progress*: let the fence move. *write_node* None: there is no ZooKeeper."""
+        self.section = section
+        self.store = store
+        self.journal = store.transactions.journal
+        self.reads = FarReads()
+        self.url = url
+        self.in_sync = InSync(section, self.journal.epoch, url, loop.time())
+        self._loop = loop
+        self._worker = worker
+        self._progress = progress
+        self._write_node = write_node
+        self._feeders: dict[int, Feeder] = {}  # of slaves that were let in, by id
+        self._greeting: set[Feeder] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tell_due: asyncio.TimerHandle | None = None
+        self._told = Lsn(0)  # the fence
+        self._is_closing = False
+        self._drained = asyncio.Event()  # while it closes: every slave has what there is
+        self._is_closed = False
+
+    def begin(self, node: ReplicationNode | None) -> None:
+        """*node* is what ZooKeeper had when this master was allowed to begin."""
+        self.in_sync.recovered(node, self._loop.time())
+        self._limit()
+        if self.section.mode == "sync" and self._write_node is None:
+            log.warning("no ZooKeeper: after this master's end nobody can tell which slave was in sync")
+        self._beat()
+
+    def attach(self, transport: asyncio.Transport, name: str) -> asyncio.Protocol | None:
+        """Who speaks on *transport* from now on; None: there are too many links."""
+        if self._is_closing or len(self._greeting) >= SLAVES_MAX:
+            return None
+        feeder = Feeder(self, self._loop, transport, name)
+        self._greeting.add(feeder)
+        self.journal.tell_written(True)
+        return feeder
+
+    def pump(self) -> None:
+        """The journal has more: send it."""
+        for feeder in self._feeders.values():
+            feeder.pump()
+
+    def fence_moved(self) -> None:
+        """Tell slaves, soon."""
+        if self._feeders and self._tell_due is None and self.store.fence.acknowledged > self._told:
+            self._tell_due = self._loop.call_later(POSITION_DELAY_S, self._tell)
+
+    @property
+    def unreplicated_bytes(self) -> int:
+        """Acknowledged here, if it were for this broker alone, and not by the slaves that must have it."""
+        return self.journal.acknowledged_here - self.store.fence.acknowledged
+
+    def links(self) -> list[tuple[int, Feeder | None]]:
+        """Every slave that is known, with its link if it has one."""
+        return [(slave_id, self._feeders.get(slave_id)) for slave_id in sorted(self.in_sync.slaves)]
+
+    def serving(self) -> list[tuple[int, Lsn]]:
+        """The slaves that answer gets and fetches, and what they have."""
+        return [
+            (slave_id, feeder.side.reported)
+            for slave_id, feeder in sorted(self._feeders.items())
+            if feeder.hello is not None and feeder.hello.serves and feeder.side is not None and feeder.side.reported
+        ]
+
+    async def close(self) -> None:
+        """Give slaves a moment to take the rest, then end every link; what waits at the fence may pass. Idempotent."""
+        self._is_closing = True
+        self._maybe_drained()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), LAST_WORD_S)
+        for timer in (self._timer, self._tell_due):
+            if timer is not None:
+                timer.cancel()
+        for feeder in [*self._feeders.values(), *self._greeting]:
+            feeder.drop("this master stops")
+        self._is_closed = True
+        await self.reads.close()
+        self.store.limit_to(LSN_MAX)  # nobody is served any more; the last checkpoint is of all there is
+
+    # -- feeder.FeederOwner -----------------------------------------------------------------------------------
+
+    def judged(self, hello: Hello) -> Share | FromAnew:
+        journal = self.journal
+        first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
+        return judge(hello, journal.identity, Extent(self.store.transactions.state.lives, first, journal.end))
+
+    def checkpoint(self) -> "asyncio.Future[bytes]":
+        if self.journal.start_lsn == SEGMENT_HEADER_BYTES:
+            whole: asyncio.Future[bytes] = self._loop.create_future()
+            whole.set_result(b"")
+            return whole
+        return self._loop.run_in_executor(self._worker, _newest_checkpoint, self.journal.storage)
+
+    def linked(self, feeder: Feeder, side: MasterSide) -> None:
+        former = self._feeders.get(side.slave_id)
+        self.in_sync.linked(side.slave_id, self.journal.end, self._loop.time())
+        self._greeting.discard(feeder)
+        self._feeders[side.slave_id] = feeder
+        if former is not None:
+            former.drop("the same slave has another link now")
+
+    def reported(self, feeder: Feeder, side: MasterSide) -> None:
+        if self._feeders.get(side.slave_id) is feeder and side.reported is not None:
+            self.in_sync.heard(side.slave_id, side.reported, self.journal.end, self._loop.time())
+            if self.section.mode == "sync":
+                self._limit()
+            self._maybe_drained()
+
+    def position(self, slave_id: int) -> Position:
+        self._told = self.store.fence.acknowledged
+        is_in_sync = slave_id in self.in_sync.members
+        return Position(self._told, self.journal.end, time.time_ns() // 1_000_000, is_in_sync, self.section.mode)
+
+    def gone(self, feeder: Feeder) -> None:
+        self._greeting.discard(feeder)
+        slave_id = feeder.side.slave_id if feeder.side is not None else None
+        if slave_id is not None and self._feeders.get(slave_id) is feeder:
+            del self._feeders[slave_id]
+            self.in_sync.lost(slave_id)
+            log.warning("slave gone slave=%d peer=%s", slave_id, feeder.name)
+        if not self._feeders and not self._greeting:
+            self.journal.tell_written(False)
+        self._maybe_drained()
+
+    # -- in its own time --------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        now, silence_s = self._loop.time(), self.section.silence_ms / 1000
+        self._timer = self._loop.call_later(self.section.heartbeat_ms / 1000, self._beat)
+        wanted = self.in_sync.look(self.store.fence.acknowledged, now)  # first: after a pause it forgives
+        for slave_id, feeder in list(self._feeders.items()):
+            if now - max(feeder.heard, self.in_sync.slaves[slave_id].heard) > silence_s:
+                feeder.drop(f"silent for {silence_s:g} s")
+            else:
+                feeder.tell()
+        for feeder in [feeder for feeder in self._greeting if now - feeder.heard > silence_s]:
+            feeder.drop(f"no HELLO for {silence_s:g} s")
+        if wanted is None:
+            return
+        if self._write_node is None:
+            self._node_written(wanted)
+        else:
+            self._write_node(wanted, lambda node: self._loop.call_soon_threadsafe(self._node_written, node))
+            self._limit()
+
+    def _node_written(self, node: ReplicationNode) -> None:
+        before = self.in_sync.node
+        self.in_sync.written(node)
+        if before is None or before.in_sync != node.in_sync:
+            log.warning("in-sync set changed mode=%s %s", node.mode, changed(before, node))
+        self._limit()
+
+    def _limit(self) -> None:
+        """What slaves have may have moved the fence."""
+        if self._is_closed:
+            return
+        replicated = self.in_sync.replicated
+        self.store.limit_to(replicated)
+        if replicated > self.store.fence.acknowledged:
+            self._progress()
+
+    def _maybe_drained(self) -> None:
+        if self._is_closing and (
+            self.journal.failure is not None
+            or all(feeder.has_all_below(self.journal.written) for feeder in self._feeders.values())
+        ):
+            self._drained.set()
+
+    def _tell(self) -> None:
+        self._tell_due = None
+        for feeder in self._feeders.values():
+            feeder.tell()
+
+
+def _newest_checkpoint(storage: Storage) -> bytes:
+    """The newest checkpoint that reads back. On the worker thread. Raises LinkRefused, StorageFailed."""
+    newest = read_newest(storage)
+    if newest.content is None:
+        raise LinkRefused(f"{storage.path} has no checkpoint that reads back: run `metaq checkpoint` on the master")
+    return bytes(encode_checkpoint(newest.content[0]))

@@ -1,0 +1,187 @@
+"""A master's end of a link, on a real broker, with a slave's end that speaks by hand."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal.checkpoint import read_newest
+from journal.checksum import crc32
+from journal.segments import segment_base
+from journal.storage import DirectoryStorage
+from meta_broker.replication.frames import Anew, LifeNumbers, Refused, Welcome
+from meta_client.protocol.requests import Get, Put, Replicate, Version
+from meta_client.protocol.responses import Result, Value
+from meta_client.protocol.status import Status
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.links import RawSlave, raw_slave
+from tests.fixtures.replicas import wait_until
+from tests.fixtures.wire import WireClient
+
+FAST = "[replication]\nheartbeat_ms = 100\nsilence_ms = 1000\nlag_ms = 1000\n"
+SYNC = CONFIG + FAST + 'mode = "sync"\n'
+SMALL_SEGMENTS = CONFIG.replace("segment_bytes = 4194304", "segment_bytes = 131072\nmessage_bytes_max = 65536") + FAST
+BODY = b"x" * 1000
+
+
+@pytest.fixture
+def sync_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path / "broker", None, config=SYNC) as process:
+        yield process
+
+
+def stored(directory: Path) -> bytes:
+    """Every segment of a journal, one after the other."""
+    return b"".join(path.read_bytes() for path in sorted(directory.iterdir()) if segment_base(path.name) is not None)
+
+
+def replication_lines(client: WireClient) -> list[str]:
+    return client.stats("replication")[1:-1]
+
+
+def words_of(line: str) -> dict[str, str]:
+    words = line.split()[1:] if line.startswith("master") else line.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def end_of(client: WireClient) -> int:
+    return int(words_of(replication_lines(client)[0])["end"])
+
+
+def follow_all(slave: RawSlave, client: WireClient) -> None:
+    """Take everything the master has, and say so."""
+    slave.follow_to(end_of(client))
+    slave.report()
+
+
+def lives_of(directory: Path) -> tuple[list[LifeNumbers], int]:
+    """Who wrote a journal that was stopped cleanly; and how far its last checkpoint reaches."""
+    content = read_newest(DirectoryStorage.open_for_reading(directory)).content
+    assert content is not None
+    state = content[1]
+    return [(life.epoch, life.incarnation, life.lsn) for life in state.lives], state.lsn
+
+
+def test_a_slave_is_sent_the_journal_byte_by_byte_through_segments_and_while_it_grows(tmp_path: Path) -> None:
+    with (
+        running_broker(tmp_path / "broker", None, config=SMALL_SEGMENTS) as broker,
+        WireClient(broker.port) as client,
+        raw_slave(broker.port) as slave,
+    ):
+        for _ in range(300):
+            client.put("orders", 0, BODY)
+        slave.begin()
+        follow_all(slave, client)
+        for size in (1, 60_000, 60_000, 7, 60_001, 30_000):  # PADs, and a rest too short for one
+            client.put("orders", 1, b"y" * size)
+        follow_all(slave, client)
+        assert len(slave.stream) > 3 * 131072
+        assert stored(broker.data)[: slave.end] == slave.stream
+        slave.follow_until_fence(slave.end)
+        wait_until(lambda: "in_sync true" in replication_lines(client)[1], "the slave is in sync", 1.0)
+        words = words_of(replication_lines(client)[1])
+        assert (words["slave"], words["behind_bytes"], words["behind_ms"], words["serves"]) == ("1", "0", "0", "true")
+
+
+def test_after_a_break_the_stream_goes_on_where_the_logs_part_and_the_master_proves_it(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=SMALL_SEGMENTS) as broker:
+        with WireClient(broker.port) as client:
+            client.put("orders", 0, BODY)
+        assert broker.stop() == 0
+        lives, lsn = lives_of(broker.data)
+        whole = stored(broker.data)
+        broker.start()
+        with raw_slave(broker.port) as slave:
+            slave.hello(*lives, start=128, end=lsn)
+            welcome = slave.expect(Welcome)
+            assert (welcome.parting, welcome.epoch) == (lsn, 1)
+            assert welcome.proof == crc32(whole[lsn - welcome.proof_bytes : lsn])
+            assert 0 < welcome.proof_bytes <= 4096
+        with WireClient(broker.port) as client, raw_slave(broker.port) as slave:
+            # A tail that no master ever had, of a life that nobody knows: the slave is told to cut it.
+            slave.hello(*lives, (1, 9, lsn), start=128, end=lsn + 5000)
+            assert slave.expect(Welcome).parting == lsn
+            follow_all(slave, client)
+            assert stored(broker.data)[lsn : slave.end] == slave.stream
+
+
+def test_a_slave_beyond_retention_gets_the_newest_checkpoint_and_then_the_stream(tmp_path: Path) -> None:
+    config = SMALL_SEGMENTS + "[retention]\nbytes = 262144\nwhen = 0.2\n"
+    with running_broker(tmp_path / "broker", None, config=config) as broker, WireClient(broker.port) as client:
+        for _ in range(700):
+            client.put("orders", 0, BODY)
+        first = broker.data / f"{0:020d}.journal"
+        wait_until(lambda: not first.exists(), "retention drops the first segment")
+        with raw_slave(broker.port) as slave:
+            slave.hello()
+            anew = slave.expect(Anew)
+            follow_all(slave, client)
+            assert len(slave.checkpoint) == anew.checkpoint_bytes > 0
+            assert anew.start > 0
+            assert slave.checkpoint.startswith(b"%08x\n" % crc32(slave.checkpoint[9:-1]))
+            with raw_slave(broker.port, 2) as other:  # as the first one says after it has begun anew
+                other.hello((1, 1, 0), start=anew.start, end=anew.start)
+                assert isinstance(other.expect(Anew), Anew)  # a life that the master does not know
+
+
+def test_who_does_not_belong_here_is_told_why(lone_broker: BrokerProcess) -> None:
+    with raw_slave(lone_broker.port) as slave:
+        slave.hello(cluster="another")
+        assert "is of broker 0 of cluster 'another'" in slave.expect(Refused).text
+        assert list(slave.frames()) == []
+    with raw_slave(lone_broker.port) as slave:
+        slave.begin()
+        slave.report(1 << 40)
+        assert "claims to have LSN 1099511627776" in slave.expect(Refused).text
+    with raw_slave(lone_broker.port) as slave:
+        slave.report(0)
+        assert "before it was let in" in slave.expect(Refused).text
+    with raw_slave(lone_broker.port) as slave:
+        slave.socket.sendall(b"get orders g 0 0 100 1\r\n")
+        assert "nobody says here" in slave.expect(Refused).text
+    with WireClient(lone_broker.port) as client:
+        client.send(Replicate(1), Version(2))  # asks for more before the link is there
+        assert client.receive().opaque == 1
+        assert client.receive().opaque == 2
+        assert client.put("orders", 0, BODY).offset == 0
+
+
+def test_the_same_slave_has_one_link_and_a_silent_one_is_closed(tmp_path: Path) -> None:
+    with (
+        running_broker(tmp_path / "broker", None, config=CONFIG + FAST) as broker,
+        WireClient(broker.port) as client,
+        raw_slave(broker.port) as first,
+        raw_slave(broker.port) as second,
+    ):
+        first.begin()
+        second.begin()
+        for _ in first.frames():
+            pass  # until it is closed
+        assert words_of(replication_lines(client)[1])["peer"] == ":".join(map(str, second.socket.getsockname()))
+        before = time.monotonic()
+        for _ in second.frames():
+            pass  # never a report
+        assert 0.5 < time.monotonic() - before < 5.0
+        assert words_of(replication_lines(client)[1])["reason"] in ("silent", "not-connected")
+
+
+def test_sync_nothing_is_answered_or_seen_before_the_slave_has_it(sync_broker: BrokerProcess) -> None:
+    with (
+        WireClient(sync_broker.port) as producer,
+        WireClient(sync_broker.port) as consumer,
+        raw_slave(sync_broker.port) as slave,
+    ):
+        slave.begin()
+        follow_all(slave, consumer)
+        wait_until(lambda: "in_sync true" in replication_lines(consumer)[1], "the slave is in sync")
+        producer.send(Put("orders", 0, 0, None, None, 1, BODY))
+        before = slave.end
+        slave.follow_to(before + len(BODY))
+        assert consumer.result(Get("orders", "g", 0, 0, 10_000, 1)).status == Status.NOT_FOUND
+        assert words_of(replication_lines(consumer)[0])["fence"] == str(before)
+        slave.report()
+        answer = producer.receive()
+        assert isinstance(answer, Result)
+        assert answer.is_success
+        assert isinstance(consumer.ask(Get("orders", "g", 0, 0, 10_000, 2)), Value)
