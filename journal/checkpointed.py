@@ -1,6 +1,6 @@
 """The state of an open journal, and the checkpoints that are taken of it: the same for a broker and for a slave."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -16,12 +16,17 @@ from journal.snapshot import Snapshot
 class Checkpointed:
     """A state, and the journal whose fold it is. Owner thread only, but for `write_checkpoint`."""
 
-    def __init__(self, journal: OpenJournal, recovered: Recovered) -> None:
+    def __init__(self, journal: OpenJournal, recovered: Recovered, clock_ms: Callable[[], int]) -> None:
         self.journal = journal
         self.state: JournalState = recovered.state
         self.recovered = recovered
+        self._clock_ms = clock_ms
         # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
+
+    def now_ms(self) -> int:
+        """The store's clock, which timeouts and retention go by."""
+        return self._clock_ms()
 
     def snapshot(self) -> Checkpoint:
         """The state as it is now, as a checkpoint without index marks. It holds every record appended so far."""

@@ -51,6 +51,24 @@ class NotRepairable(JournalError):
     """A repair cannot be done with what there is. Nothing was changed."""
 
 
+class ForeignStream(JournalError):
+    """What was received does not continue the copy. Nothing of that record was kept: close the connection, and let the
+    stream begin again where the copy ends.
+
+    *is_final*: its bytes are whole and contradict what came before. The copy takes nothing more, until it is opened
+    again.
+    """
+
+    def __init__(self, lsn: int, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(f"LSN {lsn} of the stream does not continue the journal here: {reason}")
+        self.lsn = lsn
+        self.is_final = is_final
+
+
+class UnfinishedCopy(JournalError):
+    """The directory holds the beginning of a copy, and is no journal yet. Start it as a slave until it is whole."""
+
+
 class RecordTooLarge(JournalError):
     """A record does not fit into a segment. Raise segment_bytes or send less at a time."""
 

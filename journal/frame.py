@@ -12,6 +12,10 @@ Offset = NewType("Offset", int)  # byte position in one partition since its birt
 # crc, kind, flags, zero, meta bytes, body bytes, body crc, epoch, incarnation, zero, lsn, durable lsn, ms
 _HEADER = struct.Struct("<IBBHIIIIIIQQQ")
 _CRC = struct.Struct("<I")
+_LENGTHS, _LENGTHS_AT = struct.Struct("<II"), 8
+# Of what is bad, what may still become good where more bytes are on their way.
+CUT_OFF = "cut off inside a header"
+TOO_LONG = "lengths that leave the segment"
 HEADER_BYTES = _HEADER.size
 ALIGNMENT = 8  # every record starts on it, so that the search for a later record reads words, not bytes
 LSN_FIELD = 32  # where a header holds its own LSN
@@ -81,6 +85,11 @@ class Header(NamedTuple):
         return Lsn((self.lsn + HEADER_BYTES + self.meta_bytes + self.body_bytes + ALIGNMENT - 1) & -ALIGNMENT)
 
 
+def lengths(view: memoryview, position: int) -> tuple[int, int]:
+    """What a header at *position* says of its meta part and its body; nothing is checked."""
+    return _LENGTHS.unpack_from(view, position + _LENGTHS_AT)
+
+
 def record_bytes(meta_bytes: int, body_bytes: int) -> int:
     """Bytes a record takes in the journal, zeros up to the alignment included."""
     return (HEADER_BYTES + meta_bytes + body_bytes + ALIGNMENT - 1) & -ALIGNMENT
@@ -115,13 +124,14 @@ class Bad(NamedTuple):
     bytes_total: int = 0
 
 
-def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
+def unpack(view: memoryview, position: int, lsn: int, pad_end: int = 0) -> Header | Bad:
     """Judge the bytes at *position* of a segment as a record that must carry *lsn*; the body is checked too.
 
+    *pad_end*: the segment ends there, though *view* may end before it: a PAD is a record without its body.
     Never raises for what it reads: bytes that are no record come back as Bad with the reason.
     """
     if position + HEADER_BYTES > len(view):
-        return Bad("cut off inside a header")
+        return Bad(CUT_OFF)
     (
         crc,
         kind,
@@ -142,8 +152,8 @@ def unpack(view: memoryview, position: int, lsn: int) -> Header | Bad:
     if own_lsn != lsn:
         return Bad(f"the header names LSN {own_lsn}")
     body = position + HEADER_BYTES + meta_bytes
-    if meta_bytes > META_BYTES_MAX or body + body_bytes > len(view):
-        return Bad("lengths that leave the segment")
+    if meta_bytes > META_BYTES_MAX or body + body_bytes > (pad_end if pad_end and kind == Kind.PAD else len(view)):
+        return Bad(TOO_LONG)
     if crc32(view[position + 4 : body]) != crc:
         return Bad("header checksum")
     # A kind this version does not know passes: a newer metaq's record is whole, and must not be cut as a torn one.

@@ -4,13 +4,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from journal.errors import InvalidRecord, RottenJournal
 from journal.fold import JournalState, apply
-from journal.frame import Lsn, Offset
+from journal.frame import Header, Lsn, Offset
 from journal.heuristics import HeuristicDecision
 from journal.publications import Publication
 from journal.record_codec import decode
-from journal.records import Carry, Commit, Heuristic, Lost, PartitionName, Put, PutBatch, Rollback, Take, TxPut
+from journal.records import (
+    Carry,
+    Commit,
+    Heuristic,
+    Lost,
+    PartitionName,
+    Put,
+    PutBatch,
+    Record,
+    Rollback,
+    Take,
+    TxPut,
+)
 from journal.runs import Run
-from journal.scan import Entry, Scanner
+from journal.scan import Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
 
@@ -24,12 +36,12 @@ def history(
     """
     if not names:
         return
-    publications = _Birth(segments.start) if segments.start == SEGMENT_HEADER_BYTES else _Rest(names)
+    publications = publications_from(segments.start, names)
     scanner = Scanner(segments, segments.start)
     for entry in scanner:
         if entry.header.lsn >= until or is_stopped():
             return
-        for publication in publications.of(entry):
+        for publication in publications.of(entry.header, decode(entry.header, entry.meta)):
             if publication.name in names:
                 yield publication
     if scanner.end < until:
@@ -37,22 +49,44 @@ def history(
         raise RottenJournal(end.end, end.resumes or until, end.reason, segments.storage.path)
 
 
+def publications_from(start: Lsn, names: set[PartitionName]) -> "_Birth | _Rest":
+    """Tells the publications of records, given one after the other, of a journal whose first one is at *start*."""
+    return _Birth(start) if start == SEGMENT_HEADER_BYTES else _Rest(names)
+
+
 def without_gaps(
     publications: Iterable[Publication], spans: Mapping[PartitionName, tuple[int, int]]
 ) -> Iterator[Publication]:
     """*publications*, and a run of nothing behind every gap that they leave in *spans*: a repair dropped that."""
-    reached = {name: start for name, (start, _) in spans.items()}
+    gaps = Gaps(spans)
     for publication in publications:
+        yield from gaps.closed(publication)
+    yield from gaps.rest()
+
+
+class Gaps:
+    """What `without_gaps` adds, for who is given publications one by one."""
+
+    def __init__(self, spans: Mapping[PartitionName, tuple[int, int]]) -> None:
+        self._spans = spans
+        self.reached = {name: start for name, (start, _) in spans.items()}
+
+    def closed(self, publication: Publication) -> list[Publication]:
+        """*publication*, behind the end of a gap if it leaves one."""
         name, base, run = publication
         if not run.bytes:
-            continue
-        if base > reached[name]:
-            yield publication._replace(run=Run(run.lsn, 0, 0, run.time_ms))
-        yield publication
-        reached[name] = max(reached[name], base + run.bytes)
-    for name, (_, end) in spans.items():
-        if end > reached[name]:
-            yield Publication(name, Offset(end), Run(Lsn(0), 0, 0, 0))
+            return []
+        reached = self.reached[name]
+        self.reached[name] = max(reached, base + run.bytes)
+        if base > reached:
+            return [publication._replace(run=Run(run.lsn, 0, 0, run.time_ms)), publication]
+        return [publication]
+
+    def rest(self) -> Iterator[Publication]:
+        """Once all are there: the ends of the gaps behind them."""
+        for name, (_, end) in self._spans.items():
+            if end > self.reached[name]:
+                yield Publication(name, Offset(end), Run(Lsn(0), 0, 0, 0))
 
 
 class _Birth:
@@ -61,8 +95,8 @@ class _Birth:
     def __init__(self, start: Lsn) -> None:
         self._state = JournalState(start)
 
-    def of(self, entry: Entry) -> Sequence[Publication]:
-        return apply(self._state, entry.header, decode(entry.header, entry.meta))
+    def of(self, header: Header, record: Record) -> Sequence[Publication]:
+        return apply(self._state, header, record)
 
 
 class _Rest:
@@ -73,9 +107,8 @@ class _Rest:
         self._left: dict[Lsn, dict[PartitionName, _Left]] = {}  # by first LSN, of the branches seen
         self._lost = Lsn(0)  # where records were last dropped by a repair
 
-    def of(self, entry: Entry) -> Sequence[Publication]:
-        header = entry.header
-        match decode(header, entry.meta):
+    def of(self, header: Header, record: Record) -> Sequence[Publication]:
+        match record:
             case Put(name, base, count) | PutBatch(name, base, count):
                 return [Publication(name, base, Run(header.body_lsn, header.body_bytes, count, header.time_ms))]
             case TxPut(_, branch_lsn, name, count) if name in self._names:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from journal.bootstrap import refuse_unfinished
 from journal.checkpoint import read_newest
 from journal.errors import NoJournal, RottenJournal
 from journal.fold import JournalState
@@ -32,6 +33,7 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
     """What the journal in *directory* adds up to, and its segments, to read bodies from. Takes no lock: of a broker
     that runs, what was on disk a moment ago. Raises NoJournal, RottenJournal, InvalidRecord, StorageFailed."""
     storage = DirectoryStorage.open_for_reading(directory)
+    refuse_unfinished(storage)
     _, content, _ = read_newest(storage)
     with opened_segments(storage) as segments:
         checkpoint, state = content or (None, JournalState(segments.start))

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from journal.bootstrap import refuse_unfinished
 from journal.checkpoint import Checkpoint, PartitionMark, read_newest
+from journal.copy_mark import remove_mark
 from journal.errors import RottenJournal
 from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
@@ -77,32 +79,54 @@ def replay(scanner: Scanner, state: JournalState, publish: Callable[[Publication
 def recover(segments: Segments, sink: PublicationSink) -> Recovered:
     """Rebuild the state, feed *sink*, cut a torn tail. On return the journal can be appended to at `end`.
 
-    Raises RottenJournal (nothing was changed), InvalidRecord, StorageFailed.
+    Raises UnfinishedCopy, RottenJournal (nothing was changed then), InvalidRecord, StorageFailed.
     """
+    refuse_unfinished(segments.storage)
+    number, state, damaged = restore(segments, sink)
+    start = state.lsn
+    scanner = Scanner(segments, start)
+    count = replay(scanner, state, sink.publish)
+    end = cut_tail(segments, scanner)
+    trim(sink, state)
+    return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
+
+
+def restore(segments: Segments, sink: PublicationSink) -> tuple[int, JournalState, list[str]]:
+    """The newest checkpoint, *sink* as of it, and a line for each thing that was damaged. Changes nothing on disk."""
     number, content, damaged = read_newest(segments.storage)
     checkpoint, state = content or (None, JournalState(segments.start))
     check_reaches(segments, checkpoint)
-    start = state.lsn
     lost = sink.restore(checkpoint.partitions if checkpoint else [])
     for name in sorted(lost):
         damaged.append(f"index of {name}: rebuilt from the journal")
     spans = {name: (state.spans[name].start, state.spans[name].end) for name in lost}
     for publication in without_gaps(history(segments, state.lsn, lost), spans):
         sink.publish(publication)
-    scanner = Scanner(segments, state.lsn)
-    count = replay(scanner, state, sink.publish)
+    for line in damaged:
+        log.warning("damaged, passed over %s", line)
+    return number, state, damaged
+
+
+def cut_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
+    """Judge the end that *scanner* came to, and clear what is torn. What is left is durable.
+
+    Raises RottenJournal, StorageFailed.
+    """
     end = scanner.finish()
     if end.verdict is Verdict.ROTTEN:
         raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
     if end.dirty:
         log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
     clear_beyond(segments, end.end)
+    remove_mark(segments.storage)
+    return end
+
+
+def trim(sink: PublicationSink, state: JournalState) -> None:
+    """Tell *sink* where partitions begin."""
     for name, span in state.spans.items():
         if span.start:
             sink.trim(name, span.start)
-    for line in damaged:
-        log.warning("damaged, passed over %s", line)
-    return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
 
 
 def check_reaches(segments: Segments, checkpoint: Checkpoint | None) -> None:

@@ -3,7 +3,8 @@
 A bad record was once fsynced, so it was acknowledged or could have been, when a later valid record names a durable
 LSN above it, or when a later segment exists (none is created before the one in front of it is fsynced). That is
 rot, and recovery must not touch it. Any other bad record is the tail a crash tore: its fsync never returned,
-nobody was told, and it is cut.
+nobody was told, and it is cut. In a directory that was receiving a copy, records name what was fsynced elsewhere:
+there `copy_mark` says what was fsynced here.
 """
 
 from array import array
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from journal.copy_mark import read_mark
 from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, Kind, Lsn, unpack
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
@@ -101,7 +103,8 @@ class Scanner:
     def finish(self) -> ScanEnd:
         """The verdict on what stands beyond the last good record. Call it once iteration has ended."""
         bases = [base for base, _ in self._segments]
-        was_fsynced = bool(bases) and self.end < bases[-1]
+        mark = read_mark(self._segments.storage)
+        was_fsynced = bool(bases) and self.end < max(bases[-1], mark or 0)
         dirty = self._bad_bytes > 0
         first: Lsn | None = None
         # Not inside a body whose length is known: whoever sent it may have written what looks like a record.
@@ -110,7 +113,7 @@ class Scanner:
             if header is None:
                 continue
             first = first or lsn
-            was_fsynced = was_fsynced or header.durable > self.end
+            was_fsynced = was_fsynced or (mark is None and header.durable > self.end)
             if was_fsynced:
                 break
         return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty, self._life)

@@ -191,7 +191,8 @@ class Segments:
         *warm*: write its zeros, too; it pays where appends wait for their fsync.
         """
         if not self._next.is_begun:
-            self._next.begin(*self._describe_next(), warm=warm)
+            header = SegmentHeader(self.identity, self.end, self.segment_bytes)
+            self._next.begin(segment_name(header.base), header.size, header.pack(), warm=warm)
 
     def roll(self) -> tuple[Lsn, StorageFile]:
         """Add the next segment; it is durable on return. Writer thread only, once the journal runs.
@@ -199,11 +200,21 @@ class Segments:
         One that was prepared has only to get its name. Under that name it stands no earlier: that a segment
         exists proves the one before it durable, which the caller has seen to.
         """
-        base = self.end
-        name, size, header = self._describe_next()
+        return self._add(SegmentHeader(self.identity, self.end, self.segment_bytes))
+
+    def roll_to(self, header: SegmentHeader) -> tuple[Lsn, StorageFile]:
+        """As roll, in a copy: the next segment is the one that *header* describes. The first may begin anywhere."""
+        assert not len(self) or header.base == self.end
+        if header.size != self.segment_bytes:
+            self._next.close()  # made ahead, in the wrong size
+            self.segment_bytes = header.size
+        return self._add(header)
+
+    def _add(self, header: SegmentHeader) -> tuple[Lsn, StorageFile]:
+        base, name = header.base, segment_name(header.base)
         file = self._next.take(name)
         if file is None:
-            file = self.storage.create(name, size, header)
+            file = self.storage.create(name, header.size, header.pack())
         else:
             try:
                 self.storage.publish(name)
@@ -212,10 +223,6 @@ class Segments:
                 raise
         self._append(base, file)
         return base, file
-
-    def _describe_next(self) -> tuple[str, int, bytes]:
-        base, size = self.end, self.segment_bytes
-        return segment_name(base), size, SegmentHeader(self.identity, base, size).pack()
 
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""

@@ -93,11 +93,10 @@ class JournalTransactionStore(Checkpointed):
     """
 
     def __init__(self, journal: Journal, recovered: Recovered, clock_ms: Callable[[], int]) -> None:
-        super().__init__(journal, recovered)
+        super().__init__(journal, recovered, clock_ms)
         self.journal: Journal = journal
         self.transactions: dict[XaKey, Transaction] = {}
         self.alive = 0  # branches of both kinds that are begun and not over
-        self._clock_ms = clock_ms
         self._carried_bytes_max = journal.body_bytes_max - carry_bytes_at_most(1)
 
     @classmethod
@@ -177,10 +176,6 @@ class JournalTransactionStore(Checkpointed):
                 published += self._append(Lost(ends)).publications
             self.state.doubt = None
         return published
-
-    def now_ms(self) -> int:
-        """The store's clock, which timeouts go by."""
-        return self._clock_ms()
 
     # -- messages ---------------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ of the wrong length become stretches that do not read back.
 from dataclasses import dataclass
 from pathlib import Path
 
+from journal.copy_mark import read_mark
 from journal.errors import StorageFailed
 from journal.segments import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, Identity, SegmentHeader, segment_name
+from journal.storage import DirectoryStorage
 
 SUFFIX = ".journal"
 LSN_MAX = 2**63 - 1  # what a column of Spark holds; no journal comes near
@@ -29,6 +31,7 @@ class Piece:
     """LSNs [base, end) of the journal: what one Spark task reads.
 
     *size*: bytes of them that a file holds, 0 when there is none. *stretches*: what is known to be bad already.
+    *fsynced*: below it everything was, in a directory that was receiving a copy; None where the records tell.
     """
 
     base: int
@@ -36,6 +39,7 @@ class Piece:
     size: int
     is_last: bool
     stretches: tuple[Stretch, ...] = ()
+    fsynced: int | None = None
 
 
 def plan(path: Path) -> list[Piece]:
@@ -44,6 +48,7 @@ def plan(path: Path) -> list[Piece]:
     Raises StorageFailed for what is no journal directory, ForeignJournal for another version's.
     """
     bases = _bases(path)
+    fsynced = read_mark(DirectoryStorage.open_for_reading(path))
     pieces: list[Piece] = []
     owner: Identity | None = None
     for index, base in enumerate(bases):
@@ -62,7 +67,7 @@ def plan(path: Path) -> list[Piece]:
                 end = base + header.size
         if pieces and base < pieces[-1].end:
             known.append(Stretch(base, base + SEGMENT_HEADER_BYTES, f"the segment before it ends at {pieces[-1].end}"))
-        pieces.append(Piece(base, end, min(size, end - base), index == len(bases) - 1, tuple(known)))
+        pieces.append(Piece(base, end, min(size, end - base), index == len(bases) - 1, tuple(known), fsynced))
     return pieces
 
 

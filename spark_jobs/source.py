@@ -107,7 +107,7 @@ class JournalReader(DataSourceReader):
             if file.size < piece.size:
                 raise StorageFailed(f"{self._path / segment_name(piece.base)}: shrank while it was read: read again")
             view = file.view()[: piece.size]
-            for found in Walk(view, file.next_data, piece.base, is_last=piece.is_last):
+            for found in Walk(view, file.next_data, piece.base, is_last=piece.is_last, fsynced=piece.fsynced):
                 if isinstance(found, Stretch):
                     yield bad_row(piece.base, found)
                 else:

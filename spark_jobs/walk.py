@@ -2,7 +2,8 @@
 
 The journal's verdict, segment by segment. In a segment that another one follows everything was fsynced: what does
 not read back is rot. In the last one it is rot below the durable LSN of any later valid record; anything else is
-the tail that a crash tore, or that a live broker is writing, and the journal ends there.
+the tail that a crash tore, or that a live broker is writing, and the journal ends there. Where a copy was being
+received, records name what was fsynced elsewhere, and `journal.copy_mark` what was fsynced here.
 """
 
 from array import array
@@ -24,13 +25,22 @@ class Walk:
     zeros. The bytes may grow meanwhile (a live broker appends); they never change once fsynced.
     """
 
-    def __init__(self, view: memoryview, next_data: Callable[[int], int], base: int, *, is_last: bool) -> None:
+    def __init__(
+        self,
+        view: memoryview,
+        next_data: Callable[[int], int],
+        base: int,
+        *,
+        is_last: bool,
+        fsynced: int | None = None,
+    ) -> None:
         self._view = view
         self._next_data = next_data
         self._base = base
         self._is_last = is_last
         self._life = (0, 0)  # epoch and incarnation of the last good record: they never fall
-        self._durable = 0  # the highest durable LSN that any valid record was seen to name
+        self._is_told = fsynced is not None  # instead of by records
+        self._durable = fsynced or 0  # the highest durable LSN that any valid record was seen to name
 
     def __iter__(self) -> Iterator[Entry | Stretch]:
         view, base, size = self._view, self._base, len(self._view)
@@ -39,7 +49,7 @@ class Walk:
             found = self._judge(position)
             if isinstance(found, Header):
                 self._life = (found.epoch, found.incarnation)
-                self._durable = max(self._durable, found.durable)
+                self._note(found)
                 yield Entry(found, view, position)
                 position += found.bytes_total
                 continue
@@ -58,6 +68,10 @@ class Walk:
             return Bad(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
 
+    def _note(self, header: Header) -> None:
+        if not self._is_told:
+            self._durable = max(self._durable, header.durable)
+
     def _resume(self, bad: int) -> int | None:
         """The position of the first valid record beyond *bad*; looks on until one proves *bad* was durable."""
         first: int | None = None
@@ -65,7 +79,7 @@ class Walk:
             header = self._judge(position)
             if isinstance(header, Header):
                 first = position if first is None else first
-                self._durable = max(self._durable, header.durable)
+                self._note(header)
                 if not self._is_last or self._durable > self._base + bad:
                     break
         return first

@@ -1,0 +1,249 @@
+"""JournalFollower: the copy that a slave keeps of its master's journal, byte for byte, and what it adds up to.
+
+One owner thread. Bytes are received, checked and folded into the state at once; a thread writes and fsyncs them as they
+came. Nothing is ever added: no record of an open, no presumed rollback, so that what is active stays so until a record
+of a master's says otherwise. As in a master, memory runs ahead of the disk and knowledge does not: what is published
+waits for the fence.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from journal.bootstrap import Bootstrap, Copying, finish_copy, read_bootstrap
+from journal.checkpoint import Checkpoint
+from journal.checkpointed import Checkpointed
+from journal.copy_mark import remove_mark, write_mark
+from journal.errors import ForeignStream, InvalidRecord
+from journal.fold import JournalState, apply
+from journal.frame import HEADER_BYTES, Header, Kind, Lsn
+from journal.lives import Life
+from journal.open_journal import JournalConfig, OpenJournal
+from journal.publications import Publication
+from journal.record_codec import decode
+from journal.records import Record
+from journal.recovery import NoSink, PublicationSink, Recovered, cut_tail, restore, trim
+from journal.scan import Scanner
+from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.storage import Buffer, Storage
+from journal.stream import Piece, RecordStream
+from journal.stream_writer import StreamWriter
+from journal.topic_changes import TopicChange
+from journal.transaction_store import wall_clock_ms
+
+log = logging.getLogger(__name__)
+
+
+class Received(NamedTuple):
+    """What a record says to whoever shows messages, once everything below *lsn* is acknowledged."""
+
+    lsn: Lsn
+    publications: Sequence[Publication]
+    change: TopicChange | None = None
+
+
+class Fold:
+    """The state of a copy. While it is *copying* what its first checkpoint holds, that is the state already."""
+
+    def __init__(self, state: JournalState, copying: Copying | None) -> None:
+        self.state = state
+        self.copying = copying
+
+    def add(self, header: Header, record: Record) -> Received | None:
+        """Add a record; None if it has nothing to say to others. After an InvalidRecord the state is not to be used."""
+        publications: Sequence[Publication]
+        if self.copying is not None:
+            publications = self.copying.add(header, record)
+            if header.end == self.copying.lsn:
+                publications += self.copying.rest()
+                self.copying = None
+        else:
+            publications = apply(self.state, header, record)
+            if header.kind == Kind.TOPIC and isinstance(record, TopicChange):
+                return Received(header.end, publications, record)
+        return Received(header.end, publications) if publications else None
+
+
+class JournalFollower(Checkpointed):
+    """A copy that is open. Open it with `JournalFollower.open`; owner thread only, but for `write_checkpoint`."""
+
+    def __init__(
+        self,
+        journal: OpenJournal,
+        recovered: Recovered,
+        fold: Fold,
+        stream: RecordStream,
+        writer: StreamWriter,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(journal, recovered, clock_ms)
+        self.left: list[Received] = []  # of a `receive` that raised: the next one begins with them
+        self._fold = fold
+        self._stream = stream
+        self._writer = writer
+        self._contradiction: ForeignStream | None = None
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        identity: Identity,
+        config: JournalConfig,
+        *,
+        sink: PublicationSink | None = None,
+        on_progress: Callable[[], None] = lambda: None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> "JournalFollower":
+        """Recover what the directory holds, which may be nothing, and take what follows. A torn tail is cut.
+
+        *on_progress* is called on another thread, as a Journal's. *sink* is told of all that is here; nobody may be
+        shown it before a master is known to have acknowledged it. Leaves nothing open when it raises ForeignJournal,
+        RottenJournal, InvalidRecord, UnfinishedCopy, StorageFailed.
+        """
+        segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
+        try:
+            segments.remove_unfinished()
+            return cls._recovered(segments, config, sink or NoSink(), on_progress, clock_ms)
+        except BaseException:
+            segments.close()
+            raise
+
+    @classmethod
+    def _recovered(
+        cls,
+        segments: Segments,
+        config: JournalConfig,
+        sink: PublicationSink,
+        on_progress: Callable[[], None],
+        clock_ms: Callable[[], int],
+    ) -> "JournalFollower":
+        storage = segments.storage
+        begun = read_bootstrap(storage)
+        if begun is None:
+            number, state, damaged = restore(segments, sink)
+            fold, start = Fold(state, None), state.lsn
+        else:
+            number, damaged, start = 0, [], Lsn(begun.first + SEGMENT_HEADER_BYTES)
+            sink.restore(begun.checkpoint.partitions)
+            copying = Copying(begun)
+            fold = Fold(copying.state, copying if copying.lsn > start else None)
+        scanner = Scanner(segments, start)
+        end, count = start, 0
+        for entry in scanner:
+            said = fold.add(entry.header, decode(entry.header, entry.meta))
+            end, count = entry.header.end, count + 1
+            for publication in said.publications if said is not None else ():
+                sink.publish(publication)
+        scan = cut_tail(segments, scanner)
+        trim(sink, fold.state)
+        end, segment_end = _settle(segments, end, scan.end, begun.first if begun is not None else Lsn(0))
+        recovered = Recovered(fold.state, end, scan, number, max(end - start, 0), count, damaged)
+        writer = StreamWriter(segments, end, config.flush, on_progress)
+        if begun is not None and fold.copying is None:
+            finish_copy(storage, begun)
+        elif begun is not None:
+            writer.once_durable(fold.state.lsn, lambda: _finish(storage, begun))
+        life = max(scan.life, (0, 0) if fold.copying else (fold.state.epoch, fold.state.incarnation))
+        stream = RecordStream(segments.identity, end, segment_end, life)
+        write_mark(storage, end)
+        writer.start()
+        follower = cls(OpenJournal(segments, writer), recovered, fold, stream, writer, clock_ms)
+        follower.checkpoint_lsn = fold.state.lsn if fold.copying else start
+        return follower
+
+    # -- how far it is ------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> Lsn:
+        """Behind the last record: where the stream goes on. 0, or where the first segment is to begin, if there is
+        none."""
+        return self._stream.end
+
+    @property
+    def received(self) -> Lsn:
+        """The LSN of the next byte of the stream, which may begin anew at `end`, too."""
+        return self._stream.received
+
+    @property
+    def lives(self) -> list[Life]:
+        """Who wrote what is here, oldest first."""
+        lives = self.state.lives
+        return lives if self.is_complete else [life for life in lives if life.lsn < self.end]
+
+    @property
+    def is_complete(self) -> bool:
+        """False while it copies what its first checkpoint holds already: the state is further on than the records."""
+        return self._fold.copying is None
+
+    # -- the stream -------------------------------------------------------------------------------------------
+
+    def receive(self, lsn: int, data: Buffer) -> list[Received]:
+        """Take bytes [lsn, lsn + len(data)) of the master's journal; returns what its whole records say, in order.
+
+        They may end anywhere: what begins a record, or a segment, is held until the rest is there. *data* must not
+        change any more. Nothing is durable on return: see `journal.flushed`. Raises ForeignStream and keeps the records
+        before the bad one (what they say, the next call returns first); StorageFailed, JournalClosed.
+        """
+        if self._contradiction is not None:
+            raise self._contradiction
+        stream, fold = self._stream, self._fold
+        found, self.left = self.left, []
+        pieces: list[Piece] = []
+        is_folding = False
+        try:
+            for view in stream.add(lsn, data):
+                try:
+                    for header, raw, at in stream.records(view):
+                        record = decode(header, raw[at + HEADER_BYTES : at + HEADER_BYTES + header.meta_bytes])
+                        is_folding = True
+                        said = fold.add(header, record)
+                        is_folding = False
+                        if said is not None:
+                            found.append(said)
+                finally:
+                    pieces += stream.take()
+        except (ForeignStream, InvalidRecord) as error:
+            stream.forget_rest()
+            self.left = found
+            if isinstance(error, ForeignStream):
+                raise
+            foreign = ForeignStream(stream.end, str(error), is_final=is_folding)
+            if is_folding:
+                self._contradiction = foreign  # it may have been folded in part
+            raise foreign from error
+        finally:
+            if pieces:
+                self._writer.write_soon(pieces)
+        return found
+
+    def close(self) -> None:
+        """Write and fsync what is queued; what is held of a record that is not whole is dropped. Idempotent.
+
+        Raises StorageFailed.
+        """
+        super().close()
+        remove_mark(self.journal.storage)
+
+    def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
+        """Nothing: a copy has no record that its master does not have."""
+
+
+def _finish(storage: Storage, begun: Bootstrap) -> None:
+    finish_copy(storage, begun)
+    log.info("copy whole lsn=%d", begun.checkpoint.lsn)
+
+
+def _settle(segments: Segments, record_end: Lsn, scan_end: Lsn, first: Lsn) -> tuple[Lsn, Lsn]:
+    """Where the stream goes on, and where the segment of that ends. A segment without a record is deleted: the stream
+    brings it with its first one. *first*: where the first one begins, if there is none."""
+    if len(segments):
+        base, _ = segments.locate(segments.end - 1)
+        if scan_end == base + SEGMENT_HEADER_BYTES:
+            segments.drop_from(base)
+            scan_end = base
+    if not len(segments):
+        return first, first
+    # A PAD takes a header at least; fewer bytes are the rest of a segment, which the master does not count either.
+    end = record_end if scan_end - record_end < HEADER_BYTES else scan_end
+    base, file = segments.locate(end - 1)
+    return end, Lsn(base + file.size)
