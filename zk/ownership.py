@@ -91,3 +91,9 @@ class Ownership:
 def owner_place(paths: Paths, group: str, key: TopicPartition) -> OwnerPlace:
     """Where a partition's owner and epoch are."""
     return OwnerPlace(paths.of(Owner(group, *key)), paths.of(OwnerEpoch(group, *key)))
+
+
+def read_owned(session: ZooKeeperSession, group: str, topic: str) -> frozenset[Partition]:
+    """The partitions of a topic that somebody owns; one request. Raises ZooKeeperUnavailable."""
+    children = session.children(session.paths.owners(group, topic))
+    return frozenset(partition for name in children if (partition := Partition.maybe_parse(name)) is not None)

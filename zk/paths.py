@@ -172,7 +172,7 @@ class Paths:
             case Consumer(group, consumer_id):
                 return f"{self.groups}/{check_name(group)}/ids/{check_name(consumer_id)}"
             case Owner(group, topic, partition):
-                return f"{self.groups}/{check_name(group)}/owners/{check_name(topic)}/{partition}"
+                return f"{self.owners(group, topic)}/{partition}"
             case StoredOffset(group, topic, partition):
                 return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
             case Replication(broker_id):
@@ -180,6 +180,10 @@ class Paths:
             case OwnerEpoch(group, topic, partition):
                 return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(place)
+
+    def owners(self, group: str, topic: str) -> str:
+        """The folder of a topic's owner nodes."""
+        return f"{self.groups}/{check_name(group)}/owners/{check_name(topic)}"
 
     def topics(self, kind: TopicKind) -> str:
         """The folder of all topics of one kind."""

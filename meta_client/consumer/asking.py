@@ -135,7 +135,8 @@ class Asker:
         timeout_s = self.timeout_s
         where = request.topic, self._group, request.partition.number, request.offset
         extensions = connection.capabilities(timeout_s).extensions
-        if "fetch" not in extensions:
+        request.tells_end = "fetch" in extensions
+        if not request.tells_end:
             get = Get(*where, request.ask_for(), next_opaque())
             return Answer(checked_value(connection.submit(get).wait(timeout_s), what).body)
         epoch = request.epoch if "owner" in extensions else None

@@ -12,6 +12,7 @@ from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Jump
+from meta_client.consumer.watchdog import Standing, Where
 
 BUSY_S = 0.05  # how long a partition rests of which something else is being delivered
 LEASE_LOOK_S = 0.05  # how often to look whether the session's lease is renewed, while it has run out unseen
@@ -230,6 +231,21 @@ class Assignments:
         with self.changed:
             found = self._assigned.get(key)
             return None if found is None else found[1]
+
+    def standings(self) -> list[Standing]:
+        """How each partition stands."""
+        with self.changed:
+            return [
+                Standing(key, request.offset, request.rounds, request.epoch, self._where(key), request.trouble)
+                for key, (request, _) in self._assigned.items()
+            ]
+
+    def _where(self, key: TopicPartition) -> Where:
+        if key in self._held or key in self._stopped:
+            return Where.HELD
+        if key in self._delivering:
+            return Where.DELIVERING
+        return Where.UNTAKEN if key in self._parked else Where.FETCHING
 
     def is_caught_up(self) -> bool:
         """Whether every partition, and there is one, had nothing new when last asked."""

@@ -28,6 +28,9 @@ class ConsumerConfig:
     # broker with thousands of idle consumers, and that much later to see a message.
     rest_s_max: float = 1.0
     commit_period_s: float = 5.0
+    watchdog_s: float = (
+        30.0  # a partition that stands still for longer, beside what a fetch may wait, is told in the log
+    )
     prefetch_bytes: int = 8 * 1024 * 1024  # of message frames, fetched ahead of fetch() and iteration, or a fetch more
     duplicates_max: int = 0  # so many consumed messages are remembered, and not delivered when they come again
     # What to do where the group has read further than the broker's partition goes: what stood there was lost, by the
@@ -48,7 +51,7 @@ class ConsumerConfig:
             raise ValueError(f"prefetch_bytes {self.prefetch_bytes}: one byte at least has to be fetched ahead")
         if self.duplicates_max < 0:
             raise ValueError(f"duplicates_max {self.duplicates_max} is negative: 0 remembers nothing")
-        if min(self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s) <= 0:
+        if min(self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s, self.watchdog_s) <= 0:
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:
             raise ValueError(f"fetch_wait_s {self.fetch_wait_s:g}: brokers wait {FETCH_WAIT_S_MAX} s at most")

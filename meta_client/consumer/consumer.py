@@ -8,17 +8,18 @@ from meta_client.connections import Connections
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.group import GroupMember, Member
+from meta_client.consumer.group import GroupMember
 from meta_client.consumer.holdings import Holdings
 from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker, ZooKeeperOffsetStore
-from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.plan import Member, TopicPartition
 from meta_client.consumer.position import Jump, Position, check_position
 from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.rebalances import Rebalance
 from meta_client.consumer.refusing import OnReject, RetryPolicy, reject_handler
 from meta_client.consumer.sifting import Accept, DuplicateCache, Sieve
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
+from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
 from zk.membership import new_consumer_id
@@ -26,7 +27,6 @@ from zk.nodes import Partition
 from zk.ownership import Ownership
 from zk.paths import check_name
 from zk.session import SessionEvent, ZooKeeperSession
-from zk.strategy import STRATEGIES
 
 
 class Consumer:
@@ -129,10 +129,9 @@ class Consumer:
         self._member = member = GroupMember(
             session,
             Member(self.group, self.consumer_id, frozenset(self._subscriptions)),
-            STRATEGIES[config.strategy],
             self._holdings,
             self._fetcher,
-            config.commit_period_s,
+            config,
         )
         self._fetcher.start()
         try:
@@ -162,6 +161,11 @@ class Consumer:
     def rebalances(self) -> tuple[Rebalance, ...]:
         """What the last hundred rebalances of this consumer did, oldest first. Each is in the log too."""
         return () if self._member is None else self._member.rebalances()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What stands still or has no owner just now, as its watchdog found, with what to do. Each is in the log too,
+        once."""
+        return () if self._member is None else self._member.findings()
 
     def is_caught_up(self) -> bool:
         """Whether each owned partition had nothing new when last asked; False while nothing is owned."""

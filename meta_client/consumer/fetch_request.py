@@ -33,6 +33,9 @@ class FetchRequest:
     is_at_end: bool = False  # the last answer was "nothing here yet"
     is_moved_back: bool = False  # to an offset that has to be stored before anything from there is delivered
     is_troubled: bool = False  # the last answer was an error: said once, not at every round
+    trouble: str | None = None  # what the last round ran into, for the watchdog
+    rounds: int = 0  # that ended well, for the watchdog
+    tells_end: bool = False  # the broker asked last tells where the log ends: its 404 does not mean the end
 
     def __post_init__(self) -> None:
         self.bytes_max = self.bytes_max_wanted
@@ -57,12 +60,12 @@ class FetchRequest:
         self.cut_off_count = 0
         self.rest_s = 0.0
         self.is_at_end = log_end is not None and next_offset >= log_end
-        self.is_troubled = False
+        self._is_well()
 
     def reached_end(self, *, is_early: bool) -> None:
         """A broker that waits says that there is nothing: wait there, unless it does not really (*is_early*)."""
         self.is_at_end = True
-        self.is_troubled = False
+        self._is_well()
         if is_early:
             self._rest_longer()
         else:
@@ -79,9 +82,18 @@ class FetchRequest:
         self.cut_off_count = 0
         self.is_at_end = False
         if is_forward:
+            self._is_well()
             self.rest_s = 0.0
         else:
             self._rest_longer()
+
+    def nothing_there(self, text: str, *, is_at_end: bool) -> None:
+        """A broker has nothing at this offset, or (not *is_at_end*) does not serve the partition: *text* is its."""
+        if is_at_end and self.tells_end:
+            self.is_troubled, self.trouble = False, text  # it should have said where its end is: this is beyond it
+        else:
+            self._is_well()
+        self.found_nothing(is_at_end=is_at_end)
 
     def found_nothing(self, *, is_at_end: bool) -> None:
         """There is nothing (yet), or nobody to ask."""
@@ -101,7 +113,8 @@ class FetchRequest:
         self.offset = offset
         self.cut_off_count = 0
         self.rest_s = 0.0
-        self.is_at_end = self.is_troubled = False
+        self.is_at_end = False
+        self._is_well()
 
     def cut_off(self, body: bytes) -> None:
         """Not one message was whole. A frame begins with its length, so ask for as much as that takes.
@@ -116,6 +129,10 @@ class FetchRequest:
             self.rest_s = 0.0
             return
         self._rest_longer()
+
+    def _is_well(self) -> None:
+        self.is_troubled, self.trouble = False, None
+        self.rounds += 1
 
     def _rest_longer(self) -> None:
         self.rest_s = min(self.rest_s + self.rest_s_max / REST_STEPS, self.rest_s_max)

@@ -20,6 +20,7 @@ from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Jump
+from meta_client.consumer.watchdog import Standing, Where
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
 from zk.cluster import Brokers
@@ -140,6 +141,13 @@ class Fetcher:
         self._recall(key)
         return True
 
+    def standings(self) -> list[Standing]:
+        """How each partition that is being fetched stands."""
+        standings = self.assignments.standings()
+        if len(self.assignments.delivering()) < len(self._threads):
+            return standings
+        return [s._replace(where=Where.STARVED) if s.where is Where.FETCHING else s for s in standings]
+
     def is_caught_up(self) -> bool:
         """Whether every assigned partition, and there is one, had nothing new when last asked."""
         return self.assignments.is_caught_up()
@@ -207,12 +215,11 @@ class Fetcher:
             request.found_nothing(is_at_end=False)
             self.on_stale(request, error.epoch)
         except (NotFound, Forbidden) as error:
-            request.is_troubled = False
-            request.found_nothing(is_at_end=isinstance(error, NotFound))
+            request.nothing_there(str(error), is_at_end=isinstance(error, NotFound))
         except MetaError as error:
             log = _log.debug if request.is_troubled else _log.warning
             log("fetch failed, trying again group=%s request=%r error=%s", self._group, what, error)
-            request.is_troubled = True
+            request.is_troubled, request.trouble = True, str(error)
             # Too many wait there already: what was read to its end still is.
             request.found_nothing(is_at_end=request.is_at_end and isinstance(error, Unavailable))
         else:
@@ -274,7 +281,7 @@ class Fetcher:
             # them would lose a message that was acknowledged.
             log = _log.debug if request.is_troubled else _log.error
             log("broken message, asking again group=%s error=%s/%s: %s", self._group, *request.key, broken)
-            request.is_troubled = True
+            request.is_troubled, request.trouble = True, str(broken)
             request.found_nothing(is_at_end=False)
         else:
             request.cut_off(body)
@@ -300,6 +307,7 @@ class Fetcher:
 
     def _on_failure(self, request: FetchRequest, offset: int, failure: Failure) -> None:
         request.failed(offset, failure.rest_s_min)
+        request.trouble = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:
             self.assignments.stop(request)
             _log.error(

@@ -13,31 +13,25 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.holdings import Holdings
-from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance
+from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition, plan_rebalance
 from meta_client.consumer.rebalances import Rebalance, Rebalances
+from meta_client.consumer.watchdog import Cure, Finding
+from meta_client.consumer.watching import Watching
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
 from zk.membership import ConsumerMembership, GroupChanged, read_group
 from zk.paths import ConsumerParent, TopicKind, TopicParent
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
-from zk.strategy import LoadBalanceStrategy
+from zk.strategy import STRATEGIES
 from zk.watches import ChildrenChanged, ChildrenWatches
 
 RETRY_FIRST_S = 0.05  # the member that has to let go has heard of the change at the same moment as we did
 RETRY_MAX_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Who we are in the group."""
-
-    group: str
-    consumer_id: str
-    topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +74,18 @@ class GroupMember:
         self,
         session: ZooKeeperSession,
         member: Member,
-        strategy: LoadBalanceStrategy,
         holdings: Holdings,
         fetcher: Fetcher,
-        commit_period_s: float,
+        config: ConsumerConfig,
     ) -> None:
         self._session = session
         self._member = member
-        self._strategy = strategy
+        self._strategy = STRATEGIES[config.strategy]
         self._holdings = holdings
         self._fetcher = fetcher
-        self._commit_period_s = commit_period_s
+        self._commit_period_s = config.commit_period_s
+        self._watching = Watching(session, member, self._strategy, holdings, fetcher, config)
+        self._snapshot: GroupSnapshot | None = None  # of the last rebalance in this session
         self._membership = ConsumerMembership(session, member.group, member.consumer_id)
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
@@ -104,7 +99,7 @@ class GroupMember:
         fetcher.on_stale = lambda request, seen: self._events.put(_Stale(request.key, request.epoch or 0, seen))
         fetcher.returned = lambda: self._events.put(_Returned())
         fetcher.on_reset = lambda: self._events.put(_Reset())
-        self._commit_at = time.monotonic() + commit_period_s
+        self._commit_at = time.monotonic() + config.commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
 
     def start(self) -> None:
@@ -123,6 +118,10 @@ class GroupMember:
     def rebalances(self) -> tuple[Rebalance, ...]:
         """The last ones, oldest first. Any thread."""
         return self._rebalances.recent()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the watchdog has found and is so still. Any thread."""
+        return self._watching.current()
 
     def on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread."""
@@ -148,13 +147,16 @@ class GroupMember:
                 if self._is_connected:
                     self._maybe_rebalance()
                     self._maybe_commit()
+                    self._maybe_look()
         finally:
             self._leave()
 
     def _next_event(self) -> _Event | None:
         if not self._is_connected:
             return self._events.get()  # nothing can be done before ZooKeeper is back
-        wake_at = min(self._commit_at, self._rebalance_at) if self._rebalances.is_due else self._commit_at
+        wake_at = min(self._commit_at, self._watching.look_at)
+        if self._rebalances.is_due:
+            wake_at = min(wake_at, self._rebalance_at)
         try:
             return self._events.get(timeout=max(0.001, wake_at - time.monotonic()))
         except Empty:
@@ -203,6 +205,7 @@ class GroupMember:
 
     def _start_over(self) -> None:
         self._joined_epoch = 0
+        self._snapshot = None
         if dropped := self._holdings.drop():
             self._rebalances.heard("session lost")
             self._rebalances.moved(set(), dropped)
@@ -239,7 +242,7 @@ class GroupMember:
         """One try; False: another member, or a listener of ours, still holds something that is to be ours, or not."""
         if not self._joined_epoch or self._membership.topics() is None:
             self._join()
-        snapshot = self._snapshot()
+        snapshot = self._snapshot = self._read_snapshot()
         plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
         self._fetcher.set_brokers(read_brokers(self._session))
         if plan.release:
@@ -255,7 +258,7 @@ class GroupMember:
         self._rebalances.done(len(self._holdings.keys()), len(members), partitions)
         return True
 
-    def _snapshot(self) -> GroupSnapshot:
+    def _read_snapshot(self) -> GroupSnapshot:
         # Watch first, then read: what changes in between fires the watch.
         paths = self._session.paths
         self._watches.read(paths.of(ConsumerParent(self._member.group)))
@@ -273,11 +276,24 @@ class GroupMember:
             self._drop_lost()
             self._commit_at = time.monotonic() + self._commit_period_s
 
-    def _drop_lost(self) -> bool:
-        """Whether partitions turned out to be another member's: then all are looked at anew."""
+    def _maybe_look(self) -> None:
+        """Have the watchdog look if it is time to, and do what it finds."""
+        try:
+            cures = self._watching.maybe_look(self._snapshot)
+        except ZooKeeperError as error:
+            _log.warning("watchdog could not look, it will again group=%s error=%s", self._member.group, error)
+            return
+        if reclaimed := cures.get(Cure.RECLAIM):
+            self._holdings.give_up(reclaimed)
+            self._drop_lost("watchdog")
+        elif Cure.REBALANCE in cures:
+            self._rebalance_at_once("watchdog")
+
+    def _drop_lost(self, reason: str = "lost to another member") -> bool:
+        """Whether partitions turned out to be ours no longer: then all are looked at anew."""
         if lost := self._holdings.take_lost():
             self._rebalances.moved(set(), lost)
-            self._rebalance_at_once("lost to another member")
+            self._rebalance_at_once(reason)
         return bool(lost)
 
     def _leave(self) -> None:

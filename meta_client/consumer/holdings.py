@@ -42,6 +42,7 @@ class Holdings:
         self._leaving: dict[TopicPartition, Claimed] = {}  # not fetched any more, owner nodes not deleted yet
         self._uncertain: set[TopicPartition] = set()  # ZooKeeper did not say whether a claim was done
         self._lost: set[TopicPartition] = set()  # another member's since, see take_lost
+        self.blocked: dict[TopicPartition, str] = {}  # by whom, of what the last claim did not get
         self._epochs_min: dict[TopicPartition, int] = {}  # what a broker has seen of those that we lost
 
     def keys(self) -> Collection[TopicPartition]:
@@ -59,9 +60,7 @@ class Holdings:
         self._uncertain -= set(wanted)
         for key in outcomes:
             self._epochs_min.pop(key, None)
-        for (topic, partition), outcome in outcomes.items():
-            if isinstance(outcome, OwnedBy):
-                _log.debug("still owned partition=%s/%s owner=%s", topic, partition, outcome.consumer_id)
+        self.blocked = {key: outcome.consumer_id for key, outcome in outcomes.items() if isinstance(outcome, OwnedBy)}
         claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
         requests: list[FetchRequest] = []
         for key, claimed in claims.items():
@@ -140,6 +139,11 @@ class Holdings:
         self._epochs_min[key] = epoch_seen + 1
         self._forfeit([key])
         return True
+
+    def give_up(self, keys: Collection[TopicPartition]) -> None:
+        """Something is wrong with these partitions: they have to be claimed anew."""
+        self._uncertain |= set(keys)
+        self._forfeit(keys)
 
     def _forfeit(self, keys: Collection[TopicPartition]) -> None:
         self._lost |= set(keys)

@@ -12,6 +12,15 @@ TopicPartition = tuple[str, Partition]
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """Who we are in the group."""
+
+    group: str
+    consumer_id: str
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSnapshot:
     """A group as ZooKeeper showed it: per topic its members and its partitions, both in string order."""
 

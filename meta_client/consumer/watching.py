@@ -1,0 +1,97 @@
+"""The watchdog of one member at work: it reads who owns what, and tells what it finds.
+
+The group's thread alone, but for `current`."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.holdings import Holdings
+from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition
+from meta_client.consumer.watchdog import Cure, Finding, Watchdog
+from zk.nodes import Partition
+from zk.ownership import read_owned
+from zk.session import ZooKeeperSession
+from zk.strategy import LoadBalanceStrategy
+
+LOOKS = 4  # in the time after which something is told
+TAKEOVER_S = 2.0  # what a rebalance may take once a dead member's session has ended
+
+_log = logging.getLogger(__name__)
+
+
+class Watching:
+    """Looks several times in `watchdog_s`, one request a topic each."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        member: Member,
+        strategy: LoadBalanceStrategy,
+        holdings: Holdings,
+        fetcher: Fetcher,
+        config: ConsumerConfig,
+    ) -> None:
+        self._session = session
+        self._member = member
+        self._strategy = strategy
+        self._holdings = holdings
+        self._fetcher = fetcher
+        self._period_s = config.watchdog_s / LOOKS
+        still_s = config.watchdog_s + config.fetch_wait_s + config.fetch_timeout_s  # what a fetch may wait is no stop
+        self._watchdog = Watchdog(still_s, session.session_timeout_s + TAKEOVER_S)
+        self.look_at = time.monotonic() + self._period_s
+
+    def current(self) -> tuple[Finding, ...]:
+        """What was found and is so still. Any thread."""
+        return self._watchdog.current()
+
+    def maybe_look(self, snapshot: GroupSnapshot | None) -> dict[Cure, list[TopicPartition]]:
+        """Look if it is time to, and tell each finding once; what is to be done about them. Raises ZooKeeperError."""
+        if time.monotonic() < self.look_at:
+            return {}
+        self.look_at = time.monotonic() + self._period_s
+        if snapshot is None or not self._session.lease.is_valid():
+            return {}  # nobody knows what is ours: that is told elsewhere, and soon over
+        owned = {topic: read_owned(self._session, self._member.group, topic) for topic in snapshot.partitions}
+        ours = self._holdings.keys()
+        ownerless = {(topic, partition) for topic, partition in ours if partition not in owned.get(topic, ())}
+        unowned = self._unowned(snapshot, owned) | self._blocked(snapshot)
+        cures: dict[Cure, list[TopicPartition]] = {}
+        for finding in self._watchdog.look(time.monotonic(), self._fetcher.standings(), unowned, ownerless):
+            _log.warning(
+                "watchdog: %s group=%s partition=%s/%s cure=%s",
+                *(finding.text, self._member.group, *finding.key, finding.cure.value),
+            )
+            cures.setdefault(finding.cure, []).append(finding.key)
+        return cures
+
+    def _unowned(self, snapshot: GroupSnapshot, owned: Mapping[str, frozenset[Partition]]) -> dict[TopicPartition, str]:
+        """Partitions without an owner, as far as they are this member's to tell: its own, and of others' those that
+        it is the first to tell, so that not the whole group does."""
+        told, ours = dict[TopicPartition, str](), self._holdings.keys()
+        for topic, partitions in snapshot.partitions.items():
+            missing = [p for p in partitions if p not in owned[topic] and (topic, p) not in ours]
+            consumers = snapshot.consumers.get(topic, ()) if missing else ()
+            for consumer in consumers:
+                teller = next((other for other in consumers if other != consumer), consumer)
+                for partition in set(self._strategy(consumer, consumers, partitions)).intersection(missing):
+                    if consumer == self._member.consumer_id:
+                        told[topic, partition] = "nobody owns it, and it is this consumer's share: claiming it"
+                    elif teller == self._member.consumer_id:
+                        told[topic, partition] = f"nobody owns it: look why {consumer} does not, or restart that one"
+        return told
+
+    def _blocked(self, snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
+        """What is our share, and another does not let go."""
+        return {
+            (topic, partition): f"{owner} holds this consumer's share: "
+            + (
+                "see what its listener waits for, or restart it"
+                if owner in snapshot.consumers.get(topic, ())
+                else "it is no member of the group any more, so end that process"
+            )
+            for (topic, partition), owner in self._holdings.blocked.items()
+        }
