@@ -16,6 +16,7 @@ from journal.inspection import Reading
 from journal.outcomes import Ended
 from journal.record_codec import decode
 from journal.records import Decision, Forget, Lost
+from journal.refusals import Refused
 from journal.scan import Entry, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.states import BranchState
@@ -151,6 +152,8 @@ class _Audit:
             match record:
                 case Decision(key, _):
                     self.decided[key] = None
+                case Refused():
+                    pass  # a consumer's own journal: each record stands for itself
                 case Forget(key) if self.state is None or key not in self.state.heuristics:
                     self.decided.pop(key, None)
                 case _:

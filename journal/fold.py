@@ -38,6 +38,7 @@ from journal.records import (
     Take,
     TxPut,
 )
+from journal.refusals import Refused
 from journal.runs import Run, Runs
 from journal.states import BranchEvent, BranchState, XaError, next_state
 from journal.topic_changes import TopicChange, TopicState
@@ -226,6 +227,8 @@ def apply(state: JournalState, header: Header, record: Record) -> Sequence[Publi
                 state.doubt = Doubt.after(state, header)
             case Decision():
                 raise ValueError("a coordinator's record in a broker's journal")
+            case Refused():
+                raise ValueError("a consumer's record in a broker's journal")
             case _:
                 assert_never(record)
     except (ValueError, XaError) as error:

@@ -43,6 +43,7 @@ class Kind(IntEnum):
     DECISION = 13
     PUT_BATCH = 14
     LOST = 15
+    REFUSED = 16
 
 
 _KIND_NAMES = {int(kind): kind.name for kind in Kind}

@@ -30,6 +30,7 @@ from journal.records import (
     Rollback,
     TxPut,
 )
+from journal.refusals import Refused, describe_refused
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Storage
@@ -133,6 +134,8 @@ def _said(header: Header, record: Record) -> _Said:
             return _Said(note="partitions go on: " + ", ".join(f"{one.name}@{one.end}" for one in ends))
         case Lost():
             return _Said(note=f"{header.bytes_total} bytes did not read back and were dropped by a repair")
+        case Refused():
+            return _Said(note=describe_refused(record))
         case Pad():
             return _Said()
     assert_never(record)

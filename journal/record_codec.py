@@ -33,6 +33,7 @@ from journal.records import (
     Take,
     TxPut,
 )
+from journal.refusals import Refused, decode_refused, encode_refused
 from journal.topic_changes import TopicChange, decode_change, encode_change
 from journal.xid import KEY_BYTES_MAX, BranchKey, InvalidXid, parse_key
 
@@ -92,6 +93,8 @@ def encode(record: Record) -> tuple[Kind, bytes]:
             return Kind.CARRY, _branch(key, branch_lsn) + head + b"".join(each)
         case TopicChange(topic=topic):
             return Kind.TOPIC, encode_change(record, _bytes_of(topic))
+        case Refused(topic=topic):
+            return Kind.REFUSED, encode_refused(record, _bytes_of(topic))
         case Lost(ends):
             return Kind.LOST, _END_COUNT.pack(len(ends)) + b"".join(map(_end, ends)) if ends else b""
     assert_never(record)
@@ -292,6 +295,10 @@ def _read_topic_change(meta: bytes) -> TopicChange:
     return decode_change(meta, _topic)
 
 
+def _read_refused(meta: bytes) -> Refused:
+    return decode_refused(meta, _topic)
+
+
 def _read_lost(meta: bytes) -> Lost:
     if not meta:
         return Lost()
@@ -324,4 +331,5 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.TOPIC: _read_topic_change,
     Kind.CARRY: _read_carry,
     Kind.LOST: _read_lost,
+    Kind.REFUSED: _read_refused,
 }

@@ -16,6 +16,7 @@ import msgspec
 from journal.batches import BatchSequence
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
+from journal.refusals import Refused
 from journal.topic_changes import TopicChange
 from journal.xid import BranchKey
 
@@ -207,4 +208,5 @@ Record = (
     | TopicChange
     | Carry
     | Lost
+    | Refused
 )

@@ -9,8 +9,8 @@ from journal.frame import Kind
 from spark_jobs.findings import finding, findings, text
 from spark_jobs.schemas import BAD
 
-# A coordinator's record: an honest broker never writes one, and a fold of the journal stops there.
-FOREIGN_KINDS: Final = (Kind.DECISION.name,)
+# A coordinator's and a consumer's record: an honest broker never writes one, and a fold of the journal stops there.
+FOREIGN_KINDS: Final = (Kind.DECISION.name, Kind.REFUSED.name)
 
 
 def record_findings(records: DataFrame) -> DataFrame:

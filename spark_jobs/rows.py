@@ -23,6 +23,7 @@ from journal.records import (
     Rollback,
     TxPut,
 )
+from journal.refusals import Refused
 from journal.scan import Entry
 from journal.topic_changes import TopicChange
 from meta_client.protocol.compression import codec_number
@@ -85,6 +86,8 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = max(number, lsn)
         case Lost(ends):
             largest = max((one.end for one in ends), default=0)
+        case Refused(next_offset=next_offset, time_ms=time_ms):
+            largest = max(next_offset, time_ms)
         case Epoch() | Pad() | Decision() | Forget() | TopicChange():
             return
         case _:
@@ -145,6 +148,8 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             return head._replace(key=str(key))
         case TopicChange(topic=topic, state=state):
             return head._replace(topic=topic, reason=state.name)
+        case Refused(topic=topic, partition=partition, offset=offset, state=state):
+            return head._replace(topic=topic, partition=partition, base_offset=offset, reason=state.name)
         case Pad() | Lost():
             return head
     assert_never(record)

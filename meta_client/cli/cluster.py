@@ -12,6 +12,7 @@ from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.positions import Positions
+from meta_client.cli.refused import refused
 from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.consumer.plan import TopicPartition
@@ -95,6 +96,7 @@ def describe(group: str, zk: str, as_json: bool) -> None:
 
 
 groups.add_command(reset)
+groups.add_command(refused)
 
 
 def _list(zk: str, *, as_json: bool) -> None:

@@ -217,6 +217,7 @@ class Assignments:
             if (found := self._assigned.get(key)) is None:
                 return None
             found[0].jump = jump
+            self._stopped.discard(key)  # who says where to go on has seen where it stopped
             return found[1]
 
     def jumped(self, request: FetchRequest, jump: Jump) -> Delivery | None:

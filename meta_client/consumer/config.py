@@ -1,6 +1,7 @@
 """How a consumer behaves, and what its group may be called. Pure."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from meta_client.consumer.position import EARLIEST, Position, check_position
@@ -32,6 +33,11 @@ class ConsumerConfig:
         30.0  # a partition that stands still for longer, beside what a fetch may wait, is told in the log
     )
     prefetch_bytes: int = 8 * 1024 * 1024  # of message frames, fetched ahead of fetch() and iteration, or a fetch more
+    # Where refused messages are parked (on_reject="park"), one directory a consumer, at most so many bytes of them;
+    # and how often they are offered to the listeners again.
+    refused_directory: Path | str | None = None
+    refused_bytes_max: int = 256 * 1024 * 1024
+    redelivery_period_s: float = 300.0
     duplicates_max: int = 0  # so many consumed messages are remembered, and not delivered when they come again
     # What to do where the group has read further than the broker's partition goes: what stood there was lost, by the
     # promotion of a slave that had not got so far. Which messages have taken its place, only their consumer knows: to
@@ -51,7 +57,8 @@ class ConsumerConfig:
             raise ValueError(f"prefetch_bytes {self.prefetch_bytes}: one byte at least has to be fetched ahead")
         if self.duplicates_max < 0:
             raise ValueError(f"duplicates_max {self.duplicates_max} is negative: 0 remembers nothing")
-        if min(self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s, self.watchdog_s) <= 0:
+        times = self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s, self.redelivery_period_s
+        if min(*times, self.watchdog_s) <= 0:
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:
             raise ValueError(f"fetch_wait_s {self.fetch_wait_s:g}: brokers wait {FETCH_WAIT_S_MAX} s at most")

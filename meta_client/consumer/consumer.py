@@ -1,6 +1,8 @@
 """What users hold: a member of a group with its listeners."""
 
+import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +24,9 @@ from meta_client.consumer.subscription import Acknowledge, Subscription, subscri
 from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
+from meta_client.refused.redelivery import Redelivery
+from meta_client.refused.store import RefusedStore
+from meta_client.refused.waiting import Waiting
 from zk.membership import new_consumer_id
 from zk.nodes import Partition
 from zk.ownership import Ownership
@@ -76,6 +81,8 @@ class Consumer:
             config,
         )
         self._member: GroupMember | None = None
+        self._refused: RefusedStore | None = None  # from start() on, if there is a directory; like the next
+        self._redelivery: Redelivery | None = None
         self._is_closed = False
 
     def subscribe(
@@ -97,8 +104,9 @@ class Consumer:
         listener returns, they count as consumed; when it raises, they come again, each time later: the whole batch,
         or the message and what follows it. After *retries_max* repetitions (None: no limit), or when it raises
         Reject, a message is refused: *on_reject* may be "stop" (the partition stops there until resume()), "drop"
-        (log it, go on), or a function of the message and the error, which is called until it returns. Of a batch
-        that was repeated too often each message is tried alone, and only what fails then is refused.
+        (log it, go on), "park" (keep it in `config.refused_directory`, go on, and offer it again from time to time), or
+        a function of the message and the error, which is called until it returns. Of a batch that was repeated too
+        often each message is tried alone, and only what fails then is refused.
 
         *accept* tells which messages are delivered; the others count as consumed. With *acknowledge* "manual" nothing
         does until acknowledge(). *max_bytes* is how much to fetch at a time; a larger message comes alone.
@@ -108,51 +116,62 @@ class Consumer:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe before start()")
         if topic in self._subscriptions:
             raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
+        if on_reject == "park" and self._config.refused_directory is None:
+            raise ValueError('on_reject "park" needs ConsumerConfig.refused_directory, where to')
         self._subscriptions[check_name(topic)] = subscription(
             on_batch=on_batch,
             on_message=on_message,
             max_bytes=max_bytes,
             acknowledge=acknowledge,
-            policy=RetryPolicy(retries_max, reject_handler(on_reject)),
+            policy=RetryPolicy(retries_max, reject_handler(on_reject, self._park)),
             sieve=Sieve(accept, self._duplicates),
             buffer=self._buffer,
             tracker=self._tracker,
         )
 
     def start(self) -> None:
-        """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError."""
+        """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError; with a
+        `refused_directory` StoreInUse, ForeignStore and JournalError, too."""
         if self._member is not None or self._is_closed:
             raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: make another one")
         if not self._subscriptions:
             raise ConsumerMisuse(f"consumer {self.consumer_id} subscribes to nothing: call subscribe() first")
         config, session = self._config, self._session
-        self._member = member = GroupMember(
-            session,
-            Member(self.group, self.consumer_id, frozenset(self._subscriptions)),
-            self._holdings,
-            self._fetcher,
-            config,
-        )
-        self._fetcher.start()
         try:
+            self._open_refused()
+            self._member = member = GroupMember(
+                session,
+                Member(self.group, self.consumer_id, frozenset(self._subscriptions)),
+                self._holdings,
+                self._fetcher,
+                config,
+            )
+            self._fetcher.start()
             member.start()
+            if self._redelivery is not None:
+                self._redelivery.start()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Wait for the listeners to return, commit, release, leave. Idempotent."""
-        if self._fetcher.is_runner():
+        if self._fetcher.is_runner() or (self._redelivery is not None and self._redelivery.is_this_thread()):
             raise ConsumerMisuse(
                 f"consumer {self.consumer_id}: a listener can't close its consumer, it would wait for itself"
             )
         if self._is_closed:
             return
         self._is_closed = True
-        self._buffer.close()
-        if self._member is not None:
-            self._member.close()
-        self._closed(self)
+        with contextlib.ExitStack() as closing:  # the last one first
+            closing.callback(self._closed, self)
+            if self._refused is not None:
+                closing.callback(self._refused.close)
+            if self._member is not None:
+                closing.callback(self._member.close)
+            if self._redelivery is not None:
+                closing.callback(self._redelivery.close)
+            closing.callback(self._buffer.close)
 
     def owned(self) -> list[TopicPartition]:
         """The partitions that this consumer has at the moment."""
@@ -227,6 +246,42 @@ class Consumer:
     def paused(self) -> list[TopicPartition]:
         """What pause() holds, and what stopped at a message that was refused."""
         return self._fetcher.assignments.held()
+
+    def refuse(self, message: ReceivedMessage, error: Exception) -> None:
+        """What `on_reject` says, at once, for a message of a topic without a listener, or that is acknowledged by
+        hand; with "stop" its partition is paused. Whether it is consumed is another matter. Any thread. Raises what
+        on_reject does; with "park" StoreFull and StorageFailed, and then the message is not kept."""
+        if message.topic not in self._subscriptions:
+            raise ConsumerMisuse(f"topic {message.topic} is not subscribed to by this consumer")
+        if (refuse := self._subscriptions[message.topic].refuse) is None:
+            self.pause((message.topic, message.partition))
+        else:
+            refuse(message, error)
+
+    def refused(self) -> list[Waiting]:
+        """What is parked in the local store, first refused first."""
+        return [] if self._refused is None else self._refused.waiting()
+
+    def redeliver(self) -> None:
+        """Offer everything in the local store to the listeners now. Does not wait."""
+        if self._redelivery is not None:
+            self._redelivery.now()
+
+    def _park(self, message: ReceivedMessage, error: Exception) -> None:
+        assert self._refused is not None, "start() opens it before anything is delivered"
+        self._refused.park(message, error)
+
+    def _open_refused(self) -> None:
+        config = self._config
+        if config.refused_directory is None:
+            return
+        self._refused = RefusedStore.open(
+            Path(config.refused_directory), self.group, bytes_max=config.refused_bytes_max
+        )
+        listeners = {topic: it.listener for topic, it in self._subscriptions.items() if it.listener is not None}
+        self._redelivery = Redelivery(
+            self._refused, self._fetcher.assignments, listeners, config.redelivery_period_s, self.group
+        )
 
     def on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread."""

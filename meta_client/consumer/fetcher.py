@@ -139,6 +139,7 @@ class Fetcher:
             return False
         delivery.forget(key, is_seek=jump.is_progress)
         self._recall(key)
+        self.unpark()
         return True
 
     def standings(self) -> list[Standing]:

@@ -10,7 +10,7 @@ from meta_client.consumer.batch import ReceivedMessage
 _log = logging.getLogger(__name__)
 
 RejectHandler = Callable[[ReceivedMessage, Exception], object]
-OnReject = Literal["stop", "drop"] | RejectHandler
+OnReject = Literal["stop", "drop", "park"] | RejectHandler
 
 
 class Retry(Exception):
@@ -54,13 +54,18 @@ def drop(message: ReceivedMessage, error: Exception) -> None:
     )
 
 
-def reject_handler(on_reject: OnReject) -> RejectHandler | None:
-    """What a RetryPolicy does. Raises ValueError for a word that means nothing."""
+def reject_handler(on_reject: OnReject, park: RejectHandler) -> RejectHandler | None:
+    """What a RetryPolicy does; *park* is what "park" means. Raises ValueError for a word that means nothing."""
     if callable(on_reject):
         return on_reject
-    if on_reject not in ("stop", "drop"):
-        raise ValueError(f"on_reject {on_reject!r}: give 'stop', 'drop' or a function")
-    return drop if on_reject == "drop" else None
+    match on_reject:
+        case "stop":
+            return None
+        case "drop":
+            return drop
+        case "park":
+            return park
+    raise ValueError(f"on_reject {on_reject!r}: give 'stop', 'drop', 'park' or a function")
 
 
 class Attempts:

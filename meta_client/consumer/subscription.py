@@ -11,7 +11,7 @@ from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
 from meta_client.consumer.offsets import OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
-from meta_client.consumer.refusing import RetryPolicy
+from meta_client.consumer.refusing import RejectHandler, RetryPolicy
 from meta_client.consumer.sifting import Sieve
 
 Acknowledge = Literal["auto", "manual"]
@@ -25,6 +25,7 @@ class Subscription:
     new_delivery: Callable[[], Delivery]
     listener: MessageListener | None  # what is offered single messages, those of the local store: None pulls
     is_manual: bool
+    refuse: RejectHandler | None  # what becomes of a refused message; None: its partition stops
 
 
 def subscription(
@@ -58,4 +59,4 @@ def subscription(
     listener = on_message if on_batch is None else lambda message: on_batch(Batch.of(message))
     if listener is None and policy.retries_max is not None:
         raise ValueError("retries_max needs a listener, on_batch or on_message: who pulls calls refuse()")
-    return Subscription(check_bytes_max(max_bytes), new_delivery, listener, is_manual)
+    return Subscription(check_bytes_max(max_bytes), new_delivery, listener, is_manual, policy.refuse)

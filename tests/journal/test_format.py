@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import frame, record_codec, segments, topic_changes
+from journal import frame, record_codec, refusals, segments, topic_changes
 from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
@@ -39,6 +39,7 @@ from journal.records import (
     Take,
     TxPut,
 )
+from journal.refusals import Refused, RefusedState
 from journal.segments import Identity, SegmentHeader
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import parse_key
@@ -88,6 +89,10 @@ OPERATOR: list[tuple[Record, bytes]] = [
 ]
 REPAIRED: list[tuple[Record, bytes]] = [(Lost((PartitionEnd(ORDERS, Offset(4000)),)), b"")]
 COORDINATOR: list[tuple[Record, bytes]] = [(Decision(XA, "db=postgresql mq=0"), b""), (Forget(XA), b"")]
+CONSUMER: list[tuple[Record, bytes]] = [
+    (Refused("orders", 0, 3, 100, 125, TIME_MS, 0, RefusedState.WAITING, "ValueError('no such customer')"), b"a frame"),
+    (Refused("orders", 0, 3, 100, 125, TIME_MS, 1, RefusedState.DELIVERED, ""), b""),
+]
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,7 @@ def struct_of(rows: list[Row]) -> str:
         ("EPOCH", record_codec._EPOCH.format),
         ("CHECKPOINT", record_codec._CHECKPOINT.format),
         ("DECISION", "<"),
+        ("REFUSED", refusals.HEAD.format),
     ],
 )
 def test_a_table_adds_up_to_the_struct_of_the_code(heading: str, expected: str) -> None:
@@ -194,11 +200,11 @@ def encoded(chain: list[tuple[Record, bytes]]) -> Iterator[tuple[tuple[str, int]
 
 
 def test_every_example_is_what_the_code_writes() -> None:
-    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR)
+    chains = (BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR, CONSUMER)
     assert dict([each for chain in chains for each in encoded(chain)]) == examples()
 
 
-@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR])
+@pytest.mark.parametrize("chain", [BROKER, PRODUCER, RUN_TIME, CARRIED, OPERATOR, REPAIRED, COORDINATOR, CONSUMER])
 def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]]) -> None:
     names = {encode(record)[0].name for record, _ in chain}
     segment = bytearray(SEGMENT_SIZE)

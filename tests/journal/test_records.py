@@ -29,6 +29,7 @@ from journal.records import (
     Take,
     TxPut,
 )
+from journal.refusals import Refused, RefusedState
 from journal.topic_changes import TopicChange, TopicState
 from journal.xid import BranchKey, InvalidXid, LocalKey, XaKey, Xid, parse_key
 
@@ -59,6 +60,18 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.just(Pad()),
     st.builds(Decision, KEYS, TEXT),
     st.builds(Forget, KEYS),
+    st.builds(
+        lambda offset, size, **rest: Refused(offset=offset, next_offset=offset + size, **rest),
+        topic=TOPICS,
+        broker_id=INT32,
+        partition=U32,
+        offset=st.integers(0, 2**63),
+        size=st.integers(1, 2**21),
+        time_ms=U64,
+        attempts=U32,
+        state=st.sampled_from(RefusedState),
+        reason=TEXT,
+    ),
     CARRIES,
     st.builds(TopicChange, topic=TOPICS, state=st.just(TopicState.SET), section=U32, partitions=U32.filter(bool)),
 )

@@ -1,0 +1,156 @@
+"""Refused messages: parked, offered again, taken, listed, resent and dropped; on a real broker."""
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meta_client.client import Client
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.errors import ConsumerMisuse
+from meta_client.refused.errors import StoreFull, StoreInUse
+from tests.integration.conftest import wait_until
+from tests.integration.test_consuming import ONLY, TOPIC, Calls, send, stored
+from zk.corner import Corner
+
+pytestmark = pytest.mark.usefixtures("broker")
+
+
+def config(directory: Path, period_s: float = 3600, **more: Any) -> ConsumerConfig:
+    return ConsumerConfig(
+        rest_s_max=0.1, commit_period_s=0.1, refused_directory=directory, redelivery_period_s=period_s, **more
+    )
+
+
+def test_six_deliveries_then_redelivery_until_it_is_taken(client: Client, tmp_path: Path) -> None:
+    """Spec 13.2, B02: one delivery, five repetitions, two redeliveries; the other message comes once."""
+    calls = Calls(m0=[RuntimeError("bad")] * 7)
+    send(client, 2)
+    with client.consumer("group", config=config(tmp_path, 0.3)) as consumer:
+        consumer.subscribe(TOPIC, on_message=calls, retries_max=5, on_reject="park")
+        consumer.start()
+        wait_until(lambda: stored(client) == 42)
+        wait_until(lambda: len(calls.payloads) == 9)
+        wait_until(lambda: not consumer.refused())
+    assert calls.payloads.count(b"0") == 8
+    assert calls.payloads.count(b"1") == 1
+    assert calls.payloads[:7] == [b"0"] * 6 + [b"1"]
+
+
+def test_the_next_life_of_a_mended_consumer_takes_what_the_last_one_parked(client: Client, tmp_path: Path) -> None:
+    send(client, 3)
+    with client.consumer("group", config=config(tmp_path)) as consumer:
+        consumer.subscribe(TOPIC, on_message=Calls(m1=[RuntimeError("bad")] * 9), retries_max=0, on_reject="park")
+        consumer.start()
+        wait_until(lambda: stored(client) == 63)
+        (waiting,) = consumer.refused()
+        assert (str(waiting.place), waiting.record.reason) == (f"{TOPIC}/0-0@21", "RuntimeError('bad')")
+        other = client.consumer("group", config=config(tmp_path))
+        other.subscribe(TOPIC, on_message=print)
+        with pytest.raises(StoreInUse):
+            other.start()
+    mended = Calls()
+    with client.consumer("group", config=config(tmp_path)) as consumer:
+        consumer.subscribe(TOPIC, on_message=mended)
+        consumer.start()
+        consumer.redeliver()
+        wait_until(lambda: mended.payloads == [b"1"])
+        wait_until(lambda: not consumer.refused())
+
+
+def test_a_full_store_holds_the_partition_up_and_loses_nothing(client: Client, tmp_path: Path) -> None:
+    calls = Calls(m0=[RuntimeError("bad")] * 99, m1=[RuntimeError("bad")] * 3)
+    send(client, 3)
+    with client.consumer("group", config=config(tmp_path, refused_bytes_max=1500)) as consumer:
+        consumer.subscribe(TOPIC, on_message=calls, retries_max=0, on_reject="park")
+        consumer.start()
+        wait_until(lambda: b"2" in calls.payloads)
+        assert calls.payloads == [b"0", b"1", b"1", b"1", b"1", b"2"]
+        message = ReceivedMessage(TOPIC, ONLY, 0, 0, 0, None, b"", 21)
+        with pytest.raises(StoreFull):
+            consumer.refuse(message._replace(offset=63), ValueError("by hand"))
+        with pytest.raises(ConsumerMisuse):
+            consumer.refuse(message._replace(topic="orders"), ValueError())
+
+
+def test_a_redelivery_and_a_delivery_of_one_partition_never_overlap(client: Client, tmp_path: Path) -> None:
+    busy = threading.Lock()
+    seen: list[bytes] = []
+    refusing = threading.Event()
+    refusing.set()
+
+    def on_message(message: ReceivedMessage) -> None:
+        assert busy.acquire(blocking=False), "two at a time"
+        try:
+            if refusing.is_set():
+                raise RuntimeError("bad")
+            seen.append(message.payload)
+        finally:
+            busy.release()
+
+    first = send(client, 50)
+    with client.consumer("group", config=config(tmp_path, 0.05)) as consumer:
+        consumer.subscribe(TOPIC, on_message=on_message, retries_max=0, on_reject="park", max_bytes=100)
+        consumer.start()
+        wait_until(lambda: len(consumer.refused()) == 50)
+        refusing.clear()
+        more = send(client, 200, "more-")
+        wait_until(lambda: len(seen) == 250)
+        assert sorted(seen) == sorted(first + more)
+        wait_until(lambda: not consumer.refused())
+
+
+def test_who_pulls_refuses_by_hand(client: Client, tmp_path: Path) -> None:
+    send(client, 3)
+    with client.consumer("group", config=config(tmp_path)) as consumer:
+        consumer.subscribe(TOPIC, on_reject="park", acknowledge="manual")
+        consumer.start()
+        message = consumer.fetch(1)[0]
+        consumer.refuse(message, ValueError("no such customer"))
+        assert consumer.acknowledge(message)
+        assert [str(waiting.place) for waiting in consumer.refused()] == [f"{TOPIC}/0-0@0"]
+    with pytest.raises(ValueError, match="refused_directory"):
+        client.consumer("group").subscribe(TOPIC, on_message=print, on_reject="park")
+
+
+def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "meta_client.cli.main", "groups", "refused", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_the_command_line_lists_resends_and_drops(client: Client, tmp_path: Path, zookeeper: Corner) -> None:
+    send(client, 3)
+    directory = tmp_path / "refused"
+    consumer = client.consumer("group", config=config(directory))
+    calls = Calls(m0=[RuntimeError("bad")], m1=[OSError(5)], m2=[OSError()])
+    consumer.subscribe(TOPIC, on_message=calls, retries_max=0, on_reject="park")
+    with consumer:
+        wait_until(lambda: len(consumer.refused()) == 3)
+        listed = [json.loads(line) for line in metaq("list", str(directory), "--json").stdout.splitlines()]
+        assert [(row["message"], row["payload"]) for row in listed] == [
+            (f"{TOPIC}/0-0@0", "0"),
+            (f"{TOPIC}/0-0@21", "1"),
+            (f"{TOPIC}/0-0@42", "2"),
+        ]
+        assert "RuntimeError('bad')" in metaq("list", str(directory)).stdout
+        assert "in use by another consumer" in metaq("drop", str(directory), "--all", status=2).stderr
+    assert "name messages" in metaq("drop", str(directory), status=2).stderr
+    assert "names no message" in metaq("drop", str(directory), "x", status=2).stderr
+    assert "no such message waits" in metaq("drop", str(directory), f"{TOPIC}/0-0@7", status=1).stderr
+    assert "dropped 1 messages" in metaq("drop", str(directory), f"{TOPIC}/0-0@21").stderr
+    metaq("resend", str(directory), "--all", "--to", "orders", "--zk", zookeeper.connect)
+    assert "no refused message waits here" in metaq("list", str(directory)).stdout
+    with client.consumer("reader") as reader:
+        reader.subscribe("orders")
+        reader.start()
+        found: list[bytes] = []
+        while len(found) < 2:
+            found += [message.payload for message in reader.fetch(2)]
+    assert sorted(found) == [b"0", b"2"]
