@@ -2,16 +2,19 @@
 
 import asyncio
 import statistics
+import threading
 import time
 
 from bench.result import Result
 from bench.stage import stage
-from meta_client import Client, aio
+from meta_client import Batch, Client, aio
 
 TOPIC = "bench"
 SIZE = 100
 ROUNDS = 3
 ROUND_S = 2.0
+STORED = 1_000_000  # messages, for consumers
+CONSUME_S = 60.0
 MESSAGES = 1000  # between two looks at the clock
 
 
@@ -23,6 +26,58 @@ def produce(case: str) -> Result:
             threaded.append(_threaded(on.zookeeper))
             tasks.append(asyncio.run(_tasks(on.zookeeper)))
     return Result(case, statistics.median(tasks), "messages/s", statistics.median(threaded))
+
+
+def consume(case: str) -> Result:
+    """A batch listener of tasks, over one of threads: messages a second, each the median of its rounds."""
+    with stage("interval:100") as on:
+        with Client(on.zookeeper) as client:
+            producer, payload = client.producer(), b"x" * SIZE
+            for _ in range(STORED):
+                producer.send_async(TOPIC, payload)
+            producer.flush()
+        threaded, tasks = [], []
+        for number in range(ROUNDS):
+            threaded.append(_consumed_by_threads(on.zookeeper, f"threads-{number}"))
+            tasks.append(asyncio.run(_consumed_by_tasks(on.zookeeper, f"tasks-{number}")))
+    return Result(case, statistics.median(tasks), "messages/s", statistics.median(threaded))
+
+
+def _consumed_by_threads(zookeeper: str, group: str) -> float:
+    seen, done, lock = 0, threading.Event(), threading.Lock()
+
+    def on_batch(batch: Batch) -> None:
+        nonlocal seen
+        with lock:
+            seen += len(batch.messages)
+        if seen >= STORED:
+            done.set()
+
+    with Client(zookeeper) as client, client.consumer(group) as consumer:
+        consumer.subscribe(TOPIC, on_batch)
+        start = time.perf_counter()
+        consumer.start()
+        if not done.wait(CONSUME_S):
+            raise RuntimeError(f"{seen} of {STORED} messages consumed within {CONSUME_S} s")
+        return seen / (time.perf_counter() - start)
+
+
+async def _consumed_by_tasks(zookeeper: str, group: str) -> float:
+    seen, done = 0, asyncio.Event()
+
+    async def on_batch(batch: Batch) -> None:
+        nonlocal seen
+        seen += len(batch.messages)
+        if seen >= STORED:
+            done.set()
+
+    async with aio.Client(zookeeper) as client:
+        consumer = client.consumer(group)
+        consumer.subscribe(TOPIC, on_batch)
+        start = time.perf_counter()
+        async with consumer, asyncio.timeout(CONSUME_S):
+            await done.wait()
+            return seen / (time.perf_counter() - start)
 
 
 def _threaded(zookeeper: str) -> float:

@@ -155,6 +155,11 @@ def aio_produce_100b(case: str) -> Result:
     return aio.produce(case)
 
 
+def aio_consume_100b(case: str) -> Result:
+    """100-byte messages delivered as objects to one consumer of asyncio, one process; the floor is that of threads."""
+    return aio.consume(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -191,6 +196,7 @@ CASES: Final[dict[str, Case]] = {
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
     "promote": Case(replication.promote_5gb, Bar("value", 3, is_ceiling=True)),
     "aio-produce-100b": Case(aio_produce_100b, Bar("ratio", 0.7)),
+    "aio-consume-100b": Case(aio_consume_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
 }
 

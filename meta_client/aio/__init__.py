@@ -10,7 +10,8 @@ talked to by threads, which are asked about brokers and groups, never for a mess
 """
 
 from meta_client.aio.client import Client
+from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import BranchHandle, LocalTransaction, Producer
 from meta_client.aio.sender import SendHandle
 
-__all__ = ["BranchHandle", "Client", "LocalTransaction", "Producer", "SendHandle"]
+__all__ = ["BranchHandle", "Client", "Consumer", "LocalTransaction", "Producer", "SendHandle"]

@@ -35,6 +35,11 @@ async def run(rules: Callable[Arguments, Outcome], *arguments: Arguments.args, *
     return cast(Outcome, outcome)
 
 
+def is_inside() -> bool:
+    """Whether the caller runs inside `run`, and may `wait`."""
+    return isinstance(getcurrent(), _Rules)
+
+
 def wait(awaitable: Awaitable[Outcome]) -> Outcome:
     """The outcome of *awaitable*, which the task awaits. Only inside `run`."""
     inner = getcurrent()

@@ -1,4 +1,4 @@
-"""What tasks make first: a client of one cluster, from which producers come. The twin of meta_client/client.py."""
+"""What tasks make first: a client of one cluster. The twin of meta_client/client.py."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,17 @@ from typing import Self
 
 from meta_client.aio.bridge import wait
 from meta_client.aio.connections import Connections
+from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import Producer
 from meta_client.aio.sender import Sender
 from meta_client.aio.topology import Topology
+from meta_client.aio.workers import Tasks
 from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.lanes import BatchingConfig
-from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, compression_of
+from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.consumer import Consumer as ConsumerRules
+from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
 from meta_client.placing import Partitioner
@@ -48,6 +53,7 @@ class Client:
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
         self._sender: Sender | None = None  # once it is open
         self._opened: contextlib.AsyncExitStack | None = None
+        self._consumers: tuple[ConsumerRules, ...] = ()  # swapped whole: kazoo's thread walks it
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as opened:
@@ -78,8 +84,8 @@ class Client:
 
         Raises ClientClosed outside of `async with`, LocalProtocolError for a codec that is unknown or not installed.
         """
-        if self._opened is None or self._sender is None:
-            raise ClientClosed("the client is not open: use it inside `async with`")
+        self._check_open()
+        assert self._sender is not None
         wanted = compression_of(compression, compression_bytes_min)
         return Producer(
             self.topology,
@@ -92,12 +98,34 @@ class Client:
             partitioner,
         )
 
+    def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
+        """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given,
+        which a thread asks. config.runners is how many listeners are awaited at a time.
+
+        Raises InvalidGroup, ConsumerMisuse, zk's InvalidName, ClientClosed outside of `async with`.
+        """
+        self._check_open()
+        rules = ConsumerRules(self.session, self.connections, group, offsets, config, self._forget, Tasks())
+        self._consumers = (*self._consumers, rules)
+        return Consumer(rules)
+
+    def _forget(self, consumer: ConsumerRules) -> None:
+        self._consumers = tuple(other for other in self._consumers if other is not consumer)
+
+    def _check_open(self) -> None:
+        if self._opened is None:
+            raise ClientClosed("the client is not open: use it inside `async with`")
+
     async def close(self) -> None:
-        """Send what is gathered, within ten seconds, then close all connections. Idempotent."""
+        """Close every consumer, send what is gathered, within ten seconds, then close all connections. Idempotent."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            await opened.aclose()
+            async with opened:
+                for consumer in self._consumers:
+                    await asyncio.to_thread(consumer.close)
 
     def _on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread: hand it on, nothing else."""
         self.topology.on_session_event(event)
+        for consumer in self._consumers:
+            consumer.on_session_event(event)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from meta_client.calls import checked_data, checked_value, wait_result
-from meta_client.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.flights import Flights
 from meta_client.consumer.plan import TopicPartition
@@ -22,6 +22,7 @@ from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.requests import Fetch, Get, Offsets
 from meta_client.protocol.responses import Data
+from meta_client.transport import Transports
 from zk.broker_url import BrokerUrl
 from zk.cluster import Brokers
 
@@ -46,7 +47,7 @@ class Asker:
     def __init__(
         self,
         group: str,
-        connections: Connections,
+        connections: Transports,
         timeout_s: float,
         wait_s: float,
         landed: Callable[[FetchRequest], None],

@@ -32,10 +32,10 @@ class MayGoOn(Enum):
 class Assignments:
     """The partitions of one consumer. Starts paused. Any thread; *changed* guards all of it."""
 
-    def __init__(self, group: str, may_deliver: Callable[[], bool]) -> None:
+    def __init__(self, group: str, may_deliver: Callable[[], bool], changed: threading.Condition) -> None:
         """*may_deliver* is asked before each delivery: False means as a pause does, and nobody tells when it ends."""
         self._may_deliver = may_deliver
-        self.changed = threading.Condition()
+        self.changed = changed
         self._group = group
         self._assigned: dict[TopicPartition, tuple[FetchRequest, Delivery]] = {}
         self._delivering: set[TopicPartition] = set()

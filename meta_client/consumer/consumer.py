@@ -1,12 +1,12 @@
 """What users hold: a member of a group with its listeners."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from meta_client.connections import Connections
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
 from meta_client.consumer.fetcher import Fetcher
@@ -22,11 +22,13 @@ from meta_client.consumer.refusing import OnReject, RetryPolicy, reject_handler
 from meta_client.consumer.sifting import Accept, DuplicateCache, Sieve
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
 from meta_client.consumer.watchdog import Finding
+from meta_client.consumer.workers import Threads, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
 from meta_client.refused.redelivery import Redelivery
 from meta_client.refused.store import RefusedStore
 from meta_client.refused.waiting import Waiting
+from meta_client.transport import Transports
 from zk.membership import new_consumer_id
 from zk.nodes import Partition
 from zk.ownership import Ownership
@@ -43,13 +45,17 @@ class Consumer:
     def __init__(
         self,
         session: ZooKeeperSession,
-        connections: Connections,
+        connections: Transports,
         group: str,
         offsets: OffsetStore | None,
         config: ConsumerConfig,
         closed: Callable[["Consumer"], None],
+        workers: Workers | None = None,
     ) -> None:
-        """*closed* is told once it is. Raises InvalidGroup, ConsumerMisuse, zk's InvalidName."""
+        """*closed* is told once it is; *workers*, or threads, fetch and call listeners.
+
+        Raises InvalidGroup, ConsumerMisuse, zk's InvalidName.
+        """
         self.group = check_group(group)
         if (keeps := getattr(offsets, "group", group)) != group:
             raise ConsumerMisuse(f"a consumer of group {group} was given the offsets of group {keeps}: name one group")
@@ -58,6 +64,7 @@ class Consumer:
         self._config = config
         self._closed = closed
         self._subscriptions: dict[str, Subscription] = {}
+        self._workers = workers or Threads()
         self._tracker = tracker = OffsetTracker()
         self._fetcher = Fetcher(
             group,
@@ -68,6 +75,7 @@ class Consumer:
             config.fetch_wait_s,
             session.lease.is_valid,
             config.ahead,
+            self._workers,
         )
         self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
         tracker.on_commit = self._buffer.report
@@ -156,7 +164,7 @@ class Consumer:
 
     def close(self) -> None:
         """Wait for the listeners to return, commit, release, leave. Idempotent."""
-        if self._fetcher.is_runner() or (self._redelivery is not None and self._redelivery.is_this_thread()):
+        if self.is_listening():
             raise ConsumerMisuse(
                 f"consumer {self.consumer_id}: a listener can't close its consumer, it would wait for itself"
             )
@@ -204,8 +212,16 @@ class Consumer:
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """The messages of the topics without a listener, until the consumer is closed. A message is consumed when
         the next one is asked for, or the consumer's `with` block ends without an exception."""
+        return self.buffer().iterate()
+
+    def buffer(self) -> PullBuffer:
+        """What is fetched ahead for fetch() and iteration. Raises ConsumerMisuse if nothing can be."""
         self._check_pulled()
-        return self._buffer.iterate()
+        return self._buffer
+
+    def is_listening(self) -> bool:
+        """Whether the caller is inside one of the listeners."""
+        return self._fetcher.is_runner() or (self._redelivery is not None and self._redelivery.is_this_thread())
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
         """Everything in the partition up to and including *message* is consumed. Stored with the next commit. Any
@@ -269,7 +285,7 @@ class Consumer:
 
     def _park(self, message: ReceivedMessage, error: Exception) -> None:
         assert self._refused is not None, "start() opens it before anything is delivered"
-        self._refused.park(message, error)
+        self._workers.block(functools.partial(self._refused.park, message, error))
 
     def _open_refused(self) -> None:
         config = self._config

@@ -36,9 +36,10 @@ class DelayHeap(Generic[Item]):
 class DelayQueue(Generic[Item]):
     """A DelayHeap that threads take from. Any thread may call anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: threading.Condition) -> None:
+        """*changed* is what they wait for; nobody else uses it."""
         self._heap: DelayHeap[Item] = DelayHeap()
-        self._changed = threading.Condition()
+        self._changed = changed
         self._is_closed = False
 
     def put(self, item: Item, delay_s: float) -> None:

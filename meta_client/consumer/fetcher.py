@@ -6,11 +6,9 @@ rest may be called by any.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-from meta_client.connections import Connections
 from meta_client.consumer.asking import Answer, Asker
 from meta_client.consumer.assignments import Assignments, MayGoOn
 from meta_client.consumer.batch import Batch, decode_batch
@@ -21,8 +19,10 @@ from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Jump
 from meta_client.consumer.watchdog import Standing, Where
+from meta_client.consumer.workers import Threads, Workers
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
+from meta_client.transport import Transports
 from zk.cluster import Brokers
 
 RESET_LOOK_S = 0.05  # how often to look whether a reset has been stored
@@ -41,36 +41,34 @@ class Fetcher:
     def __init__(
         self,
         group: str,
-        connections: Connections,
+        connections: Transports,
         tracker: OffsetTracker,
         runners: int,
         fetch_timeout_s: float,
         fetch_wait_s: float,
         may_deliver: Callable[[], bool] = lambda: True,
         ahead: Literal["stop", "end"] = "stop",
+        workers: Workers | None = None,
     ) -> None:
         """*may_deliver* is asked before each delivery, on the runner: False means as a pause does. *ahead*: see
-        ConsumerConfig."""
-        self.assignments = Assignments(group, may_deliver)
+        ConsumerConfig. *workers*, or threads, are the runners."""
+        self._workers = workers or Threads()
+        self._runners = runners
+        self.assignments = Assignments(group, may_deliver, self._workers.condition())
         self._group = group
         self._ahead = ahead
         self._tracker = tracker
-        self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue()
+        self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue(self._workers.condition())
         self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
         self.returned: Callable[[], None] = lambda: None  # on a runner: a withdrawn partition's listener is done
         self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None  # on a runner: somebody else
         # owns the partition, with *epoch*; the request is asked again until it is withdrawn
         self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset waits to be stored, see is_moved_back
-        self._threads = [
-            threading.Thread(target=self._run, name=f"metaq {group} runner {number}", daemon=True)
-            for number in range(runners)
-        ]
 
     def start(self) -> None:
         """Start the runners."""
         self._queue.put(_Sweep(), SWEEP_S)
-        for thread in self._threads:
-            thread.start()
+        self._workers.start(self._run, self._runners, f"metaq {self._group} runner")
 
     def close(self) -> None:
         """Stop delivering and wait until nothing is being delivered. Idempotent."""
@@ -79,13 +77,11 @@ class Fetcher:
         self.assignments.wait_returned(self.assignments.delivering())
         self.assignments.close()
         self._queue.close()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+        self._workers.join()
 
     def is_runner(self) -> bool:
-        """Whether the calling thread is one of the runners, as it is inside a listener."""
-        return threading.current_thread() in self._threads
+        """Whether the caller is one of the runners, as it is inside a listener."""
+        return self._workers.is_current()
 
     def set_brokers(self, brokers: Brokers) -> None:
         """Who is up from now on."""
@@ -145,7 +141,7 @@ class Fetcher:
     def standings(self) -> list[Standing]:
         """How each partition that is being fetched stands."""
         standings = self.assignments.standings()
-        if len(self.assignments.delivering()) < len(self._threads):
+        if len(self.assignments.delivering()) < self._runners:
             return standings
         return [s._replace(where=Where.STARVED) if s.where is Where.FETCHING else s for s in standings]
 
@@ -154,7 +150,7 @@ class Fetcher:
         return self.assignments.is_caught_up()
 
     def _run(self) -> None:
-        """A runner thread."""
+        """A runner."""
         while (item := self._queue.take()) is not None:
             if not self.assignments.wait_unpaused():
                 return

@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from meta_client.calls import checked_data
-from meta_client.connection import Connection
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition
 from meta_client.errors import ReplyTimeout
 from meta_client.pending_reply import PendingReply
 from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Data
+from meta_client.transport import Transport
 
 EARLY = 0.5  # an empty answer after less than this part of the wait asked for is no wait
 
 
 class _Flight(NamedTuple):
     request: FetchRequest
-    connection: Connection
+    connection: Transport
     launched_at: float
     wait_s: float
 
@@ -57,7 +57,7 @@ class Flights:
         self._flying: dict[int, _Flight] = {}  # by opaque
         self._landings: dict[FetchRequest, Landing] = {}
 
-    def launch(self, request: FetchRequest, connection: Connection, fetch: Fetch) -> None:
+    def launch(self, request: FetchRequest, connection: Transport, fetch: Fetch) -> None:
         """Send *fetch*; from here on *request* is not the caller's any more. Raises as Connection.submit."""
         with self._lock:
             # Before it is sent: the answer may be faster than this thread.

@@ -21,7 +21,7 @@ from meta_client.consumer.sifting import Sieve
 CHUNK = 256  # messages that an iteration takes at a time
 
 
-class _Fetched:
+class Fetched:
     """Some messages of one partition, fetched ahead or in the user's hands."""
 
     __slots__ = ("bytes", "delivery", "done", "is_valid", "messages", "out", "rest")
@@ -48,9 +48,9 @@ class PullBuffer:
         self._tracker = tracker
         self._bytes_max = bytes_max
         self._unpark = unpark
-        self._ahead: deque[_Fetched] = deque()
+        self._ahead: deque[Fetched] = deque()
         self._bytes = 0  # of those
-        self._handed: list[_Fetched] = []  # not all consumed yet
+        self._handed: list[Fetched] = []  # not all consumed yet
         self._is_closed = False
 
     @property
@@ -61,7 +61,7 @@ class PullBuffer:
     def is_empty(self) -> bool:
         return not self._ahead
 
-    def put(self, fetched: _Fetched) -> None:
+    def put(self, fetched: Fetched) -> None:
         """Keep messages for whoever asks."""
         with self._changed:
             self._ahead.append(fetched)
@@ -115,23 +115,29 @@ class PullBuffer:
     def iterate(self) -> Iterator[ReceivedMessage]:
         """Messages one after the other, until the consumer is closed. A message is consumed when the next one is
         asked for. The user's thread, as take()."""
-        while True:
-            with self._changed:
-                self.finish_handed()
-                had_room = self.has_room
-                if not self._wait(None):
-                    return
-                fetched = self._hand_out(CHUNK)
-            self._tell_room(had_room)
+        while (fetched := self.next_chunk()) is not None:
             try:
                 for message in fetched.messages:
-                    if not fetched.is_valid or (self._assignments.is_paused and not self._wait_for(fetched)):
+                    if not self.may_yield(fetched) and not self.wait_for(fetched):
                         break  # it may be another member's now
                     fetched.out += 1
                     yield message
                     fetched.done = fetched.out
             finally:
-                self._give_back(fetched)
+                self.give_back(fetched)
+
+    def next_chunk(self) -> Fetched | None:
+        """What an iteration hands out next; what it did before is consumed. None once the consumer is closed."""
+        with self._changed:
+            self.finish_handed()
+            had_room = self.has_room
+            fetched = self._hand_out(CHUNK) if self._wait(None) else None
+        self._tell_room(had_room)
+        return fetched
+
+    def may_yield(self, fetched: Fetched) -> bool:
+        """Whether the next message of a chunk may be handed out; else wait_for() tells, once it is known."""
+        return fetched.is_valid and not self._assignments.is_paused
 
     def finish_handed(self) -> None:
         """All that is in the user's hands is consumed."""
@@ -155,34 +161,34 @@ class PullBuffer:
             self._assignments.wait_changed(left)
         return not self._is_closed
 
-    def _wait_for(self, fetched: _Fetched) -> bool:
+    def wait_for(self, fetched: Fetched) -> bool:
         """Wait out a pause; whether what was handed out then still counts."""
         with self._changed:
             while self._assignments.is_paused and fetched.is_valid and not self._is_closed:
                 self._assignments.wait_changed(None)
             return fetched.is_valid and not self._is_closed
 
-    def _hand_out(self, count: int) -> _Fetched:
+    def _hand_out(self, count: int) -> Fetched:
         """The first messages of one partition, *count* at most; there are some."""
         fetched = self._ahead.popleft()
         self._bytes -= fetched.bytes
         if len(fetched.messages) > count:
-            left = _Fetched(fetched.delivery, fetched.messages[count:], fetched.rest)
+            left = Fetched(fetched.delivery, fetched.messages[count:], fetched.rest)
             self._ahead.appendleft(left)
             self._bytes += left.bytes
-            fetched = _Fetched(fetched.delivery, fetched.messages[:count], fetched.messages[count - 1])
+            fetched = Fetched(fetched.delivery, fetched.messages[:count], fetched.messages[count - 1])
         fetched.delivery.handed_out(fetched.messages[0], fetched.rest)
         if fetched.delivery.window is None:
             self._handed.append(fetched)
         return fetched
 
-    def _give_back(self, fetched: _Fetched) -> None:
+    def give_back(self, fetched: Fetched) -> None:
         """The iteration ended: what it had not yielded yet goes to the next one, in its order."""
         with self._changed:
             left = fetched.messages[fetched.out :]
             if not left or not fetched.is_valid:
                 return
-            back = _Fetched(fetched.delivery, left, fetched.rest)
+            back = Fetched(fetched.delivery, left, fetched.rest)
             self._ahead.appendleft(back)
             self._bytes += back.bytes
             del fetched.messages[fetched.out :]
@@ -227,7 +233,7 @@ class PullDelivery:
         except Exception as error:
             return Outcome(batch.offset, None, Failure(error, self._attempts.count(batch.offset)))
         if wanted:
-            self._buffer.put(_Fetched(self, wanted, last))
+            self._buffer.put(Fetched(self, wanted, last))
         elif self.is_settled():
             return Outcome(batch.next_offset, consumed_up_to(last))
         return Outcome(batch.next_offset)

@@ -26,7 +26,7 @@ def test_the_heap_is_a_stable_sort_that_waits(dues: list[int], clock: list[int])
 
 
 def test_a_taker_waits_for_the_due_time_and_not_longer() -> None:
-    queue: DelayQueue[str] = DelayQueue()
+    queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", 0.1)
     queue.put("sooner", 0.05)
     started = time.monotonic()
@@ -35,14 +35,14 @@ def test_a_taker_waits_for_the_due_time_and_not_longer() -> None:
 
 
 def test_an_earlier_item_wakes_who_waits_for_a_later_one() -> None:
-    queue: DelayQueue[str] = DelayQueue()
+    queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", 60)
     threading.Timer(0.05, queue.put, ("now", 0)).start()
     assert queue.take() == "now"
 
 
 def test_closing_sends_everybody_home() -> None:
-    queue: DelayQueue[str] = DelayQueue()
+    queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", 60)
     taken: list[object] = []
     threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(3)]

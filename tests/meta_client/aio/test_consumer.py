@@ -1,0 +1,228 @@
+"""Consumers of tasks, against a real ZooKeeper and a real broker: what they see, and what counts as consumed."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from meta_client.aio.client import Client
+from meta_client.aio.consumer import Consumer
+from meta_client.aio.producer import Producer
+from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.refusing import Reject
+from meta_client.errors import ClientClosed, ConsumerMisuse
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.loops import in_loop, in_uvloop, until
+from zk.corner import Corner
+
+PATIENCE_S = 20
+
+
+async def send(producer: Producer, payloads: list[bytes]) -> None:
+    for payload in payloads:
+        await producer.send_async("orders", payload)
+    await producer.flush()
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+@in_uvloop
+async def test_a_listener_gets_everything_once_and_in_order(zookeeper: Corner, broker: BrokerProcess) -> None:
+    seen: defaultdict[object, list[int]] = defaultdict(list)
+    payloads: Counter[bytes] = Counter()
+
+    async def on_batch(batch: Batch) -> None:
+        await asyncio.sleep(0)
+        payloads.update(message.payload for message in batch.messages)
+        seen[batch.partition] += [message.offset for message in batch.messages]
+
+    async with Client(zookeeper.connect) as client:
+        await send(client.producer(), numbers(0, 2000))
+        consumer = client.consumer("reader")
+        consumer.subscribe("orders", on_batch)
+        async with consumer:
+            await until(lambda: payloads.total() == 2000)
+            await send(client.producer(), numbers(2000, 2500))
+            await until(lambda: payloads.total() == 2500)
+            await until(consumer.is_caught_up)
+            assert len(consumer.owned()) == 4
+            assert consumer.rebalances()
+    assert payloads == Counter(numbers(0, 2500))
+    assert all(offsets == sorted(offsets) for offsets in seen.values())
+
+
+@in_loop
+async def test_iteration_goes_on_where_the_last_message_was_left(zookeeper: Corner, broker: BrokerProcess) -> None:
+    """The message that a task was busy with when it left comes again; what it had finished does not."""
+    async with Client(zookeeper.connect) as client:
+        await send(client.producer(), numbers(0, 500))
+        taken: list[bytes] = []
+        consumer = client.consumer("reader")
+        consumer.subscribe("orders")
+        await consumer.start()
+        async for message in consumer:
+            taken.append(message.payload)
+            if len(taken) == 200:
+                break
+        await consumer.close()
+        finished = taken[:-1]
+        rest = client.consumer("reader")
+        rest.subscribe("orders")
+        async with rest, asyncio.timeout(PATIENCE_S):
+            left = {message.payload async for message in _first(rest, 301)}
+    assert left == set(numbers(0, 500)) - set(finished)
+
+
+async def _first(consumer: Consumer, count: int) -> AsyncIterator[ReceivedMessage]:
+    async for message in consumer:
+        yield message
+        count -= 1
+        if not count:
+            return
+
+
+@in_loop
+async def test_fetch_waits_for_messages_and_counts_when_asked_again(zookeeper: Corner, broker: BrokerProcess) -> None:
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader")
+        consumer.subscribe("orders")
+        async with consumer:
+            assert await consumer.fetch(10, timeout_s=0.05) == []
+            waiting = asyncio.create_task(consumer.fetch(10, timeout_s=PATIENCE_S))
+            await send(client.producer(), [b"one"])
+            assert [message.payload for message in await waiting] == [b"one"]
+            with pytest.raises(ValueError, match="ask for one at least"):
+                await consumer.fetch(0)
+
+
+@in_loop
+async def test_what_a_listener_raises_over_comes_again(zookeeper: Corner, broker: BrokerProcess) -> None:
+    seen: list[bytes] = []
+
+    async def on_message(message: ReceivedMessage) -> None:
+        seen.append(message.payload)
+        if len(seen) < 3:
+            raise LookupError("not yet")
+
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader", config=ConsumerConfig(rest_s_max=0.1))
+        consumer.subscribe("orders", on_message=on_message)
+        async with consumer:
+            await client.producer().send("orders", b"hard", partition="0-0")
+            await until(lambda: len(seen) == 3 and consumer.is_caught_up())
+    assert seen == [b"hard"] * 3
+
+
+@in_loop
+async def test_what_is_refused_waits_in_the_store_and_is_offered_again(
+    zookeeper: Corner, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    taken: list[bytes] = []
+    is_mended = False
+
+    async def on_message(message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        if message.payload == b"bad" and not is_mended:
+            raise Reject("no such order")
+        taken.append(message.payload)
+
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader", config=ConsumerConfig(refused_directory=str(tmp_path / "refused")))
+        consumer.subscribe("orders", on_message=on_message, on_reject="park")
+        async with consumer:
+            for payload in (b"first", b"bad", b"last"):
+                await client.producer().send("orders", payload, partition="0-0")
+            await until(lambda: taken == [b"first", b"last"])
+            assert len(consumer.refused()) == 1
+            is_mended = True
+            consumer.redeliver()
+            await until(lambda: taken == [b"first", b"last", b"bad"])
+            await until(lambda: not consumer.refused())
+
+
+@in_loop
+async def test_two_members_share_and_a_leaving_one_hands_over(zookeeper: Corner, broker: BrokerProcess) -> None:
+    seen: Counter[bytes] = Counter()
+
+    async def on_batch(batch: Batch) -> None:
+        seen.update(message.payload for message in batch.messages)
+
+    async with Client(zookeeper.connect) as client:
+        first, second = client.consumer("reader"), client.consumer("reader")
+        for consumer in (first, second):
+            consumer.subscribe("orders", on_batch)
+        async with first:
+            async with second:
+                await until(lambda: len(first.owned()) == len(second.owned()) == 2)
+                await send(client.producer(), numbers(0, 300))
+                await until(lambda: seen.total() >= 300)
+            await until(lambda: len(first.owned()) == 4)
+            await send(client.producer(), numbers(300, 400))
+            await until(lambda: seen.total() >= 400)
+    assert seen == Counter(numbers(0, 400))
+
+
+@in_loop
+async def test_a_broker_that_dies_is_waited_for(zookeeper: Corner, broker: BrokerProcess) -> None:
+    seen: set[bytes] = set()
+
+    async def on_batch(batch: Batch) -> None:
+        seen.update(message.payload for message in batch.messages)
+
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader", config=ConsumerConfig(rest_s_max=0.1))
+        consumer.subscribe("orders", on_batch)
+        async with consumer:
+            await send(client.producer(), numbers(0, 100))
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await send(client.producer(), numbers(100, 200))
+            await until(lambda: len(seen) == 200)
+    assert seen == set(numbers(0, 200))
+
+
+@in_loop
+async def test_manual_acknowledgement_and_misuse(zookeeper: Corner, broker: BrokerProcess) -> None:
+    async with Client(zookeeper.connect) as client:
+        await send(client.producer(), numbers(0, 20))
+        consumer = client.consumer("reader")
+        with pytest.raises(ConsumerMisuse, match="async def"):
+            consumer.subscribe("orders", lambda batch: None)  # type: ignore[arg-type, return-value]  # the mistake
+        consumer.subscribe("orders", acknowledge="manual")
+        async with consumer:
+            messages = await consumer.fetch(20, timeout_s=PATIENCE_S)
+            assert consumer.acknowledge(messages[0])
+            (key,) = {(message.topic, message.partition) for message in messages[:1]}
+            assert consumer.rollback(*key)
+            consumer.pause(key)
+            assert consumer.paused() == [key]
+            consumer.resume(key)
+            assert consumer.seek(*key, "earliest")
+        with pytest.raises(ConsumerMisuse):
+            await consumer.start()
+    with pytest.raises(ClientClosed):
+        client.consumer("reader")
+
+
+@in_loop
+async def test_a_listener_that_closes_its_consumer_is_told_so(zookeeper: Corner, broker: BrokerProcess) -> None:
+    told: list[str] = []
+    async with Client(zookeeper.connect) as client:
+        consumer = client.consumer("reader")
+
+        async def on_batch(batch: Batch) -> None:
+            try:
+                await consumer.close()
+            except ConsumerMisuse as error:
+                told.append(str(error))
+
+        consumer.subscribe("orders", on_batch)
+        async with consumer:
+            await client.producer().send("orders", b"")
+            await until(lambda: bool(told))
+    assert "it would wait for itself" in told[0]
