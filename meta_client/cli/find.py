@@ -8,10 +8,10 @@ from typing import Final
 
 import click
 
-from meta_client.cli.messages import message_object
-from meta_client.cli.offsets import Moment
+from meta_client.cli.formats import message_object, time_text
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.places import Moment
 from meta_client.cli.reading import NothingToRead
 from meta_client.cli.searching import Hit, Wanted, search_partition
 from meta_client.client import Client
@@ -71,7 +71,7 @@ def find(
         for hit in _search(client, topic, wanted, limit, failures):
             count += 1
             if as_json:
-                click.echo(json.dumps(message_object(hit.message) | {"time": _time(hit)}))
+                click.echo(json.dumps(message_object(hit.message, hit.time_ms)))
             else:
                 rows.append(_row(hit))
     if rows:
@@ -108,15 +108,7 @@ def _row(hit: Hit) -> dict[str, object]:
         "partition": message.partition,
         "offset": message.offset,
         "message_id": message.message_id,
-        "time": _time(hit),
+        "time": time_text(hit.time_ms),
         "attribute": message.attribute,
         "payload": shown + "..." * (len(message.payload) > SHOWN_BYTES),
     }
-
-
-def _time(hit: Hit) -> str | None:
-    """When it was put, for people and scripts: local time, and which that is."""
-    if hit.time_ms is None:
-        return None
-    moment = datetime.datetime.fromtimestamp(hit.time_ms / 1000, datetime.UTC).astimezone()
-    return moment.isoformat(timespec="milliseconds")

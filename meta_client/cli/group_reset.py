@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
-from meta_client.cli.offsets import Moment
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.places import Moment, PartitionName
 from meta_client.cli.positions import Positions
 from meta_client.cli.reset_plan import SHIFT_MAX, Move, ResetRefused, Target, plan_reset
 from meta_client.client import Client
@@ -29,17 +29,6 @@ from zk.ownership import Ownership
 from zk.paths import TopicKind
 
 POLL_S: Final = 0.3
-
-
-class PartitionName(click.ParamType[Partition]):
-    """A partition, as listings show it."""
-
-    name = "partition"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Partition:
-        if (partition := Partition.maybe_parse(str(value))) is None:
-            self.fail(f"{value} is no partition: write it as listings show it, like 0-3", param, ctx)
-        return partition
 
 
 @click.command()

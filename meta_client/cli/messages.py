@@ -1,78 +1,188 @@
 """`metaq produce` and `metaq consume`: messages from lines, and lines from messages."""
 
-import base64
-import csv
+import contextlib
 import json
 import sys
-import time
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import islice
-from typing import IO, Final
+from typing import Final, Literal
 
 import click
 
+from meta_client.batching.lanes import BatchingConfig
+from meta_client.cli.formats import Show, message_object, parse_template
+from meta_client.cli.group_reading import GroupReading
+from meta_client.cli.inputs import (
+    BadInput,
+    Item,
+    Reader,
+    read_envelopes,
+    read_lines,
+    read_objects,
+    read_records,
+    read_whole,
+)
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
-from meta_client.cli.reading import GroupReading, read_topic_messages
+from meta_client.cli.places import STORED, End, PartitionName, Start
+from meta_client.cli.positions import PutTimes
+from meta_client.cli.progress import Progress
+from meta_client.cli.reading import Span, read_topic_messages
+from meta_client.cli.sending import Sending, Stopped
 from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.position import EARLIEST, LATEST, Position
+from meta_client.placing import ByAttribute
 from meta_client.protocol.compression import LABELS
 from meta_client.protocol.errors import MetaError
-from meta_client.protocol.messages import DATA_BYTES_MAX
-from meta_client.protocol.requests import OFFSET_END
+from meta_client.results import SendResult
+from zk.nodes import Partition
 
-PROGRESS_S: Final = 1.0
-STARTS: Final = {"earliest": 0, "latest": OFFSET_END, "stored": 0}
-
-
-class Stopped(MetaError):
-    """Sending ended early. The message says after how many, and why."""
+TEMPLATE: Final = r"{payload}\n"
+STDIN: Final = "-"
 
 
-class BadLine(MetaError):
-    """A line of the input can't be a message. What came before it was sent."""
+class _Template(click.ParamType[Show]):
+    """How to show a message."""
+
+    name = "template"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Show:
+        try:
+            return parse_template(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command()
 @click.argument("topic")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, allow_dash=True))
 @zk_option
-@click.option("--file", "source", type=click.File("rb"), default="-", help="Read lines from this file.  [default: -]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json", "whole"]),
+    default="lines",
+    help="What a message is: each line; each line of JSON as `metaq consume --json` prints it; each whole FILE.",
+)
 @click.option("--attribute", metavar="TEXT", help="An attribute for every message.")
 @click.option(
     "--key-column",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Lines are comma-separated values; the Nth is the message's attribute.",
+    metavar="N|NAME",
+    help="FILEs hold comma-separated values; that column is the message's attribute. By NAME: of the header.",
 )
+@click.option("--header", is_flag=True, help="With --key-column N: the first record of each FILE is no message.")
+@click.option("--key-field", metavar="NAME", help="Lines are JSON objects; that field is the message's attribute.")
+@click.option("--partition", type=PartitionName(), metavar="B-P", help="Send everything to this partition.")
+@click.option("--by-key", is_flag=True, help="Messages of one attribute go to one partition, and stay in order.")
 @click.option("--compression", type=click.Choice(LABELS), help="Compress what gets smaller, if TOPIC allows it.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=BatchingConfig().delivery_timeout_s,
+    show_default=True,
+    metavar="S",
+    help="Give a message up that no broker has acknowledged for so many seconds.",
+)
+@click.option("--dry-run", is_flag=True, help="Only look whether all of it can be sent.")
+@json_option
 def produce(
-    topic: str, zk: str, source: IO[bytes], attribute: str | None, key_column: int | None, compression: str | None
+    topic: str,
+    files: tuple[str, ...],
+    zk: str,
+    form: str,
+    attribute: str | None,
+    key_column: str | None,
+    header: bool,
+    key_field: str | None,
+    partition: Partition | None,
+    by_key: bool,
+    compression: str | None,
+    timeout_s: float,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    """Send each line of the input to TOPIC as a message; the line's end is not part of it.
+    """Send each line of the FILEs, or of the standard input, to TOPIC as a message; its end is not part of it.
 
-    Every message is acknowledged before the next one is sent. When one fails, the error says how many were sent;
-    everything before it is stored.
+    Messages travel in batches, in their order, and each is acknowledged before the command ends. When one can't be
+    sent, or an input is bad, that is told with file and line, and how many messages are stored: all before it, and,
+    if a broker failed, perhaps some of those that were on their way. --dry-run looks at the whole input first. With
+    --json every message is told with its place once it is stored.
 
     \b
-    seq 10 | metaq produce orders
-    metaq produce orders --file orders.csv --key-column 1
+      seq 10 | metaq produce orders
+      metaq produce orders monday.csv tuesday.csv --key-column Invoice --by-key
+      metaq produce orders events.jsonl --key-field customer --dry-run
+      metaq consume orders --json | metaq produce archive --format json
+      metaq produce pictures --format whole --attribute lantern lantern.jpg
     """
-    if attribute is not None and key_column is not None:
-        raise click.UsageError("--attribute and --key-column exclude each other")
-    sent = 0
-    started = reported = time.monotonic()
-    with connected(zk) as client:
-        producer = client.producer(compression=compression)
+    if by_key and partition is not None:
+        raise click.UsageError("--by-key and --partition exclude each other")
+    reader = _reader(form, attribute, key_column, key_field, has_header=header)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(connected(zk, BatchingConfig(delivery_timeout_s=timeout_s)))
+        producer = client.producer(compression=compression, partitioner=ByAttribute() if by_key else None)
+        producer.partitions(topic)  # who has nothing to send is told of a wrong topic, too
+        progress = stack.enter_context(Progress("read" if dry_run else "sent", "messages"))
+        if dry_run:
+            for _ in _items(files, reader):
+                progress.advance()
+            click.echo(f"would send {progress.count} messages to {topic}; nothing was sent", err=True)
+            return
+        sending = Sending(producer, topic, partition, timeout_s, _show_place if as_json else lambda item, result: None)
+        why = None
         try:
-            producer.partitions(topic)  # who has no line to send is told of a wrong topic, too
-            for line in _lines(source):
-                producer.send(topic, line, attribute if key_column is None else _column(line, key_column, sent + 1))
-                sent += 1
-                if (now := time.monotonic()) - reported >= PROGRESS_S:
-                    reported = now
-                    click.echo(f"sent {sent} messages, {sent / (now - started):.0f}/s", err=True)
+            for item in _items(files, reader):
+                sending.send(item)
+                progress.at(sending.stored)
+                if sending.has_failed:
+                    break
         except MetaError as error:
-            raise Stopped(f"stopped after {sent} messages, which are stored: {error}") from error
-    click.echo(f"sent {sent} messages to {topic} in {time.monotonic() - started:.1f} s", err=True)
+            why = str(error)
+        except KeyboardInterrupt:
+            with contextlib.suppress(Stopped):
+                sending.stop("interrupted")
+            click.echo(f"interrupted after {sending.stored} messages, which are stored", err=True)
+            raise
+        sending.stop(why)
+    click.echo(f"sent {sending.stored} messages to {topic} in {progress.seconds:.1f} s", err=True)
+
+
+def _reader(
+    form: str, attribute: str | None, key_column: str | None, key_field: str | None, *, has_header: bool
+) -> Reader:
+    """How the input is read. Raises UsageError."""
+    given = {"--attribute": attribute, "--key-column": key_column, "--key-field": key_field}
+    if len(named := [name for name, value in given.items() if value is not None]) > 1:
+        raise click.UsageError(f"{' and '.join(named)} exclude each other")
+    if (key_column is not None or key_field is not None) and form != "lines":
+        raise click.UsageError(f"{named[0]} says how lines are read: leave --format {form} out")
+    if has_header and key_column is None:
+        raise click.UsageError("--header goes with --key-column")
+    if key_column is not None:
+        if key_column.isdecimal() and int(key_column) < 1:
+            raise click.UsageError("--key-column counts from 1")
+        return read_records(key_column, has_header=has_header)
+    if key_field is not None:
+        return read_objects(key_field)
+    return {"lines": read_lines, "json": read_envelopes, "whole": read_whole}[form](attribute)
+
+
+def _items(files: tuple[str, ...], reader: Reader) -> Iterator[Item]:
+    """Everything there is to send. Raises BadInput."""
+    for name in files or (STDIN,):
+        source = "standard input" if name == STDIN else name
+        try:
+            with click.open_file(name, "rb") as stream:
+                yield from reader(source, stream)
+        except OSError as error:
+            raise BadInput(f"{source}: {error.strerror or error}") from error
+
+
+def _show_place(item: Item, result: SendResult) -> None:
+    place = {"source": item.source, "line": item.line} | result._asdict() | {"partition": str(result.partition)}
+    click.echo(json.dumps(place))
 
 
 @click.command()
@@ -82,74 +192,78 @@ def produce(
 @click.option(
     "--from",
     "start",
-    type=click.Choice(sorted(STARTS)),
+    type=Start(),
+    metavar="earliest|latest|stored|OFFSET|TIME",
     help="Where to begin; stored: where the group stopped.  [default: earliest; stored with --group]",
 )
+@click.option("--until", type=End(), metavar="OFFSET|TIME", help="End before this.")
+@click.option("--partition", "partitions", multiple=True, type=PartitionName(), metavar="B-P", help="Only this one.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
 @click.option("--follow", is_flag=True, help="Wait for more when there are no more, until Ctrl-C.")
+@click.option("--format", "template", type=_Template(), metavar="TEXT", default=TEMPLATE, help="See above.")
 @json_option
 def consume(
-    topic: str, zk: str, group: str | None, start: str | None, count: int | None, follow: bool, as_json: bool
+    topic: str,
+    zk: str,
+    group: str | None,
+    start: Position | Literal["stored"] | None,
+    until: int | datetime | None,
+    partitions: tuple[Partition, ...],
+    count: int | None,
+    follow: bool,
+    template: Show,
+    as_json: bool,
 ) -> None:
-    """Show the messages of TOPIC, a payload a line, and end when all are shown.
+    """Show the messages of TOPIC, a payload a line, and end when all that were there are shown.
 
-    Without --group every partition is read and nothing is left behind: no offset, no registration. With --group
-    this is a member like any other, which gets its share of the partitions and commits what it has shown; --from
-    then counts only where the group has stored nothing.
+    Without --group every partition is read, one after the other, and nothing is left behind: no offset, no
+    registration. With --group this is a member like any other, which gets its share of the partitions and commits
+    what it has shown; --from then counts only where the group has stored nothing.
+
+    A time is ISO 8601, local unless it says otherwise, and means what was put then or later; a genuine broker knows
+    nothing of times. An OFFSET is of one partition: name it with --partition.
+
+    --format is a text with {topic}, {partition}, {offset}, {next}, {id}, {time}, {attribute}, {payload}, {hex},
+    {base64}, {bytes}, and \\n, \\t, \\r, \\0; for a brace write two.
 
     \b
-    metaq consume orders --count 10 --json
-    metaq consume orders --group audit --follow
+      metaq consume orders --count 10 --json
+      metaq consume orders --from 2010-12-05T10:00 --until 2010-12-05T11:00
+      metaq consume orders --partition 0-3 --from 4096 --format '{offset}\\t{attribute}\\t{payload}\\n'
+      metaq consume orders --from latest --follow
+      metaq consume orders --group audit --follow
     """
-    if start == "stored" and group is None:
+    if start == STORED and group is None:
         raise click.UsageError("--from stored needs --group: it is the group that stores offsets")
-    offset = STARTS[start or "earliest"]
+    if (isinstance(start, int) or isinstance(until, int)) and len(partitions) != 1:
+        raise click.UsageError("an OFFSET is of one partition: name it with --partition")
+    if follow and until is not None:
+        raise click.UsageError("--follow never ends, --until does: leave one of them out")
+    if group is not None and (partitions or until is not None):
+        raise click.UsageError("--partition and --until are not for a --group, which reads what it is given")
+    begin: Position = EARLIEST if start is None or start == STORED else start
     with connected(zk) as client:
-        if group is None:
-            follow = follow or start == "latest"  # nothing is there yet that would be later than the latest
-            for message in islice(read_topic_messages(client, topic, offset, follow=follow), count):
-                _show(message, as_json=as_json)
-        else:
-            reading = GroupReading(client, topic, group, offset, lambda message: _show(message, as_json=as_json), count)
-            reading.run(follow=follow)
+        times = PutTimes(client)
+        out = sys.stdout.buffer
 
+        def show(message: ReceivedMessage) -> None:
+            """Print one message at once: somebody may be waiting for it. Raises OSError."""
+            time_ms = times.of(message)
+            if as_json:
+                out.write(json.dumps(message_object(message, time_ms)).encode() + b"\n")
+            else:
+                out.write(template(message, time_ms))
+            out.flush()
 
-def _show(message: ReceivedMessage, *, as_json: bool) -> None:
-    """Print one message at once: somebody may be waiting for it. Raises OSError."""
-    out = sys.stdout.buffer
-    out.write((json.dumps(message_object(message)).encode() if as_json else message.payload) + b"\n")
-    out.flush()
-
-
-def message_object(message: ReceivedMessage) -> dict[str, object]:
-    """A message for scripts; a payload that is not UTF-8 stands there in base64."""
-    shown: dict[str, object] = {
-        "topic": message.topic,
-        "partition": str(message.partition),
-        "offset": message.offset,
-        "message_id": message.message_id,
-        "attribute": message.attribute,
-    }
-    try:
-        shown["payload"] = message.payload.decode()
-    except UnicodeDecodeError:
-        shown["payload_base64"] = base64.b64encode(message.payload).decode()
-    return shown
-
-
-def _lines(source: IO[bytes]) -> Iterator[bytes]:
-    for number, line in enumerate(iter(lambda: source.readline(DATA_BYTES_MAX + 2), b""), 1):
-        bare = line.removesuffix(b"\n").removesuffix(b"\r")
-        if len(bare) > DATA_BYTES_MAX:
-            raise BadLine(f"line {number} is longer than {DATA_BYTES_MAX} bytes, the most a message may have")
-        yield bare
-
-
-def _column(line: bytes, number: int, line_number: int) -> str:
-    try:
-        columns = next(csv.reader([line.decode()]), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise BadLine(f"line {line_number} is not comma-separated UTF-8 ({error})") from error
-    if len(columns) < number:
-        raise BadLine(f"line {line_number} has {len(columns)} columns, --key-column is {number}")
-    return columns[number - 1]
+        if group is not None:
+            GroupReading(client, topic, group, begin, show, count).run(follow=follow)
+            return
+        follow = follow or (begin == LATEST and until is None)  # nothing is there yet that would be later
+        span = Span(begin, until, partitions)
+        is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
+        with Progress("read", "bytes") as progress:
+            messages = read_topic_messages(client, topic, span, follow=follow, total=progress.expect)
+            for message in islice(messages, count):
+                show(message)
+                if is_watched and not follow:
+                    progress.advance(message.next_offset - message.offset)

@@ -6,21 +6,9 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.places import Moment
 from meta_client.cli.positions import ANSWER_TIMEOUT_S, Positions, Range
 from zk.nodes import Partition
-
-
-class Moment(click.ParamType[datetime.datetime]):
-    """A point in time, in ISO 8601; local time unless it says otherwise."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
-        try:
-            return datetime.datetime.fromisoformat(str(value)).astimezone()
-        except ValueError:
-            text = f"{value} is no time: write it like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
-            self.fail(text, param, ctx)
 
 
 @click.command()

@@ -13,6 +13,7 @@ from meta_client.calls import checked_result, checked_value, wait_result
 from meta_client.client import Client
 from meta_client.connection import Connection
 from meta_client.connections import CONNECT_TIMEOUT_S
+from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.errors import NotConnected
 from meta_client.opaques import next_opaque
@@ -144,6 +145,28 @@ class Positions:
         if broker_id not in self._silent:
             self._silent.add(broker_id)
             click.echo(f"warning: the ends of broker {broker_id}'s partitions are missing: {error}", err=True)
+
+
+class PutTimes:
+    """When messages were put, as their ids tell where a metaq broker gave them out. Any thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._is_metaq: dict[int, bool] = {}  # by broker id; found out once each
+
+    def of(self, message: ReceivedMessage) -> int | None:
+        """In Unix milliseconds; None if the id tells no time, or nobody can be asked."""
+        broker_id = message.partition.broker_id
+        if (is_metaq := self._is_metaq.get(broker_id)) is None:
+            is_metaq = self._is_metaq[broker_id] = self._ask(broker_id)
+        return time_ms_of(message.message_id) if is_metaq else None
+
+    def _ask(self, broker_id: int) -> bool:
+        url = plan_routes(read_brokers(self._client.session)).get(broker_id)
+        if url is None:
+            return False
+        connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)
+        return connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
 
 
 def ask_range(connection: Connection, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:

@@ -20,7 +20,7 @@ class Progress:
         self._unit = unit
         self._total = total
         self._started = self._told = time.monotonic()
-        self._count = 0
+        self.count = 0
         self._bar: Any = None  # rich's, imported for who waits longer than a second
         self._is_terminal = sys.stderr.isatty()
 
@@ -29,9 +29,13 @@ class Progress:
         """Since it began."""
         return time.monotonic() - self._started
 
+    def expect(self, total: int) -> None:
+        """So many there will be."""
+        self._total = total
+
     def at(self, count: int) -> None:
         """So many are done now."""
-        self._count = count
+        self.count = count
         if (now := time.monotonic()) - self._told < (0.1 if self._bar is not None else TELL_EVERY_S):
             return
         self._told = now
@@ -43,7 +47,7 @@ class Progress:
 
     def advance(self, count: int = 1) -> None:
         """So many more are done."""
-        self.at(self._count + count)
+        self.at(self.count + count)
 
     def _show_bar(self) -> None:
         if self._bar is None:
@@ -55,7 +59,7 @@ class Progress:
             self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
             self._bar.start()
             self._bar.add_task(self._done, total=self._total)
-        self._bar.update(self._bar.task_ids[0], completed=self._count)
+        self._bar.update(self._bar.task_ids[0], completed=self.count)
 
     def __enter__(self) -> Self:
         return self

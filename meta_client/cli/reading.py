@@ -1,21 +1,21 @@
-"""Reading a topic for the command line: all of it without a trace, or as a member of a group that stores how far the
-user has seen.
-"""
+"""Reading a topic, or a part of it, for the command line, without a trace."""
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from typing import NamedTuple
 
 from meta_client.calls import checked_value
+from meta_client.cli.positions import Positions, Range
 from meta_client.client import Client
 from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.consumer.batch import Batch, ReceivedMessage, decode_batch
-from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig
+from meta_client.consumer.batch import ReceivedMessage, decode_batch
+from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
-from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
-from meta_client.consumer.plan import plan_routes
-from meta_client.errors import ConnectionLost, ReplyTimeout
+from meta_client.consumer.plan import TopicPartition, plan_routes
+from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
+from meta_client.errors import ConnectionLost, NotSupported, ReplyTimeout
 from meta_client.opaques import next_opaque
 from meta_client.protocol.errors import MetaError, Moved, NotFound, RemoteError
 from meta_client.protocol.requests import Get
@@ -29,8 +29,6 @@ FETCH_TIMEOUT_S = 10.0
 REST_S = 0.2
 
 _log = logging.getLogger(__name__)
-
-Show = Callable[[ReceivedMessage], None]
 
 
 class NothingToRead(MetaError):
@@ -51,24 +49,44 @@ def read_from(
     return _read_to_end(client, FetchRequest(topic, partition, offset, bytes_max, REST_S), url)
 
 
-def read_topic_messages(client: Client, topic: str, start: int, *, follow: bool) -> Iterator[ReceivedMessage]:
-    """Every message of every partition from *start* on, a partition after the other; then end, or wait for more.
+class Span(NamedTuple):
+    """What of the partitions of a topic is read."""
 
-    Raises NothingToRead, InvalidMessage, ZooKeeperError; and, unless it follows, BrokerAway, ConnectionLost,
-    ReplyTimeout, RemoteError: who follows waits until the broker is back.
+    start: Position = EARLIEST
+    end: int | datetime | None = None  # before it; None: what is there at the beginning, or, who follows, never
+    partitions: Collection[Partition] = ()  # none: all of them
+
+
+class _Reading(NamedTuple):
+    """One partition on its way."""
+
+    request: FetchRequest
+    end: int | None
+
+
+def read_topic_messages(
+    client: Client, topic: str, span: Span, *, follow: bool, total: Callable[[int], None] = lambda size: None
+) -> Iterator[ReceivedMessage]:
+    """The messages of a topic in *span*, a partition after the other; then end, or wait for more.
+
+    *total* is told how many bytes of frames there are, unless it follows. Raises NothingToRead, InvalidMessage,
+    NotSupported (times, and a broker that knows of none), ZooKeeperError; and, unless it follows, BrokerAway,
+    ConnectionLost, ReplyTimeout, RemoteError: who follows waits until the broker is back.
     """
-    requests: dict[Partition, FetchRequest] = {}
+    readings: dict[Partition, _Reading] = {}
+    is_first = True
     while True:
-        partitions = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
-        if not partitions and not follow:
-            raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
-        for partition in partitions:
-            if partition not in requests:
-                requests[partition] = FetchRequest(topic, partition, start, FETCH_BYTES, REST_S)
+        offered = _partitions(client, topic, span, may_lack=follow)
+        new = [partition for partition in offered if partition not in readings]
+        # What comes into being while one follows is read from its beginning.
+        readings |= _begin(client, topic, new, span if is_first else Span(), follow=follow)
+        if is_first and not follow:
+            total(sum((it.end or 0) - it.request.offset for it in readings.values()))
+        is_first = False
         routes = plan_routes(read_brokers(client.session))
-        for request in sorted(requests.values(), key=lambda request: request.partition):
+        for partition, (request, end) in sorted(readings.items()):
             try:
-                yield from _read_to_end(client, request, routes.get(request.partition.broker_id))
+                yield from _read_to_end(client, request, routes.get(partition.broker_id), end)
             except (BrokerAway, ConnectionLost, ReplyTimeout, RemoteError) as error:
                 if not follow:
                     raise
@@ -80,11 +98,68 @@ def read_topic_messages(client: Client, topic: str, start: int, *, follow: bool)
         time.sleep(REST_S)
 
 
-def _read_to_end(client: Client, request: FetchRequest, url: BrokerUrl | None) -> Iterator[ReceivedMessage]:
+def _partitions(client: Client, topic: str, span: Span, *, may_lack: bool) -> list[Partition]:
+    """What to read of. Raises NothingToRead."""
+    offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
+    if not offered and not may_lack:
+        raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
+    if not span.partitions:
+        return offered
+    if not may_lack and (absent := sorted(set(span.partitions) - set(offered))):
+        raise NothingToRead(f"read {topic}: there is no partition {', '.join(map(str, absent))}: see `metaq offsets`")
+    return [partition for partition in offered if partition in span.partitions]
+
+
+def _begin(
+    client: Client, topic: str, partitions: Collection[Partition], span: Span, *, follow: bool
+) -> dict[Partition, _Reading]:
+    """Look up where each partition begins and ends. Raises BrokerAway, NotSupported."""
+    positions = Positions(client)
+    keys = [(topic, partition) for partition in partitions]
+    starts: dict[TopicPartition, int | None] = dict.fromkeys(keys, offset_of(span.start))
+    ends: dict[TopicPartition, int | None] = dict.fromkeys(keys, span.end if isinstance(span.end, int) else None)
+    if isinstance(span.start, datetime):
+        starts |= _at(positions, keys, span.start)
+    if isinstance(span.end, datetime):
+        ends |= _at(positions, keys, span.end)
+    if not follow:
+        ranges = _known(keys, positions.ranges(keys))
+        starts = {key: min(max(starts[key] or 0, ranges[key].start), ranges[key].end) for key in keys}
+        ends = {key: min(end if (end := ends[key]) is not None else ranges[key].end, ranges[key].end) for key in keys}
+    return {
+        key[1]: _Reading(
+            FetchRequest(*key, start if (start := starts[key]) is not None else 0, FETCH_BYTES, REST_S), ends[key]
+        )
+        for key in keys
+    }
+
+
+def _at(positions: Positions, keys: Collection[TopicPartition], moment: datetime) -> dict[TopicPartition, int]:
+    """The offsets that belong to a time. Raises BrokerAway, NotSupported."""
+    found: dict[TopicPartition, int] = {}
+    for key, place in _known(keys, positions.ranges(keys, milliseconds(moment))).items():
+        if place.at is None:
+            raise NotSupported(f"the broker of {key[0]}/{key[1]} knows nothing of times: it is no metaq broker")
+        found[key] = place.at
+    return found
+
+
+def _known(keys: Collection[TopicPartition], ranges: dict[TopicPartition, Range]) -> dict[TopicPartition, Range]:
+    """*ranges*, if all *keys* are there. Raises BrokerAway."""
+    if missing := sorted(set(keys) - ranges.keys()):
+        names = ", ".join(f"{topic}/{partition}" for topic, partition in missing)
+        raise BrokerAway(f"read {names}: the broker is not up, or does not answer: start it, or wait")
+    return ranges
+
+
+def _read_to_end(
+    client: Client, request: FetchRequest, url: BrokerUrl | None, end: int | None = None
+) -> Iterator[ReceivedMessage]:
+    """The messages until there are no more, or that begin before *end*."""
     if url is None:
         raise BrokerAway(f"read {request.topic}/{request.partition}: its broker is not up: start it, or wait")
     request.is_at_end = False
-    while not request.is_at_end:
+    while not request.is_at_end and (end is None or request.offset < end):
         try:
             body = _fetch(client, request, url)
         except Moved as error:
@@ -95,7 +170,7 @@ def _read_to_end(client: Client, request: FetchRequest, url: BrokerUrl | None) -
             continue
         batch, broken = decode_batch(request.topic, request.partition, request.offset, body)
         if batch is not None:
-            yield from batch.messages
+            yield from batch.messages if end is None else (it for it in batch.messages if it.offset < end)
             request.delivered(batch.next_offset)
         elif broken is not None:
             raise broken
@@ -109,63 +184,3 @@ def _fetch(client: Client, request: FetchRequest, url: BrokerUrl) -> bytes:
     get = Get(request.topic, GROUP, request.partition.number, request.offset, request.bytes_max, next_opaque())
     what = f"get {request.topic}/{request.partition} at {request.offset} from {url}"
     return checked_value(connection.submit(get).wait(FETCH_TIMEOUT_S), what).body
-
-
-class ShownOffsets:
-    """An OffsetStore in ZooKeeper that knows what was shown: a batch may be shown in part, and only that counts."""
-
-    def __init__(self, client: Client, group: str) -> None:
-        self._store = ZooKeeperOffsetStore(client.session, group)
-        self._shown: dict[tuple[str, Partition], OffsetEntry] = {}  # runners write, each its own partitions
-
-    def load(self, topic: str, partition: Partition) -> int | None:
-        return self._store.load(topic, partition)
-
-    def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        shown = [(e, entry) for e in entries if (entry := self._shown.get((e.topic, e.partition))) is not None]
-        self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
-
-    def note(self, message: ReceivedMessage, next_offset: int) -> None:
-        """*message* was shown; what follows it begins at *next_offset*."""
-        key = message.topic, message.partition
-        self._shown[key] = OffsetEntry(*key, next_offset, message.message_id)
-
-
-class GroupReading:
-    """Reads as a member of a group until *count* messages were shown, or, unless it follows, all there were."""
-
-    def __init__(self, client: Client, topic: str, group: str, start: int, show: Show, count: int | None) -> None:
-        self._offsets = ShownOffsets(client, group)
-        self._show = show
-        self._left = count
-        self._lock = threading.Lock()  # runners take turns to show
-        self._is_done = threading.Event()
-        self._failure: BaseException | None = None
-        self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
-        self._consumer.subscribe(topic, self._on_batch)
-
-    def run(self, *, follow: bool) -> None:
-        """Raises what showing raised, such as a BrokenPipeError, and ZooKeeperError."""
-        with self._consumer:
-            while not self._is_done.wait(REST_S):
-                if not follow and self._consumer.is_caught_up():
-                    break
-        if self._failure is not None:
-            raise self._failure
-
-    def _on_batch(self, batch: Batch) -> None:
-        following = [message.offset for message in batch.messages[1:]] + [batch.next_offset]
-        with self._lock:
-            try:
-                for message, next_offset in zip(batch.messages, following, strict=True):
-                    if self._is_done.is_set():
-                        return
-                    self._show(message)
-                    self._offsets.note(message, next_offset)
-                    if self._left is not None:
-                        self._left -= 1
-                    if self._left == 0:
-                        self._is_done.set()
-            except OSError as error:  # the reader of our output went away; run() raises it on its thread
-                self._failure = error
-                self._is_done.set()

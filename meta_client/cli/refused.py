@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from meta_client.cli.messages import message_object
+from meta_client.cli.formats import message_object
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.refused.reading import read_group, read_waiting
@@ -47,7 +47,7 @@ def list_refused(directory: Path, as_json: bool) -> None:
             "attempts": record.attempts,
             "reason": record.reason,
         }
-        rows.append(row | message_object(message) if as_json else row)
+        rows.append(row | message_object(message, None) if as_json else row)
     columns = list(rows[0]) if rows else []
     print_rows(columns, rows, as_json=as_json, empty="no refused message waits here")
 

@@ -1,7 +1,10 @@
 """`metaq produce` and `consume` as a shell runs them, against a real broker."""
 
 import base64
+import datetime
+import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from meta_client.cli.main import main
+from meta_client.cli.reading import Span, read_topic_messages
+from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
 from zk.corner import Corner
 
@@ -31,6 +37,23 @@ def metaq(zookeeper: Corner, broker: BrokerProcess) -> Metaq:
     return run
 
 
+@pytest.fixture
+def inside(
+    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., tuple[int, bytes, bytes]]:
+    """Run `metaq` in this process: many times a test. Returns status, output and errors."""
+    del broker
+
+    def run(*words: str) -> tuple[int, bytes, bytes]:
+        monkeypatch.setattr(sys, "argv", ["metaq", *words, "--zk", zookeeper.connect])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capfdbinary.readouterr()
+
+    return run
+
+
 def test_lines_in_lines_out(metaq: Metaq) -> None:
     lines = [b"first", b"", b"caf\xc3\xa9", b"\xff\xfe no utf-8", b"last, without a line's end"]
     done = metaq("produce", "orders", stdin=b"first\n\r\ncaf\xc3\xa9\r\n\xff\xfe no utf-8\nlast, without a line's end")
@@ -43,7 +66,7 @@ def test_lines_in_lines_out(metaq: Metaq) -> None:
 def test_json_tells_everything(metaq: Metaq, tmp_path: Path) -> None:
     source = tmp_path / "orders.csv"
     source.write_bytes(b'536365,"6 lanterns, white"\n"5,36366",x\n')
-    metaq("produce", "meta-test", "--file", str(source), "--key-column", "1")
+    metaq("produce", "meta-test", str(source), "--key-column", "1")
     metaq("produce", "meta-test", "--attribute", "all", stdin=b"\xff\n")
     shown = [json.loads(line) for line in metaq("consume", "meta-test", "--json").stdout.splitlines()]
     assert [message["attribute"] for message in shown] == ["536365", "5,36366", "all"]
@@ -103,10 +126,10 @@ def test_a_long_line_and_a_bad_one_say_where(metaq: Metaq) -> None:
     done = metaq("produce", "orders", stdin=b"good\n" + b"x" * (2_097_153) + b"\n", status=2)
     assert done.stderr == (
         b"error: stopped after 1 messages, which are stored: "
-        b"line 2 is longer than 2097152 bytes, the most a message may have\n"
+        b"standard input, line 2 is longer than 2097152 bytes, the most a message may have\n"
     )
     done = metaq("produce", "orders", "--key-column", "2", stdin=b"a,b\nc\n", status=2)
-    assert b"line 2 has 1 columns, --key-column is 2" in done.stderr
+    assert b"standard input, line 2 has 1 columns, --key-column is 2" in done.stderr
 
 
 def test_nothing_to_send_is_fine_for_a_topic_that_there_is(metaq: Metaq) -> None:
@@ -115,19 +138,143 @@ def test_nothing_to_send_is_fine_for_a_topic_that_there_is(metaq: Metaq) -> None
     assert b"send to bad topic: no broker offers this topic: start one that does, or correct the name" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["produce", "nothing"], b"send to nothing: no broker offers this topic"),
-        (["produce", "orders", "--file", "/proc/self/mem"], b"Input/output error"),
-        (["consume", "nothing"], b"read nothing: no broker offers this topic"),
-        (["consume", "orders", "--from", "stored"], b"--from stored needs --group"),
-        (["consume", "orders", "--group", "a.b"], b"Group name has invalid character '.'"),
-        (["produce", "orders", "--attribute", "a", "--key-column", "1"], b"exclude each other"),
-    ],
-)
-def test_what_goes_wrong_is_one_line(metaq: Metaq, words: list[str], error: bytes) -> None:
-    done = metaq(*words, stdin=b"line\n", status=2)
-    assert error in done.stderr
-    assert done.stderr.count(b"\n") == 1
-    assert done.stderr.startswith(b"error: ")
+WRONG: list[tuple[list[str], bytes]] = [
+    (["produce", "nothing"], b"send to nothing: no broker offers this topic"),
+    (["produce", "orders", "/proc/self/mem"], b"/proc/self/mem: Input/output error"),
+    (["produce", "orders", "/nowhere"], b"stopped after 0 messages, which are stored: /nowhere: No such file"),
+    (["produce", "orders", "--key-column", "1", "--key-field", "a"], b"--key-column and --key-field exclude each"),
+    (["produce", "orders", "--key-column", "0"], b"--key-column counts from 1"),
+    (["produce", "orders", "--by-key", "--partition", "0-1"], b"--by-key and --partition exclude each other"),
+    (["produce", "orders", "--header"], b"--header goes with --key-column"),
+    (["produce", "orders", "--format", "json", "--key-field", "a"], b"leave --format json out"),
+    (["produce", "orders", "--partition", "0-77"], b"orders/0-77"),
+    (["consume", "orders", "--from", "17"], b"an OFFSET is of one partition: name it with --partition"),
+    (
+        ["consume", "orders", "--from", "noon"],
+        b"noon is neither earliest, latest nor stored, nor an offset",
+    ),
+    (["consume", "orders", "--until", "noon"], b"noon is neither an offset, nor a time like 2010-12-05T10:00"),
+    (["consume", "orders", "--until", "2010-12-05", "--follow"], b"--follow never ends, --until does"),
+    (["consume", "orders", "--group", "g", "--partition", "0-0"], b"--partition and --until are not for a --group"),
+    (["consume", "orders", "--partition", "0-9"], b"read orders: there is no partition 0-9: see `metaq offsets`"),
+    (["consume", "orders", "--format", "{key}"], b"{key} is none of {topic}, {partition}, {offset}"),
+    (["consume", "nothing"], b"read nothing: no broker offers this topic"),
+    (["consume", "orders", "--from", "stored"], b"--from stored needs --group"),
+    (["consume", "orders", "--group", "a.b"], b"Group name has invalid character '.'"),
+    (["produce", "orders", "--attribute", "a", "--key-column", "1"], b"exclude each other"),
+]
+
+
+def test_what_goes_wrong_is_one_line(
+    inside: Callable[..., tuple[int, bytes, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, said in WRONG:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"line\n")))
+        status, _, error = inside(*words)
+        assert (status, error.count(b"\n"), error[:7]) == (2, 1, b"error: "), error
+        assert said in error
+
+
+def test_every_form_of_input_is_a_message_with_its_place(metaq: Metaq, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'Invoice,Text\n536365,"six\nlanterns"\n')
+    (tmp_path / "b.csv").write_bytes(b"Text,Invoice\ncandles,536366\n")
+    files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    done = metaq("produce", "meta-test", *files, "--key-column", "Invoice", "--json")
+    places = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(it["source"], it["line"], it["partition"]) for it in places] == [(name, 2, "0-0") for name in files]
+    metaq("produce", "meta-test", "--key-field", "n", stdin=b'{"n": 7, "x": null}\n')
+    metaq("produce", "meta-test", "--format", "whole", "--attribute", "all", files[1])
+    copy = metaq("consume", "meta-test", "--json").stdout
+    metaq("produce", "orders", "--format", "json", "--partition", "0-2", stdin=copy)
+    shown = metaq("consume", "orders", "--partition", "0-2", "--format", r"{attribute}|{bytes}|{payload}\n").stdout
+    assert shown == (
+        b'536365|21|536365,"six\nlanterns"\n536366|14|candles,536366\n7|19|{"n": 7, "x": null}\n'
+        b"all|28|Text,Invoice\ncandles,536366\n\n"
+    )
+    places += [json.loads(line) for line in copy.splitlines()]
+    assert [it["offset"] for it in places[:2]] == [it["offset"] for it in places[2:4]]
+
+
+def test_what_a_dry_run_finds_is_not_sent(metaq: Metaq, tmp_path: Path) -> None:
+    words = ["produce", "meta-test", "--format", "json", "--dry-run"]
+    good = b'{"payload": "a"}\n{"payload_base64": "/w=="}\n'
+    assert metaq(*words, stdin=good).stderr == b"would send 2 messages to meta-test; nothing was sent\n"
+    done = metaq(*words, stdin=good + b'{"payload": 7}\n', status=2)
+    assert b"standard input, line 3 is not what `metaq consume --json` prints" in done.stderr
+    assert metaq("consume", "meta-test").stdout == b""
+
+
+def test_by_key_messages_of_one_attribute_stay_together(metaq: Metaq) -> None:
+    lines = b"".join(b"%d,%d\n" % (number % 7, number) for number in range(100))
+    metaq("produce", "orders", "--key-column", "1", "--by-key", stdin=lines)
+    shown = metaq("consume", "orders", "--format", r"{attribute} {partition} {payload}\n").stdout.splitlines()
+    places = {line.split()[0]: line.split()[1] for line in shown}
+    assert all(line.split()[1] == places[line.split()[0]] for line in shown)
+    assert len(set(places.values())) > 1
+    numbers = [int(line.partition(b",")[2]) for line in shown if line.startswith(b"3 ")]
+    assert numbers == list(range(3, 100, 7))
+
+
+def test_a_part_of_a_topic(metaq: Metaq, inside: Callable[..., tuple[int, bytes, bytes]]) -> None:
+    metaq("produce", "meta-test", stdin=b"a\nb\n")
+    shown = [json.loads(line) for line in metaq("consume", "meta-test", "--json").stdout.splitlines()]
+    time.sleep(0.05)
+    between = datetime.datetime.now(datetime.UTC)
+    time.sleep(0.05)
+    assert all(datetime.datetime.fromisoformat(it["time"]) < between for it in shown)
+    metaq("produce", "meta-test", stdin=b"c\n")
+    part = ["consume", "meta-test", "--partition", "0-0"]
+    second = str(shown[1]["offset"])
+    for words, seen in [
+        (["--from", between.isoformat()], b"c\n"),
+        (["--until", between.isoformat()], b"a\nb\n"),
+        (["--from", second], b"b\nc\n"),
+        (["--from", second, "--until", "63"], b"b\nc\n"),
+        (["--until", second], b"a\n"),
+        (["--until", "99999999"], b"a\nb\nc\n"),
+        (["--from", "99999999"], b""),
+        (["--from", "latest", "--until", between.isoformat()], b""),
+        (["--from", second, "--count", "1"], b"b\n"),
+    ]:
+        assert inside(*part, *words) == (0, seen, b""), words
+    assert inside("consume", "meta-test", "--group", "late", "--from", between.isoformat())[1] == b"c\n"
+
+
+def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Corner) -> None:
+    """A topic that somebody fills faster than it is read has an end all the same: where it ended at first."""
+    metaq("produce", "meta-test", stdin=b"first\n" * 3000)
+    shown = 0
+    with Client(zookeeper.connect) as client:
+        producer = client.producer()
+        for message in read_topic_messages(client, "meta-test", Span(), follow=False):
+            if not shown % 100:
+                producer.send("meta-test", b"later")
+            assert message.payload == b"first"
+            shown += 1
+    assert shown == 3000
+
+
+def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corner, broker: BrokerProcess) -> None:
+    """What is told as stored is stored, and in doubt is no more than is said."""
+    command = [*COMMAND, "produce", "meta-test", "--json", "--timeout", "1.5", "--zk", zookeeper.connect]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"".join(b"%d\n" % number for number in range(2000)))
+        process.stdin.flush()
+        told = [json.loads(process.stdout.readline()) for _ in range(10)]
+        broker.kill()
+        out, err = process.communicate(b"".join(b"%d\n" % number for number in range(2000, 4000)), timeout=60)
+        assert process.returncode == 2
+    told += [json.loads(line) for line in out.splitlines()]
+    match = re.search(
+        rb"error: stopped after (\d+) messages, which are stored(?:; (\d+) more may be stored or not)?", err
+    )
+    assert match, err
+    assert int(match[1]) == len(told)
+    assert b"standard input, line " in err
+    broker.start()
+    shown = subprocess.run([*COMMAND, "consume", "meta-test", "--zk", zookeeper.connect], capture_output=True).stdout
+    stored = shown.splitlines()
+    assert stored[: len(told)] == [b"%d" % number for number in range(len(told))]
+    assert len(told) <= len(stored) <= len(told) + int(match[2] or 0)

@@ -1,0 +1,75 @@
+"""Reading as a member of a group, for the command line: the group goes on exactly after what the user has seen."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from meta_client.client import Client
+from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
+from meta_client.consumer.position import Position
+from zk.nodes import Partition
+
+LOOK_S: Final = 0.2  # how often to look whether everything is shown
+
+Show = Callable[[ReceivedMessage], None]
+
+
+class ShownOffsets:
+    """An OffsetStore in ZooKeeper that knows what was shown: a batch may be shown in part, and only that counts."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._store = ZooKeeperOffsetStore(client.session, group)
+        self._shown: dict[tuple[str, Partition], OffsetEntry] = {}  # runners write, each its own partitions
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        return self._store.load(topic, partition)
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        shown = [(e, entry) for e in entries if (entry := self._shown.get((e.topic, e.partition))) is not None]
+        self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
+
+    def note(self, message: ReceivedMessage) -> None:
+        """*message* was shown."""
+        key = message.topic, message.partition
+        self._shown[key] = OffsetEntry(*key, message.next_offset, message.message_id)
+
+
+class GroupReading:
+    """Reads as a member of a group until *count* messages were shown, or, unless it follows, all there were."""
+
+    def __init__(self, client: Client, topic: str, group: str, start: Position, show: Show, count: int | None) -> None:
+        self._offsets = ShownOffsets(client, group)
+        self._show = show
+        self._left = count
+        self._lock = threading.Lock()  # runners take turns to show
+        self._is_done = threading.Event()
+        self._failure: BaseException | None = None
+        self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
+        self._consumer.subscribe(topic, self._on_batch)
+
+    def run(self, *, follow: bool) -> None:
+        """Raises what showing raised, such as a BrokenPipeError, and ZooKeeperError."""
+        with self._consumer:
+            while not self._is_done.wait(LOOK_S):
+                if not follow and self._consumer.is_caught_up():
+                    break
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_batch(self, batch: Batch) -> None:
+        with self._lock:
+            try:
+                for message in batch.messages:
+                    if self._is_done.is_set():
+                        return
+                    self._show(message)
+                    self._offsets.note(message)
+                    if self._left is not None:
+                        self._left -= 1
+                    if self._left == 0:
+                        self._is_done.set()
+            except OSError as error:  # the reader of our output went away; run() raises it on its thread
+                self._failure = error
+                self._is_done.set()

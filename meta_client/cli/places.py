@@ -1,0 +1,75 @@
+"""Points in a topic, as a user names them: an end, an offset, a time; and partitions."""
+
+import datetime
+from typing import Final, Literal
+
+import click
+
+from meta_client.consumer.position import Position
+from zk.nodes import INT64_MAX, Partition
+
+STORED: Final = "stored"
+
+_TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
+
+
+class Moment(click.ParamType[datetime.datetime]):
+    """A point in time, in ISO 8601; local time unless it says otherwise."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime.datetime:
+        try:
+            return datetime.datetime.fromisoformat(str(value)).astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{value} is no time: write it like {_TIME[7:]}", param, ctx)
+
+
+class Start(click.ParamType[Position | Literal["stored"]]):
+    """Where to begin: earliest, latest, stored, an offset, or a time."""
+
+    name = "start"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position | Literal["stored"]:
+        match text := str(value):
+            case "earliest" | "latest" | "stored":
+                return text
+        if isinstance(found := _offset_or_time(text), str):
+            self.fail(f"{text} is neither earliest, latest nor stored, {found}", param, ctx)
+        return found
+
+
+class End(click.ParamType[int | datetime.datetime]):
+    """Where to end, before it: an offset or a time."""
+
+    name = "end"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | datetime.datetime:
+        if isinstance(found := _offset_or_time(text := str(value)), str):
+            self.fail(f"{text} is neither {found.removeprefix('nor ')}", param, ctx)
+        return found
+
+
+class PartitionName(click.ParamType[Partition]):
+    """A partition, as listings show it."""
+
+    name = "partition"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Partition:
+        if (partition := Partition.maybe_parse(str(value))) is None:
+            self.fail(f"{value} is no partition: write it as listings show it, like 0-3", param, ctx)
+        return partition
+
+
+def _offset_or_time(text: str) -> int | datetime.datetime | str:
+    """Digits alone are an offset. A text says that it is neither."""
+    if text.isascii() and text.isdigit():
+        return int(text) if len(text) < 20 and int(text) <= INT64_MAX else f"nor an offset (63 bits), nor {_TIME}"
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        return f"nor an offset, nor {_TIME}"
