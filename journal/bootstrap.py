@@ -93,6 +93,7 @@ class Copying:
     def __init__(self, begun: Bootstrap) -> None:
         self.state: JournalState = state_of(begun.checkpoint)
         self.lsn = self.state.lsn  # up to here
+        self._life = self.state.epoch, self.state.incarnation
         spans = {name: (span.start, span.end) for name, span in self.state.spans.items()}
         self._publications = publications_from(Lsn(begun.first + SEGMENT_HEADER_BYTES), set(spans))
         self._gaps = Gaps(spans)
@@ -100,6 +101,9 @@ class Copying:
 
     def add(self, header: Header, record: Record) -> list[Publication]:
         """Raises InvalidRecord for a record that cannot be part of what the checkpoint says."""
+        if header[5:7] > self._life:
+            # Another master's, who may never have had all that the checkpoint holds.
+            raise InvalidRecord(f"LSN {header.lsn}: written later than the checkpoint at LSN {self.lsn}")
         if header.end > self.lsn:
             raise InvalidRecord(f"LSN {header.lsn}: a record up to {header.end}, across the checkpoint at {self.lsn}")
         found: list[Publication] = []

@@ -3,19 +3,13 @@
 A record names what its writer had fsynced, on its own disk: of a copy that proves nothing, as long as some of it was
 received and not fsynced. So a follower leaves this mark while it is open, brings it up to date every second, and takes
 it away when everything is durable: then what records name is true here as well.
-
-File `copy`: the CRC-32 of the rest in eight hexadecimal digits, a space, the LSN, a line feed.
 """
 
-import re
-
-from journal.checksum import crc32
-from journal.errors import StorageFailed
 from journal.frame import Lsn
+from journal.lsn_file import read_lsn, remove_file, write_lsn
 from journal.storage import Storage
 
 NAME = "copy"
-_CONTENT = re.compile(rb"([0-9a-f]{8}) (\d{1,20})\n")
 
 
 def read_mark(storage: Storage) -> Lsn | None:
@@ -23,27 +17,15 @@ def read_mark(storage: Storage) -> Lsn | None:
 
     0 where the mark does not read back. Raises StorageFailed.
     """
-    if NAME not in storage.names():
-        return None
-    try:
-        raw = storage.read(NAME)
-    except StorageFailed:
-        if NAME in storage.names():
-            raise
-        return None  # a follower that lives took it away meanwhile
-    match = _CONTENT.fullmatch(raw)
-    if match is None or int(match[1], 16) != crc32(match[2]):
-        return Lsn(0)
-    return Lsn(int(match[2]))
+    mark = read_lsn(storage, NAME)
+    return Lsn(0) if isinstance(mark, str) else mark
 
 
 def write_mark(storage: Storage, flushed: int) -> None:
     """Everything below *flushed* is fsynced; durable on return. Raises StorageFailed."""
-    text = b"%d" % flushed
-    storage.replace(NAME, b"%08x %b\n" % (crc32(text), text))
+    write_lsn(storage, NAME, flushed)
 
 
 def remove_mark(storage: Storage) -> None:
     """Everything in the directory is fsynced. Raises StorageFailed."""
-    if NAME in storage.names():
-        storage.remove(NAME)
+    remove_file(storage, NAME)

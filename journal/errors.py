@@ -65,6 +65,10 @@ class ForeignStream(JournalError):
         self.is_final = is_final
 
 
+class CutTooDeep(JournalError):
+    """What a cut would leave could not be opened. Nothing was changed: empty the directory, and begin the copy anew."""
+
+
 class UnfinishedCopy(JournalError):
     """The directory holds the beginning of a copy, and is no journal yet. Start it as a slave until it is whole."""
 

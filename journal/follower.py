@@ -14,6 +14,7 @@ from journal.bootstrap import Bootstrap, Copying, finish_copy, read_bootstrap
 from journal.checkpoint import Checkpoint
 from journal.checkpointed import Checkpointed
 from journal.copy_mark import remove_mark, write_mark
+from journal.cutting import finish_cut
 from journal.errors import ForeignStream, InvalidRecord
 from journal.fold import JournalState, apply
 from journal.frame import HEADER_BYTES, Header, Kind, Lsn
@@ -118,6 +119,7 @@ class JournalFollower(Checkpointed):
         clock_ms: Callable[[], int],
     ) -> "JournalFollower":
         storage = segments.storage
+        finish_cut(segments)
         begun = read_bootstrap(storage)
         if begun is None:
             number, state, damaged = restore(segments, sink)

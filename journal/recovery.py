@@ -12,6 +12,7 @@ from typing import Protocol
 from journal.bootstrap import refuse_unfinished
 from journal.checkpoint import Checkpoint, PartitionMark, read_newest
 from journal.copy_mark import remove_mark
+from journal.cutting import finish_cut
 from journal.errors import RottenJournal
 from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
@@ -81,6 +82,7 @@ def recover(segments: Segments, sink: PublicationSink) -> Recovered:
 
     Raises UnfinishedCopy, RottenJournal (nothing was changed then), InvalidRecord, StorageFailed.
     """
+    finish_cut(segments)
     refuse_unfinished(segments.storage)
     number, state, damaged = restore(segments, sink)
     start = state.lsn

@@ -20,6 +20,7 @@ from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from journal.xid import BranchKey
+from meta_client.cli.journal_cuts import cuts
 from meta_client.cli.journal_repair import repair
 from meta_client.cli.journal_text import (
     compressed_in,
@@ -49,11 +50,13 @@ def journal() -> None:
     metaq journal check DIR            does everything read back and agree?
     metaq journal dump DIR             every record, a line each
     metaq journal dump DIR --kind COMMIT --json | jq .key
+    metaq journal cuts DIR             what was cut off where another became the master
     metaq journal repair DIR           what would make it sound again, and at what cost
     """
 
 
 journal.add_command(repair)
+journal.add_command(cuts)
 
 
 @journal.command()

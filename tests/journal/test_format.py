@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from journal import frame, record_codec, refusals, segments, topic_changes
+from journal import cut_file, frame, record_codec, refusals, segments, topic_changes
 from journal.batches import BatchSequence
 from journal.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
 from journal.fold import JournalState, apply
@@ -125,6 +125,7 @@ def struct_of(rows: list[Row]) -> str:
     ("heading", "expected"),
     [
         ("Segment header", segments._HEADER.format + "27sI"),
+        ("Cut header", cut_file._HEADER.format + "3sI"),
         ("Record header", frame._HEADER.format),
         ("Branch", record_codec._BRANCH.format),
         ("PUT", record_codec._PUT.format),

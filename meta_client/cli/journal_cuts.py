@@ -1,0 +1,77 @@
+"""`metaq journal cuts`: what was cut off a journal because its master never had it, and is kept beside it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from journal.cut_file import Cut, entries_of, list_cuts
+from journal.errors import StorageFailed
+from journal.storage import DirectoryStorage
+from journal.tail import Tail, tail_lines, tail_of
+from meta_client.cli.journal_text import printable, time_text
+from meta_client.cli.output import json_option
+
+UNSOUND = 1  # exit status: a file does not read back
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+def cuts(directory: Path, as_json: bool) -> None:
+    """List what was cut off the journal in DIR: what a former master had written and its slave, which took its place,
+    had not. It is kept in files cut.*, which nothing reads and nothing deletes.
+
+    \b
+    Of each: LSNs, when, per partition the offsets that were taken, and which branches promised or ended there.
+    Exit status: 0; 1 where a file does not read back.
+    """
+    storage = DirectoryStorage.open_for_reading(directory)
+    is_sound, found = True, list_cuts(storage)
+    if not found and not as_json:
+        click.echo(f"nothing was cut off the journal in {directory}")
+    for name, cut in found:
+        try:
+            if isinstance(cut, str):
+                raise StorageFailed(f"{directory}/{name}: {cut}")
+            with _read(storage, name, cut) as tail:
+                lines = json.dumps(_object(name, cut, tail)) if as_json else "\n".join(_lines(name, cut, tail))
+        except StorageFailed as error:
+            is_sound = False
+            lines = json.dumps({"file": name, "error": str(error)}) if as_json else f"{name}: {error}"
+        click.echo(lines)
+    if not is_sound:
+        click.get_current_context().exit(UNSOUND)
+
+
+@contextmanager
+def _read(storage: DirectoryStorage, name: str, cut: Cut) -> Iterator[Tail]:
+    file = storage.open(name, writable=False)
+    try:
+        yield tail_of(entries_of(file.view(), cut), cut.lsn)
+    finally:
+        file.close()
+
+
+def _object(name: str, cut: Cut, tail: Tail) -> dict[str, object]:
+    return {
+        "file": name,
+        "lsn": cut.lsn,
+        "end": cut.end,
+        "epoch": cut.epoch,
+        "incarnation": cut.incarnation,
+        "time_ms": cut.time_ms,
+        "tail": msgspec.to_builtins(tail),
+    }
+
+
+def _lines(name: str, cut: Cut, tail: Tail) -> Iterator[str]:
+    yield (
+        f"{name}: LSN {cut.lsn} to {cut.end}, cut {time_text(cut.time_ms)}: "
+        f"{tail.records} records of epoch {cut.epoch} and before, {tail.messages} messages"
+    )
+    for line in tail_lines(tail):
+        yield f"  {printable(line)}"
