@@ -85,6 +85,24 @@ def plan_release(place: OwnerPlace, claimed: Claimed) -> Transaction:
     return Check(place.epoch, claimed.epoch_version), Remove(place.owner, claimed.owner_version)
 
 
+def plan_overrule(place: OwnerPlace, owner: Node | None, epoch: Node | None) -> tuple[Transaction, int] | OwnedBy:
+    """How to raise a partition's epoch over its owner's head, and to what: whatever that one does as the owner is
+    refused from then on. For an operator.
+
+    OwnedBy: a genuine member, which knows of no epochs, so that nothing can be taken from it. Refused if another owner
+    comes meanwhile. Raises MalformedNode.
+    """
+    fence: Transaction = Create(place.owner, b"", ephemeral=True), Remove(place.owner, 0)  # that there is none
+    if owner is not None:
+        if owner.version == 0:
+            return OwnedBy(owner.data.decode(errors="replace"))
+        fence = (Check(place.owner, owner.version),)
+    if epoch is None:
+        return (*fence, Create(place.epoch, b"1")), 1
+    number = 1 + decode_epoch(place.epoch, epoch.data)
+    return (*fence, Write(place.epoch, b"%d" % number, epoch.version)), number
+
+
 def decode_epoch(path: str, data: bytes) -> int:
     """Read an epoch node. Raises MalformedNode."""
     if not _EPOCH.fullmatch(data) or not 0 <= (number := int(data)) < INT64_MAX:

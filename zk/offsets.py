@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from zk.claims import Claimed, still_ours
+from zk.claims import Claimed, OwnedBy, plan_overrule, still_ours
 from zk.nodes import OffsetNode, Partition, decode_offset_node
 from zk.ownership import owner_place
 from zk.paths import StoredOffset
@@ -63,6 +63,37 @@ class ZooKeeperOffsets:
                         again[key] = refused.why is Why.EXISTS
             writing = again
         return stale
+
+    def overrule(self, offsets: Mapping[TopicPartition, OffsetNode]) -> dict[TopicPartition, int | OwnedBy]:
+        """As commit, over the heads of the owners, for an operator: in one step with its offset, a partition's epoch
+        is raised, so that its owner can store nothing any more. Returns the new epochs.
+
+        OwnedBy: a genuine member has it, whose next commit would undo this; nothing was stored of that one, nor of
+        any if there is one at the beginning. Raises MalformedNode; when it raises, any subset may be stored.
+        """
+        outcomes: dict[TopicPartition, int | OwnedBy] = {}
+        places = {key: owner_place(self._session.paths, self._group, key) for key in offsets}
+        while pending := [key for key in offsets if key not in outcomes]:
+            paths = {key: (places[key].owner, places[key].epoch, self._path(key)) for key in pending}
+            nodes = self._session.read_many([path for three in paths.values() for path in three])
+            planned: dict[TopicPartition, tuple[Transaction, int]] = {}
+            for key, (owner, epoch, path) in paths.items():
+                plan = plan_overrule(places[key], nodes.get(owner), nodes.get(epoch))
+                if isinstance(plan, OwnedBy):
+                    outcomes[key] = plan
+                    continue
+                operations, number = plan
+                data = offsets[key].encode()
+                planned[key] = (*operations, Write(path, data) if path in nodes else Create(path, data)), number
+            if outcomes and len(pending) == len(offsets):
+                return outcomes
+            refusals = self._session.transact_many([transaction for transaction, _ in planned.values()])
+            for (key, (_, number)), refused in zip(planned.items(), refusals, strict=True):
+                if refused is None:
+                    outcomes[key] = number
+                elif refused.why is Why.MISSING and isinstance(refused.operation, Create):
+                    self._session.ensure_parent(refused.operation.path)
+        return outcomes
 
     def _plan(self, key: TopicPartition, node: OffsetNode, claimed: Claimed, *, exists: bool) -> Transaction:
         path, data = self._path(key), node.encode()

@@ -24,7 +24,8 @@ from meta_client.offset_stores.places import TABLE
 from zk.claims import Claimed, OwnedBy
 from zk.cluster import read_topic, subscribable_partitions
 from zk.groups import GroupListing, list_group
-from zk.nodes import NO_MESSAGE_ID, Partition
+from zk.nodes import NO_MESSAGE_ID, OffsetNode, Partition
+from zk.offsets import ZooKeeperOffsets
 from zk.ownership import Ownership
 from zk.paths import TopicKind
 
@@ -43,6 +44,7 @@ POLL_S: Final = 0.3
 @click.option("--to-group", metavar="NAME", help="To where group NAME is, as far as it has stored that.")
 @click.option("--store", metavar="URL|DIR", help="The group keeps its offsets in this database, or this directory.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, metavar="S", help="For members to leave.")
+@click.option("--force", is_flag=True, help="Also if members are alive, unless they are genuine ones.")
 @click.option("--yes", is_flag=True, help="Do it. Without, nothing is changed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done, whatever else is said.")
 @zk_option
@@ -59,6 +61,7 @@ def reset(
     to_group: str | None,
     store: str | None,
     wait_s: float,
+    force: bool,
     yes: bool,
     dry_run: bool,
     zk: str,
@@ -70,6 +73,10 @@ def reset(
     Refused while a member of the group that reads these topics is alive: it would go on where it is, and store that.
     Stop the members, or give them --wait seconds to leave. While it works, the partitions belong to this command:
     members that start wait for it. Nothing is ever set outside of what a partition holds, or inside of a message.
+
+    With --force members may be alive: in one step with its offset each partition is taken from its member, which
+    can't store the old one any more, notices, and goes on from the new one. What it is working on at that moment is
+    not undone. A genuine member can't be overruled, and is named.
 
     --store names where a group keeps its offsets that does so elsewhere than in ZooKeeper: an SQLAlchemy URL, with
     # and the table's name behind it if that is another one, or the directory of a LocalOffsetStore.
@@ -91,23 +98,29 @@ def reset(
         raise click.UsageError(
             "name one target: --to-earliest, --to-latest, --to-offset, --to-time, --shift, --to-group"
         )
+    if force and store is not None:
+        raise click.UsageError("--force is for offsets in ZooKeeper: a database can't tell whose is the last word")
     acts = yes and not dry_run
     with connected(zk) as client, _opened(client, group, store) as offsets:
         listing = list_group(client.session, group)
         keys = _partitions_of(client, listing, topics, partitions)
         if to_offset is not None and len(keys) != 1:
             raise click.UsageError("--to-offset is for one partition: name it with --topic and --partition")
-        if acts:
+        is_held = acts and not force
+        if is_held:
             _wait_for_members(client, group, keys, wait_s)
-        elif alive := _alive(listing, keys):
+        elif not force and (alive := _alive(listing, keys)):
             click.echo(f"warning: {_members_text(group, alive)}", err=True)
         with contextlib.ExitStack() as held:
-            claims = held.enter_context(_claimed(client, group, keys)) if acts else {}
+            claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
             before = {key: offsets.load(*key) for key in keys}
             others = _others(client, to_group, keys)
-            moves = plan_reset(client, Positions(client), target, before, others)
-            if acts:
+            positions = Positions(client)
+            moves = plan_reset(client, positions, target, before, others)
+            if is_held:
                 offsets.commit(_entries(moves, claims))
+            elif acts:
+                _overrule(client, positions, group, moves)
     rows = [_row(group, move, is_done=acts) for move in moves]
     print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
     if not acts:
@@ -179,7 +192,9 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
     while alive := _alive(list_group(client.session, group), keys):
         text = _members_text(group, alive)
         if time.monotonic() >= deadline:
-            raise ResetRefused(f"{text}: stop them first, or give them time with --wait SECONDS; nothing was changed")
+            raise ResetRefused(
+                f"{text}: stop them first, give them time with --wait SECONDS, or say --force; nothing was changed"
+            )
         if not is_told:
             click.echo(f"waiting up to {wait_s:g} s: {text}", err=True)
             is_told = True
@@ -202,6 +217,17 @@ def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator
         yield owned
     finally:
         ownership.abandon_many(keys)
+
+
+def _overrule(client: Client, positions: Positions, group: str, moves: list[Move]) -> None:
+    """Set the offsets, whoever owns the partitions. Raises ResetRefused."""
+    nodes = {move.key: OffsetNode(move.after) for move in moves if move.after is not None}
+    outcomes = ZooKeeperOffsets(client.session, group).overrule(nodes)
+    epochs = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
+    positions.tell_epochs(group, epochs)
+    if owners := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
+        done = f"{len(epochs)} partitions were set before it came" if epochs else "nothing was changed"
+        raise ResetRefused(f"{', '.join(sorted(owners))} is a genuine member and can't be overruled: stop it; {done}")
 
 
 def _others(client: Client, group: str | None, keys: list[TopicPartition]) -> dict[TopicPartition, int | None]:

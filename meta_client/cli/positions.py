@@ -22,7 +22,7 @@ from meta_client.protocol.answers import OffsetRange, parse_offset, parse_offset
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
-from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery, Offsets, Request
+from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
 from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers
 from zk.nodes import Partition
@@ -109,6 +109,22 @@ class Positions:
             except MetaError as error:
                 self._fell_silent(key, error)
         return moved
+
+    def tell_epochs(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
+        """Let brokers know that partitions have new epochs: a fetch of a former owner that waits there is refused. Who
+        knows nothing of epochs is not told."""
+
+        def request(connection: Connection, key: TopicPartition) -> Sequence[Request]:
+            if not {"fetch", "owner"} <= connection.capabilities(ANSWER_TIMEOUT_S).extensions:
+                return []
+            return [Fetch(key[0], group, key[1].number, 0, HEADER_BYTES, 1, 0, next_opaque(), epochs[key])]
+
+        for key, replies in self._asked(epochs, request):
+            try:
+                for reply in replies:
+                    reply.wait(ANSWER_TIMEOUT_S)  # whatever is there, or is not: it has been heard
+            except MetaError as error:
+                self._fell_silent(key, error)
 
     def run_start(self, topic: str, partition: Partition, offset: int) -> int:
         """An offset at or before *offset* where a message begins: at the nearest that the broker can name. Raises

@@ -144,3 +144,24 @@ def test_a_genuine_owner_makes_ours_stale_though_it_raises_no_epoch(session: Zoo
     assert one.claim("t", P0) == OwnedBy("g1_java")
     session.delete(PATH)
     assert offsets.commit_as_owner({("t", P0): (OffsetNode(20), former)}) == [("t", P0)]  # nobody's is not ours
+
+
+def test_an_operator_is_above_owners_that_know_epochs_and_below_those_that_do_not(
+    session: ZooKeeperSession, one: Ownership, two: Ownership
+) -> None:
+    offsets = ZooKeeperOffsets(session, "g1")
+    claimed = one.claim("t", P0)
+    assert isinstance(claimed, Claimed)
+    assert offsets.commit_as_owner({("t", P0): (OffsetNode(900), claimed)}) == []
+    epochs = offsets.overrule({("t", P0): OffsetNode(50), ("t", P1): OffsetNode(60)})
+    assert epochs == {("t", P0): claimed.epoch + 1, ("t", P1): 1}
+    assert offsets.commit_as_owner({("t", P0): (OffsetNode(925), claimed)}) == [("t", P0)]
+    assert offsets.load_many([("t", P0), ("t", P1)]) == {("t", P0): OffsetNode(50), ("t", P1): OffsetNode(60)}
+    assert two.owners("t", [P0, P1]) == {P0: "g1_one"}
+    again = one.claim("t", P0)
+    assert isinstance(again, Claimed)
+    assert again.epoch > claimed.epoch + 1
+    session.create("/meta/consumers/g1/owners/t/0-1", b"g1_java", ephemeral=True)
+    refused = offsets.overrule({("t", P0): OffsetNode(1), ("t", P1): OffsetNode(2)})
+    assert refused == {("t", P1): OwnedBy("g1_java")}
+    assert offsets.load("t", P0) == OffsetNode(50)

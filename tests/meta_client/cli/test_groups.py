@@ -13,6 +13,7 @@ import pytest
 
 from meta_client.cli.main import main
 from meta_client.client import Client
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.offset_stores import LocalOffsetStore, SqlOffsetStore
 from tests.fixtures.broker import BrokerProcess
@@ -178,6 +179,7 @@ NONSENSE: list[tuple[list[str], str]] = [
     (["--to-latest", "--partition", "0"], "0 is no partition: write it as listings show it, like 0-3"),
     (["--to-group", "nobody"], "group nobody has stored nothing of these partitions"),
     (["--shift", "1"], "nothing is stored of orders/0-1 that could be shifted"),
+    (["--to-latest", "--store", "sqlite://", "--force"], "--force is for offsets in ZooKeeper"),
     (["--to-latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
     (["--to-latest", "--store", "sqlite:////nowhere/at/all.db"], "the database of --store: (sqlite3.OperationalError)"),
 ]
@@ -205,7 +207,8 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
     done = metaq(*words, "--yes", status=2)
     text = f"group billing has members alive, which would go on where they are: {consumer.consumer_id}"
     assert (
-        done.stderr == f"error: {text}: stop them first, or give them time with --wait SECONDS; nothing was changed\n"
+        done.stderr
+        == f"error: {text}: stop them first, give them time with --wait SECONDS, or say --force; nothing was changed\n"
     )
     done = metaq(*words)
     assert done.stderr == f"warning: {text}\nnothing was changed: say --yes to do it\n"
@@ -216,6 +219,45 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
         consumer.close()
         assert waiting.wait(30) == 0
     assert stored(client, "billing") == 0
+
+
+def test_by_force_a_member_that_is_alive_goes_on_from_there(
+    metaq: Metaq, broker: BrokerProcess, client: Client
+) -> None:
+    """It waits at the broker, with nothing to do and nothing to store: it has to be told."""
+    put(broker, 3)
+    put(broker, 2, 1)
+    seen: list[tuple[str, int]] = []
+    config = ConsumerConfig(commit_period_s=0.2)
+    with client.consumer("billing", config=config) as consumer:
+        consumer.subscribe("orders", lambda batch: seen.extend((str(it.partition), it.offset) for it in batch.messages))
+        consumer.start()
+        wait_until(lambda: len(seen) == 5 and consumer.is_caught_up())
+        wait_until(lambda: stored(client, "billing") == 3 * FRAME)
+        seen.clear()
+        (row, *_) = rows(metaq("reset", "billing", "--partition", "0-0", "--shift", "-2", "--force", "--yes", "--json"))
+        assert (row["before"], row["after"]) == (3 * FRAME, FRAME)
+        wait_until(lambda: len(seen) == 2)
+        assert seen == [("0-0", FRAME), ("0-0", 2 * FRAME)]
+        wait_until(lambda: stored(client, "billing") == 3 * FRAME)
+        assert len(consumer.owned()) == 4
+        metaq("reset", "billing", "--to-latest", "--force", "--yes")
+        put(broker, 1)
+        wait_until(lambda: len(seen) == 3)
+        assert seen[2] == ("0-0", 3 * FRAME)
+
+
+def test_a_genuine_member_is_not_overruled(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    """Its next commit would undo the reset."""
+    put(broker, 3)
+    store(client, "billing", {A: FRAME, B: 0})
+    client.session.create("/meta/consumers/billing/ids/billing_java", b"orders", ephemeral=True)
+    client.session.create("/meta/consumers/billing/owners/orders/0-1", b"billing_java", ephemeral=True)
+    done = metaq("reset", "billing", "--to-latest", "--force", "--yes", status=2)
+    assert "billing_java is a genuine member and can't be overruled: stop it; nothing was changed" in done.stderr
+    assert stored(client, "billing") == FRAME
+    metaq("reset", "billing", "--to-latest", "--partition", "0-0", "--force", "--yes")
+    assert stored(client, "billing") == 3 * FRAME
 
 
 def test_who_owns_a_partition_without_being_a_member_is_named(
