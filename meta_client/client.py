@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +26,7 @@ from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, Zoo
 
 CONFIG = ConsumerConfig()
 BATCHING = BatchingConfig()
+MakeSession = Callable[[Callable[[SessionEvent], None]], ZooKeeperSession]  # given who hears of the session's events
 COMPRESSION_BYTES_MIN = 256  # a shorter text hardly shrinks by more than what a codec adds
 
 
@@ -48,19 +50,43 @@ class Client:
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
     ) -> None:
+        self._open(
+            lambda enqueue: ZooKeeperSession(
+                zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=enqueue
+            ),
+            Connections(),
+            batching,
+            default_topic,
+        )
+
+    @classmethod
+    def over(
+        cls,
+        make_session: MakeSession,
+        connections: Connections,
+        *,
+        batching: BatchingConfig = BATCHING,
+        default_topic: str | None = None,
+    ) -> Self:
+        """A client over another session and other connections than those to real servers: for tests."""
+        self = cls.__new__(cls)
+        self._open(make_session, connections, batching, default_topic)
+        return self
+
+    def _open(
+        self,
+        make_session: MakeSession,
+        connections: Connections,
+        batching: BatchingConfig,
+        default_topic: str | None,
+    ) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
         with contextlib.ExitStack() as opened:
-            self.session = ZooKeeperSession(
-                zookeeper,
-                root,
-                session_timeout_ms,
-                connect_timeout_ms=connect_timeout_ms,
-                enqueue=self._on_session_event,
-            )
+            self.session = make_session(self._on_session_event)
             self.topology = Topology(self.session, default_topic)
-            self.connections = Connections()
+            self.connections = connections
             self._allowed = AllowedCodecs(self.connections)
             self._sends = SingleSends(self.topology, self.connections)
             self._sender = Sender(self.topology, self.connections, batching)

@@ -2,16 +2,21 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from meta_client.back_off import BackOff
 from meta_client.connection import Connection
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientClosed, NotConnected
+from meta_client.transport import Link
 from zk.broker_url import BrokerUrl
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
 ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare
+
+
+Connect = Callable[[BrokerUrl, float], Link]
 
 
 @dataclass(slots=True)
@@ -19,19 +24,21 @@ class _Slot:
     """What is known of one broker. Everything but the lock is guarded by it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    connection: Connection | None = None
+    connection: Link | None = None
     back_off: BackOff = field(default_factory=BackOff)
 
 
 class Connections:
     """The pool. Any thread may use it; close() once nobody does."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Connect = Connection.open) -> None:
+        """*connect* makes a connection within some seconds, or raises NotConnected."""
+        self._open = connect
         self._lock = threading.Lock()  # guards what is added to the slots, and that close() takes all
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._closing = threading.Event()
 
-    def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
+    def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Link:
         """The live connection to *url*, made now if there is none.
 
         Tries to connect once at most, after the rest that earlier failures call for; who is not *patient* is
@@ -67,7 +74,7 @@ class Connections:
             self._check_open()
             return self._slots.setdefault(url, _Slot())
 
-    def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline, *, patient: bool) -> Connection:
+    def _connect(self, url: BrokerUrl, slot: _Slot, deadline: Deadline, *, patient: bool) -> Link:
         if (former := slot.connection) is not None:
             slot.connection = None
             slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
@@ -76,7 +83,7 @@ class Connections:
             raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
         self._closing.wait(rest_s)
         try:
-            connection = Connection.open(url, _connect_timeout_s(deadline))
+            connection = self._open(url, _connect_timeout_s(deadline))
         except NotConnected:
             slot.back_off.failed(time.monotonic())
             raise

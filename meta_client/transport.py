@@ -29,6 +29,15 @@ class Transport(Protocol):
     def expire(self, opaque: int, after_s: float) -> None: ...
 
 
+class Link(Transport, Protocol):
+    """A Transport that threads share, as the pool of a client sees it."""
+
+    @property
+    def is_refused(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class Transports(Protocol):
     """The connections of a client, one a broker. connections.Connections says more."""
 

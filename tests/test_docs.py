@@ -42,6 +42,9 @@ def test_every_block_runs(
         "METAQ_DATA": str(broker.data),
         "DATABASE_URL": database.dsn,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        # As an environment has it into which this tree is installed; this one may have been installed from another.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "meta_client.testing.plugin",
     }
     for language, text in blocks(document):
         if language == "toml":  # a piece of a broker's configuration file

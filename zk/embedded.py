@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from zk.embedded_config import JAR_PATTERNS, explain_log, server_command, server_config
-from zk.errors import EmbeddedZooKeeperFailed
+from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
 from zk.java import java_home
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
@@ -207,7 +207,7 @@ def _jars() -> list[Path]:
     roots = (spec.submodule_search_locations if spec is not None else None) or []
     jars = sorted(jar for root in roots for name in JAR_PATTERNS for jar in Path(root, "jars").glob(f"{name}.jar"))
     if not any(jar.name.startswith("zookeeper-") for jar in jars):
-        raise EmbeddedZooKeeperFailed(
+        raise EmbeddedZooKeeperMissing(
             "no ZooKeeper to start, it comes with PySpark: run pip install 'metaq[embedded]', or use your own"
         )
     return jars

@@ -25,3 +25,7 @@ class JavaNotFound(ZooKeeperError):
 
 class EmbeddedZooKeeperFailed(ZooKeeperError):
     """The embedded server did not start. The message quotes its log."""
+
+
+class EmbeddedZooKeeperMissing(EmbeddedZooKeeperFailed):
+    """No server to start on this machine. Install one, or use a cluster's own."""

@@ -27,7 +27,6 @@ from meta_client.batching.attempts import (
 )
 from meta_client.batching.batch import Batch, SendHandle
 from meta_client.batching.lanes import BatchingConfig, Lanes
-from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import (
     BufferFull,
@@ -48,6 +47,7 @@ from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.topology import TopicView, Topology
+from meta_client.transport import Transport
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
 
@@ -79,7 +79,7 @@ class Sender:
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._sending = threading.Lock()  # held from taking batches until they are submitted: keeps their order
-        self._live: dict[int, Connection] = {}  # by broker id, what a caller may send over; under `_sending`
+        self._live: dict[int, Transport] = {}  # by broker id, what a caller may send over; under `_sending`
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
         """Take one message. Blocks, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker
@@ -225,7 +225,7 @@ class Sender:
             self._live[batch.partition.broker_id] = connection
             self._submit(batch, connection)
 
-    def _submit(self, batch: Batch, connection: Connection) -> None:
+    def _submit(self, batch: Batch, connection: Transport) -> None:
         """Send *batch* over *connection*, whose broker takes batches. `_sending` is held."""
         opaque = next_opaque()
         request = request_of(batch, self._name, opaque)
@@ -246,7 +246,7 @@ class Sender:
             else:  # it has no form on the wire
                 self._settle(batch, SendRefused(str(error), where(batch), 0))
 
-    def _connection(self, batch: Batch) -> Connection:
+    def _connection(self, batch: Batch) -> Transport:
         url = self._topology.view(batch.topic, VERSION_TIMEOUT_S).urls.get(batch.partition.broker_id)
         if url is None:
             raise NoBroker("its broker is not up: start it, or wait", where(batch))

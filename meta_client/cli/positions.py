@@ -11,7 +11,6 @@ import click
 
 from meta_client.calls import checked_result, checked_value, wait_result
 from meta_client.client import Client
-from meta_client.connection import Connection
 from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.plan import TopicPartition, plan_routes
@@ -23,6 +22,7 @@ from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
+from meta_client.transport import Transport
 from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers
 from zk.nodes import Partition
@@ -58,7 +58,7 @@ class Positions:
     def ranges(self, keys: Collection[TopicPartition], time_ms: int | None = None) -> dict[TopicPartition, Range]:
         """Where partitions begin and end, and were at *time_ms*."""
 
-        def requests(connection: Connection, key: TopicPartition) -> Sequence[Request]:
+        def requests(connection: Transport, key: TopicPartition) -> Sequence[Request]:
             topic, partition = key
             if "offsets" in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
                 return [Offsets(topic, partition.number, time_ms or 0, next_opaque())]
@@ -114,7 +114,7 @@ class Positions:
         """Let brokers know that partitions have new epochs: a fetch of a former owner that waits there is refused. Who
         knows nothing of epochs is not told."""
 
-        def request(connection: Connection, key: TopicPartition) -> Sequence[Request]:
+        def request(connection: Transport, key: TopicPartition) -> Sequence[Request]:
             if not {"fetch", "owner"} <= connection.capabilities(ANSWER_TIMEOUT_S).extensions:
                 return []
             return [Fetch(key[0], group, key[1].number, 0, HEADER_BYTES, 1, 0, next_opaque(), epochs[key])]
@@ -139,7 +139,7 @@ class Positions:
     def _asked(
         self,
         keys: Collection[TopicPartition],
-        requests: Callable[[Connection, TopicPartition], Sequence[Request]],
+        requests: Callable[[Transport, TopicPartition], Sequence[Request]],
     ) -> Iterator[tuple[TopicPartition, list[PendingReply]]]:
         """Each partition whose broker could be asked, with what it was asked."""
         ordered = sorted(keys)
@@ -185,7 +185,7 @@ class PutTimes:
         return connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
 
 
-def ask_range(connection: Connection, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
+def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
     """Where the partition begins, ends, and was at *time_ms*; None: the broker knows nothing of times. Raises
     MetaError."""
     if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
@@ -194,7 +194,7 @@ def ask_range(connection: Connection, topic: str, partition: Partition, time_ms:
     return parse_offset_range(wait_result(reply, ANSWER_TIMEOUT_S, f"offsets {topic}/{partition}").message)
 
 
-def _first_header(connection: Connection, key: TopicPartition, offset: int) -> Sequence[Request]:
+def _first_header(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:
     """The question for the header of the message there; none, if its id tells no time."""
     if connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is None:
         return []

@@ -11,7 +11,6 @@ from meta_client.calls import wait_result
 from meta_client.cli.positions import ask_range
 from meta_client.cli.reading import BrokerAway, read_from
 from meta_client.client import Client
-from meta_client.connection import Connection
 from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.errors import NotSupported
@@ -20,6 +19,7 @@ from meta_client.protocol.answers import Found, parse_found
 from meta_client.protocol.id_layout import broker_of, time_ms_of
 from meta_client.protocol.limits import FIND_MATCHES_MAX
 from meta_client.protocol.requests import Find
+from meta_client.transport import Transport
 from zk.broker_url import BrokerUrl
 from zk.nodes import Partition
 
@@ -116,7 +116,7 @@ def _told(messages: Iterator[ReceivedMessage], tell: Callable[[int, int | None],
 
 def _search_there(
     client: Client,
-    connection: Connection,
+    connection: Transport,
     topic: str,
     partition: Partition,
     url: BrokerUrl,
@@ -139,6 +139,6 @@ def _search_there(
         progress.at(offset, found.end)
 
 
-def _ask(connection: Connection, request: Find, partition: Partition) -> Found:
+def _ask(connection: Transport, request: Find, partition: Partition) -> Found:
     what = f"find in {request.topic}/{partition} from {request.offset} on"
     return parse_found(wait_result(connection.submit(request), ANSWER_TIMEOUT_S, what).message)

@@ -14,13 +14,13 @@ from journal.scan import Scanner
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from journal.xid import LocalKey, XaKey, Xid
-from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import ConnectionLost
 from meta_client.opaques import next_opaque
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Get, Put, Transaction, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
+from meta_client.transport import Transport
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.peers import (
     MIB,
@@ -256,7 +256,7 @@ def test_a_metaq_client_tells_why_it_is_not_let_in_and_does_not_hammer(tmp_path:
             pool.close()
 
 
-def ask_until_lost(connection: Connection) -> None:
+def ask_until_lost(connection: Transport) -> None:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         connection.submit(Version(next_opaque())).wait(5)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from meta_client.back_off import BACK_OFF_MAX_S, back_off_s
-from meta_client.connection import Connection
 from meta_client.connections import Connections
 from meta_client.errors import ClientClosed, NotConnected
+from meta_client.transport import Link
 from tests.meta_client.peer import Peer, listening, ok
 from zk.broker_url import BrokerUrl
 
@@ -28,7 +28,7 @@ def test_back_off_is_free_once_then_grows_to_two_seconds() -> None:
 
 def test_one_connection_for_all_threads(connections: Connections) -> None:
     with listening(ok) as peer:
-        found: list[Connection] = []
+        found: list[Link] = []
         threads = [threading.Thread(target=lambda: found.append(connections.get(peer.url, 5))) for _ in range(8)]
         for thread in threads:
             thread.start()

@@ -1,0 +1,96 @@
+"""A connection to a broker in memory. Every request is encoded as for the wire, so that what has no form there is
+refused here too; nothing else of it moves."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout
+from meta_client.pending_reply import OnDone, PendingReply
+from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.requests import Quit, Request
+from meta_client.protocol.version import Capabilities, version_text
+from meta_client.testing.memory.broker import EXTENSIONS, MemoryBroker
+from zk.broker_url import BrokerUrl
+
+
+class MemoryLink:
+    """As connection.Connection, to its caller. Any thread."""
+
+    is_refused = False
+
+    def __init__(self, url: BrokerUrl, broker: MemoryBroker, forget: Callable[["MemoryLink"], None]) -> None:
+        self.url = url
+        self._broker = broker
+        self._forget = forget
+        self._lock = threading.Lock()  # guards the next two
+        self._pending: dict[int, PendingReply] = {}
+        self._failure: Exception | None = None
+
+    @property
+    def is_broken(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def outstanding(self) -> int:
+        """How many answers are due."""
+        return len(self._pending)
+
+    def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply:
+        """Ask, and be answered on this thread if the broker need not wait. Raises NotConnected, LocalProtocolError."""
+        assert not isinstance(request, Quit), "quit has no answer"
+        encode_request(request)
+
+        def done(reply: PendingReply) -> None:
+            with self._lock:
+                self._pending.pop(reply.opaque, None)
+            if on_done is not None:
+                on_done(reply)
+
+        reply = PendingReply(self, request.opaque, done)
+        with self._lock:
+            if self._failure is not None:
+                raise NotConnected(f"connection to {self.url} is lost ({self._failure}): try again for a new one")
+            self._pending[request.opaque] = reply
+        self._broker.ask(request, self, reply)
+        return reply
+
+    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
+        """As submit, one after the other."""
+        return [self.submit(request) for request in requests]
+
+    def capabilities(self, timeout_s: float) -> Capabilities:
+        """What the broker knows; no need to ask."""
+        del timeout_s
+        return Capabilities.parse(version_text("memory", EXTENSIONS).encode())
+
+    def abandon(self, opaque: int) -> bool:
+        """Drop a request that nobody waits for; False if it has been answered or failed already."""
+        with self._lock:
+            return self._pending.pop(opaque, None) is not None
+
+    def expire(self, opaque: int, after_s: float) -> None:
+        """Wait no more for an answer: unless the outcome is here, it becomes ReplyTimeout."""
+        with self._lock:
+            reply = self._pending.pop(opaque, None)
+        if reply is not None:
+            reply.fail(ReplyTimeout(f"{after_s:g} s"))
+
+    def read_for(self, reply: PendingReply, deadline: float) -> None:
+        """As PendingReply's Source says: whoever puts what is waited for answers."""
+        del reply, deadline
+
+    def close(self) -> None:
+        """Fail what is pending. Idempotent."""
+        self.break_(ClientClosed(f"the connection to {self.url} was closed by this client"))
+
+    def break_(self, failure: Exception | None = None) -> None:
+        """As if it was cut."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = failure or ConnectionLost("the broker is gone")
+            pending, self._pending = self._pending, {}
+        self._broker.gone(self)
+        self._forget(self)
+        for reply in pending.values():
+            reply.fail(self._failure)
