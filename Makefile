@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test check format lock bench crash fuzz soak clean
+.PHONY: help setup demo test check format lock bench docs crash fuzz soak clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
@@ -39,6 +39,9 @@ format: $(STAMP)  ## Let ruff write the layout
 lock: $(STAMP)  ## Write requirements.lock anew from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-annotate \
 		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
+docs: $(STAMP)  ## The documentation site, into build/site; a warning fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "build/site/index.html"
 
 bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same run
 	@$(BIN)/python -m bench --all

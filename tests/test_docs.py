@@ -62,6 +62,16 @@ def test_every_block_runs(
         assert done.returncode == 0, f"{document.name}:\n{text}\n{done.stdout}{done.stderr}"
 
 
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    reference = (tmp_path / "site/reference/client/index.html").read_text()
+    assert "tpc_prepare" in reference, "docstrings are not read"
+
+
 def test_links_lead_somewhere() -> None:
     for document in [*DOCUMENTS, ROOT / "journal/FORMAT.md", ROOT / "meta_client/protocol/PROTOCOL.md"]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
