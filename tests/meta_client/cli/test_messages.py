@@ -257,11 +257,12 @@ def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Corner)
 def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corner, broker: BrokerProcess) -> None:
     """What is told as stored is stored, and in doubt is no more than is said."""
     command = [*COMMAND, "produce", "meta-test", "--json", "--timeout", "1.5", "--zk", zookeeper.connect]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    # Without a buffer: communicate() would not see what readline() had taken beyond its line.
+    with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"".join(b"%d\n" % number for number in range(2000)))
-        process.stdin.flush()
         told = [json.loads(process.stdout.readline()) for _ in range(10)]
         broker.kill()
         out, err = process.communicate(b"".join(b"%d\n" % number for number in range(2000, 4000)), timeout=60)
