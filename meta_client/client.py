@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +10,9 @@ from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.lanes import BatchingConfig
 from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
-from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.browsing import browse
+from meta_client.consumer.config import ConsumerConfig, check_group
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
@@ -128,17 +130,37 @@ class Client:
             partitioner,
         )
 
-    def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
+    def consumer(
+        self,
+        group: str | None,
+        offsets: OffsetStore | None = None,
+        *,
+        broadcast: str | None = None,
+        config: ConsumerConfig = CONFIG,
+    ) -> Consumer:
         """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.
 
-        Others than ZooKeeper's are in `meta_client.offset_stores`. Raises InvalidGroup, zk's InvalidName, and
-        ConsumerMisuse for offsets of another group.
+        With *broadcast*, a name that this instance of the program keeps through restarts, it receives every message of
+        its topics, as every other instance of *group* does: it is a group of its own, `<group>@<broadcast>`.
+        *group* None: of no group, for `Consumer.assign`; nothing is stored then unless *offsets* is given.
+        Raises InvalidGroup, zk's InvalidName.
         """
+        if broadcast is not None:
+            group = f"{check_group(group or '')}@{check_group(broadcast)}"
         consumer = Consumer(self.session, self.connections, group, offsets, config, self._forget)
         with self._lock:
             self._check_open()
             self._consumers = (*self._consumers, consumer)
         return consumer
+
+    def browse(self, topic: str) -> Iterator[ReceivedMessage]:
+        """Every message that *topic* holds now, a partition after the other, without a group and without a trace; it
+        ends where each partition ended when its turn came. The caller's thread fetches.
+
+        Raises NothingToRead, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError, InvalidMessage, ZooKeeperError.
+        """
+        self._check_open()
+        return browse(self.session, self.connections, topic)
 
     def close(self) -> None:
         """Close every consumer, then all connections. Idempotent; not for a listener's thread."""

@@ -130,3 +130,11 @@ class OwnershipLost(MetaError):
 
 class ConsumerMisuse(MetaError):
     """Consumer calls in an order that makes no sense. Fix the calling code."""
+
+
+class NothingToRead(MetaError):
+    """The topic has no partitions. Correct its name, or start a broker that has it."""
+
+
+class BrokerAway(MetaError):
+    """The broker of a partition is not up, nor a slave of it. Start it, or wait."""

@@ -6,37 +6,25 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from meta_client.calls import checked_value
 from meta_client.cli.positions import Positions, Range
 from meta_client.client import Client
-from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.consumer.batch import ReceivedMessage, decode_batch
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.browsing import read_to_end
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
-from meta_client.errors import ConnectionLost, NotSupported, ReplyTimeout
-from meta_client.opaques import next_opaque
-from meta_client.protocol.errors import MetaError, Moved, NotFound, RemoteError
-from meta_client.protocol.requests import Get
+from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
+from meta_client.protocol.errors import RemoteError
 from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.nodes import Partition
 from zk.paths import TopicKind
 
 GROUP = "metaq-cli"  # what brokers' statistics show; nothing is registered or stored under it
-FETCH_TIMEOUT_S = 10.0
 REST_S = 0.2
 
 _log = logging.getLogger(__name__)
-
-
-class NothingToRead(MetaError):
-    """The topic has no partitions. Correct its name, or start a broker that has it."""
-
-
-class BrokerAway(MetaError):
-    """The broker of a partition is not up, nor a slave of it. Start it, or wait."""
 
 
 def read_from(
@@ -46,7 +34,7 @@ def read_from(
 
     *url* is its broker's, None if that is not up; *bytes_max* is what is asked for at a time.
     """
-    return _read_to_end(client, FetchRequest(topic, partition, offset, bytes_max, REST_S), url)
+    return read_to_end(client.connections, FetchRequest(topic, partition, offset, bytes_max, REST_S), url, GROUP)
 
 
 class Span(NamedTuple):
@@ -86,7 +74,7 @@ def read_topic_messages(
         routes = plan_routes(read_brokers(client.session))
         for partition, (request, end) in sorted(readings.items()):
             try:
-                yield from _read_to_end(client, request, routes.get(partition.broker_id), end)
+                yield from read_to_end(client.connections, request, routes.get(partition.broker_id), GROUP, end)
             except (BrokerAway, ConnectionLost, ReplyTimeout, RemoteError) as error:
                 if not follow:
                     raise
@@ -150,37 +138,3 @@ def _known(keys: Collection[TopicPartition], ranges: dict[TopicPartition, Range]
         names = ", ".join(f"{topic}/{partition}" for topic, partition in missing)
         raise BrokerAway(f"read {names}: the broker is not up, or does not answer: start it, or wait")
     return ranges
-
-
-def _read_to_end(
-    client: Client, request: FetchRequest, url: BrokerUrl | None, end: int | None = None
-) -> Iterator[ReceivedMessage]:
-    """The messages until there are no more, or that begin before *end*."""
-    if url is None:
-        raise BrokerAway(f"read {request.topic}/{request.partition}: its broker is not up: start it, or wait")
-    request.is_at_end = False
-    while not request.is_at_end and (end is None or request.offset < end):
-        try:
-            body = _fetch(client, request, url)
-        except Moved as error:
-            request.moved(error.offset)
-            continue
-        except NotFound:
-            request.found_nothing(is_at_end=True)
-            continue
-        batch, broken = decode_batch(request.topic, request.partition, request.offset, body)
-        if batch is not None:
-            yield from batch.messages if end is None else (it for it in batch.messages if it.offset < end)
-            request.delivered(batch.next_offset)
-        elif broken is not None:
-            raise broken
-        else:
-            request.cut_off(body)
-            time.sleep(request.rest_s)
-
-
-def _fetch(client: Client, request: FetchRequest, url: BrokerUrl) -> bytes:
-    connection = client.connections.get(url, CONNECT_TIMEOUT_S)
-    get = Get(request.topic, GROUP, request.partition.number, request.offset, request.bytes_max, next_opaque())
-    what = f"get {request.topic}/{request.partition} at {request.offset} from {url}"
-    return checked_value(connection.submit(get).wait(FETCH_TIMEOUT_S), what).body

@@ -9,11 +9,11 @@ import click
 
 from meta_client.calls import wait_result
 from meta_client.cli.positions import ask_range
-from meta_client.cli.reading import BrokerAway, read_from
+from meta_client.cli.reading import read_from
 from meta_client.client import Client
 from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.errors import NotSupported
+from meta_client.errors import BrokerAway, NotSupported
 from meta_client.opaques import next_opaque
 from meta_client.protocol.answers import Found, parse_found
 from meta_client.protocol.id_layout import broker_of, time_ms_of

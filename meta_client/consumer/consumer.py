@@ -1,19 +1,18 @@
 """What users hold: a member of a group with its listeners."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from meta_client.consumer.assigned import AssignedMember
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.group import GroupMember
 from meta_client.consumer.holdings import Holdings
 from meta_client.consumer.listening import BatchListener, MessageListener
-from meta_client.consumer.offsets import OffsetStore, OffsetTracker, ZooKeeperOffsetStore
+from meta_client.consumer.offsets import NoOffsetStore, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.plan import Member, TopicPartition
 from meta_client.consumer.position import Jump, Position, check_position
 from meta_client.consumer.pulling import PullBuffer
@@ -25,8 +24,7 @@ from meta_client.consumer.watchdog import Finding
 from meta_client.consumer.workers import Threads, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
-from meta_client.refused.redelivery import Redelivery
-from meta_client.refused.store import RefusedStore
+from meta_client.refused.parking import Parking
 from meta_client.refused.waiting import Waiting
 from meta_client.transport import Transports
 from zk.membership import new_consumer_id
@@ -35,28 +33,33 @@ from zk.ownership import Ownership
 from zk.paths import check_name
 from zk.session import SessionEvent, ZooKeeperSession
 
+NO_GROUP = "metaq-assigned"  # what brokers' statistics show of a consumer without a group
+
 
 class Consumer:
     """Receives the messages of its share of partitions, each at least once. Client.consumer() makes it.
 
-    subscribe(), then start(), then close(), which a context manager does too; all on one thread, not a listener's.
+    subscribe(), perhaps assign(), then start(), then close(), which a context manager does too; all on one thread, not
+    a listener's.
     """
 
     def __init__(
         self,
         session: ZooKeeperSession,
         connections: Transports,
-        group: str,
+        group: str | None,
         offsets: OffsetStore | None,
         config: ConsumerConfig,
         closed: Callable[["Consumer"], None],
         workers: Workers | None = None,
     ) -> None:
-        """*closed* is told once it is; *workers*, or threads, fetch and call listeners.
+        """*group* None: of none, see assign(). *closed* is told once it is; *workers*, or threads, fetch and call
+        listeners.
 
         Raises InvalidGroup, ConsumerMisuse, zk's InvalidName.
         """
-        self.group = check_group(group)
+        self.has_group = group is not None
+        self.group = group = check_group(NO_GROUP if group is None else group)
         if (keeps := getattr(offsets, "group", group)) != group:
             raise ConsumerMisuse(f"a consumer of group {group} was given the offsets of group {keeps}: name one group")
         self.consumer_id = new_consumer_id(group, host_name(), config.consumer_id)
@@ -73,24 +76,20 @@ class Consumer:
             config.runners,
             config.fetch_timeout_s,
             config.fetch_wait_s,
-            session.lease.is_valid,
+            self._may_deliver,
             config.ahead,
             self._workers,
         )
         self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
         tracker.on_commit = self._buffer.report
         self._duplicates = DuplicateCache(config.duplicates_max) if config.duplicates_max else None
-        self._holdings = Holdings(
-            Ownership(session, group, self.consumer_id),
-            self._fetcher,
-            tracker,
-            ZooKeeperOffsetStore(session, group) if offsets is None else offsets,
-            self._subscriptions,
-            config,
-        )
-        self._member: GroupMember | None = None
-        self._refused: RefusedStore | None = None  # from start() on, if there is a directory; like the next
-        self._redelivery: Redelivery | None = None
+        default = ZooKeeperOffsetStore(session, group) if self.has_group else NoOffsetStore()
+        self._store = default if offsets is None else offsets
+        ownership = Ownership(session, group, self.consumer_id)
+        self._holdings = Holdings(ownership, self._fetcher, tracker, self._store, self._subscriptions, config)
+        self._parking = Parking(config, group, self._fetcher.assignments, self._workers)
+        self._assigned: tuple[TopicPartition, ...] | None = None
+        self._member: GroupMember | AssignedMember | None = None
         self._is_closed = False
 
     def subscribe(
@@ -120,44 +119,49 @@ class Consumer:
         does until acknowledge(). *max_bytes* is how much to fetch at a time; a larger message comes alone.
         Raises ConsumerMisuse after start() or for a topic that has been subscribed to, ValueError.
         """
-        if self._member is not None or self._is_closed:
-            raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe before start()")
+        self._check_not_started("subscribe")
         if topic in self._subscriptions:
             raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
-        if on_reject == "park" and self._config.refused_directory is None:
+        if on_reject == "park" and not self._parking.has_directory:
             raise ValueError('on_reject "park" needs ConsumerConfig.refused_directory, where to')
         self._subscriptions[check_name(topic)] = subscription(
             on_batch=on_batch,
             on_message=on_message,
             max_bytes=max_bytes,
             acknowledge=acknowledge,
-            policy=RetryPolicy(retries_max, reject_handler(on_reject, self._park)),
+            policy=RetryPolicy(retries_max, reject_handler(on_reject, self._parking.park)),
             sieve=Sieve(accept, self._duplicates),
             buffer=self._buffer,
             tracker=self._tracker,
         )
 
+    def assign(self, *partitions: TopicPartition) -> None:
+        """Consume exactly these partitions, whoever else does, instead of a share of a group's: before start(), once.
+
+        A group's progress is loaded and stored, if there is a group, but not its ownership: a member that owns the
+        same partition stores its own progress over it. Raises ConsumerMisuse.
+        """
+        self._check_not_started("assign")
+        if self._assigned is not None or not partitions:
+            raise ConsumerMisuse(f"consumer {self.consumer_id}: assign() names all its partitions, at once")
+        if unknown := sorted({topic for topic, _ in partitions} - self._subscriptions.keys()):
+            raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe to {', '.join(unknown)} before assign()")
+        self._assigned = tuple(dict.fromkeys(partitions))
+
     def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError; with a
         `refused_directory` StoreInUse, ForeignStore and JournalError, too."""
-        if self._member is not None or self._is_closed:
-            raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: make another one")
+        self._check_not_started("start")
         if not self._subscriptions:
             raise ConsumerMisuse(f"consumer {self.consumer_id} subscribes to nothing: call subscribe() first")
-        config, session = self._config, self._session
+        if self._assigned is None and not self.has_group:
+            raise ConsumerMisuse("a consumer without a group needs assign(), to know which partitions are its own")
         try:
-            self._open_refused()
-            self._member = member = GroupMember(
-                session,
-                Member(self.group, self.consumer_id, frozenset(self._subscriptions)),
-                self._holdings,
-                self._fetcher,
-                config,
-            )
+            self._parking.open({topic: it.listener for topic, it in self._subscriptions.items() if it.listener})
+            self._member = member = self._new_member()
             self._fetcher.start()
             member.start()
-            if self._redelivery is not None:
-                self._redelivery.start()
+            self._parking.start()
         except BaseException:
             self.close()
             raise
@@ -173,26 +177,24 @@ class Consumer:
         self._is_closed = True
         with contextlib.ExitStack() as closing:  # the last one first
             closing.callback(self._closed, self)
-            if self._refused is not None:
-                closing.callback(self._refused.close)
+            closing.callback(self._parking.close)
             if self._member is not None:
                 closing.callback(self._member.close)
-            if self._redelivery is not None:
-                closing.callback(self._redelivery.close)
+            closing.callback(self._parking.stop)
             closing.callback(self._buffer.close)
 
     def owned(self) -> list[TopicPartition]:
         """The partitions that this consumer has at the moment."""
-        return sorted(self._holdings.keys())
+        return sorted(self._holdings.keys() if self._assigned is None else self._fetcher.assigned())
 
     def rebalances(self) -> tuple[Rebalance, ...]:
         """What the last hundred rebalances of this consumer did, oldest first. Each is in the log too."""
-        return () if self._member is None else self._member.rebalances()
+        return self._member.rebalances() if isinstance(self._member, GroupMember) else ()
 
     def findings(self) -> tuple[Finding, ...]:
         """What stands still or has no owner just now, as its watchdog found, with what to do. Each is in the log too,
         once."""
-        return () if self._member is None else self._member.findings()
+        return self._member.findings() if isinstance(self._member, GroupMember) else ()
 
     def is_caught_up(self) -> bool:
         """Whether each owned partition had nothing new when last asked; False while nothing is owned."""
@@ -221,7 +223,7 @@ class Consumer:
 
     def is_listening(self) -> bool:
         """Whether the caller is inside one of the listeners."""
-        return self._fetcher.is_runner() or (self._redelivery is not None and self._redelivery.is_this_thread())
+        return self._fetcher.is_runner() or self._parking.is_this_thread()
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
         """Everything in the partition up to and including *message* is consumed. Stored with the next commit. Any
@@ -276,28 +278,11 @@ class Consumer:
 
     def refused(self) -> list[Waiting]:
         """What is parked in the local store, first refused first."""
-        return [] if self._refused is None else self._refused.waiting()
+        return self._parking.waiting()
 
     def redeliver(self) -> None:
         """Offer everything in the local store to the listeners now. Does not wait."""
-        if self._redelivery is not None:
-            self._redelivery.now()
-
-    def _park(self, message: ReceivedMessage, error: Exception) -> None:
-        assert self._refused is not None, "start() opens it before anything is delivered"
-        self._workers.block(functools.partial(self._refused.park, message, error))
-
-    def _open_refused(self) -> None:
-        config = self._config
-        if config.refused_directory is None:
-            return
-        self._refused = RefusedStore.open(
-            Path(config.refused_directory), self.group, bytes_max=config.refused_bytes_max
-        )
-        listeners = {topic: it.listener for topic, it in self._subscriptions.items() if it.listener is not None}
-        self._redelivery = Redelivery(
-            self._refused, self._fetcher.assignments, listeners, config.redelivery_period_s, self.group
-        )
+        self._parking.redeliver()
 
     def on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread."""
@@ -328,3 +313,20 @@ class Consumer:
     def _check_manual(self, topic: str) -> None:
         if topic not in self._subscriptions or not self._subscriptions[topic].is_manual:
             raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')
+
+    def _check_not_started(self, what: str) -> None:
+        if self._member is not None or self._is_closed:
+            raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: {what} before start(), once")
+
+    def _may_deliver(self) -> bool:
+        """Nobody can be given what was assigned by hand, however long ZooKeeper is away."""
+        return self._assigned is not None or self._session.lease.is_valid()
+
+    def _new_member(self) -> GroupMember | AssignedMember:
+        session, config, fetcher = self._session, self._config, self._fetcher
+        if self._assigned is not None:
+            return AssignedMember(
+                session, self._assigned, fetcher, self._tracker, self._store, self._subscriptions, config
+            )
+        member = Member(self.group, self.consumer_id, frozenset(self._subscriptions))
+        return GroupMember(session, member, self._holdings, fetcher, config)

@@ -5,7 +5,7 @@ Pure. A request has one owner at a time: the queue, or the runner that took it.
 
 from dataclasses import dataclass, field
 
-from meta_client.consumer.position import Jump
+from meta_client.consumer.position import Jump, Position, offset_of
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END
@@ -43,6 +43,13 @@ class FetchRequest:
     @property
     def key(self) -> tuple[str, Partition]:
         return self.topic, self.partition
+
+    def begin_at(self, start: Position) -> None:
+        """Before the first fetch: where to begin. Of a time, its broker knows the offset, and a runner asks."""
+        if (offset := offset_of(start)) is None:
+            self.jump = Jump(start, is_progress=True)
+        else:
+            self.offset = offset
 
     def ask_for(self, bytes_limit: int = BODY_BYTES_MAX) -> int:
         """How much the next fetch asks for, *bytes_limit* at most."""

@@ -11,7 +11,6 @@ from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from meta_client.consumer.position import Jump, Position, offset_of
 from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
 from zk.claims import Claimed, OwnedBy
@@ -86,14 +85,8 @@ class Holdings:
         wanted = self._subscriptions[topic]
         request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.rest_s_max, claimed.epoch)
         if offset is None or self._config.starts_anew:
-            self._begin(request, self._config.start)
+            request.begin_at(self._config.start)
         return request
-
-    def _begin(self, request: FetchRequest, start: Position) -> None:
-        if (offset := offset_of(start)) is None:
-            request.jump = Jump(start, is_progress=True)  # its broker knows, and a runner asks
-        else:
-            request.offset = offset
 
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Let partitions go: first nothing of them is delivered any more, then their progress is stored, then

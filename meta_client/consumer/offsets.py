@@ -69,6 +69,18 @@ class ZooKeeperOffsetStore:
             raise OwnershipLost(stale)
 
 
+class NoOffsetStore:
+    """Keeps nothing: who consumes without a group begins anew each time, unless a store is given."""
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """None, always."""
+        del topic, partition
+        return None
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Forgets them."""
+
+
 class OffsetTracker:
     """Progress since the last commit, of the partitions that are owned. Any thread."""
 

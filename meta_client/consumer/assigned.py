@@ -1,0 +1,146 @@
+"""A consumer whose partitions its user names, instead of a group's member: nobody is asked, and nothing rebalances.
+
+One thread owns all of it, as it does of a member. Losing ZooKeeper stops no delivery: no other consumer can be given
+what is ours, and brokers are found again once it is back.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from queue import Empty, SimpleQueue
+
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.offsets import OffsetStore, OffsetTracker
+from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.subscription import Subscription
+from zk.cluster import read_brokers
+from zk.errors import ZooKeeperError
+from zk.paths import TopicKind, TopicParent
+from zk.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.watches import ChildrenChanged, ChildrenWatches
+
+RETRY_S = 1.0  # after ZooKeeper, or the store of offsets, failed
+
+_log = logging.getLogger(__name__)
+
+
+class _Stop:
+    pass
+
+
+class _Reset:
+    """An offset was reset, and has to be stored before anything is delivered."""
+
+
+class AssignedMember:
+    """Fetches given partitions. start() once, close() once; the rest is its own thread's."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        partitions: Collection[TopicPartition],
+        fetcher: Fetcher,
+        tracker: OffsetTracker,
+        store: OffsetStore,
+        subscriptions: Mapping[str, Subscription],
+        config: ConsumerConfig,
+    ) -> None:
+        self._session = session
+        self._waiting = set(partitions)  # not begun yet: their offset could not be loaded
+        self._fetcher = fetcher
+        self._tracker = tracker
+        self._store = store
+        self._subscriptions = subscriptions
+        self._config = config
+        self._events: SimpleQueue[ChildrenChanged | SessionEvent | _Reset | _Stop] = SimpleQueue()
+        self._watches = ChildrenWatches(session, self._events.put)
+        self._are_brokers_stale = True
+        self._commit_at = time.monotonic() + config.commit_period_s
+        fetcher.on_reset = lambda: self._events.put(_Reset())
+        self._thread = threading.Thread(target=self._run, name="metaq assigned", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Raises ZooKeeperError; then nothing has begun."""
+        self._follow_brokers()
+        self._begin()
+        self._fetcher.resume(0)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop delivering, and store progress."""
+        self._events.put(_Stop())
+        if self._thread.is_alive():
+            self._thread.join()
+        self._watches.stop()
+        self._fetcher.close()
+        self._commit()
+
+    def on_session_event(self, event: SessionEvent) -> None:
+        """On kazoo's thread."""
+        self._events.put(event)
+
+    def _run(self) -> None:
+        while self._handle(self._next_event()):
+            if self._are_brokers_stale:
+                try:
+                    self._follow_brokers()
+                except ZooKeeperError as error:
+                    _log.warning("brokers not read, trying again error=%s", error)
+            self._begin()
+            if time.monotonic() >= self._commit_at:
+                self._commit()
+
+    def _next_event(self) -> ChildrenChanged | SessionEvent | _Reset | _Stop | None:
+        wait_s = max(0.001, self._commit_at - time.monotonic())
+        try:
+            return self._events.get(
+                timeout=min(wait_s, RETRY_S) if self._waiting or self._are_brokers_stale else wait_s
+            )
+        except Empty:
+            return None
+
+    def _handle(self, event: ChildrenChanged | SessionEvent | _Reset | _Stop | None) -> bool:
+        match event:
+            case _Stop():
+                return False
+            case _Reset():
+                self._commit_at = 0.0
+            case ChildrenChanged() | SessionEvent(SessionState.CONNECTED):
+                self._are_brokers_stale = True
+            case _:
+                pass
+        return True
+
+    def _follow_brokers(self) -> None:
+        # Watch first, then read: what changes in between fires the watch.
+        for topic in {topic for topic, _ in self._fetcher.assigned()} | {topic for topic, _ in self._waiting}:
+            self._watches.read(self._session.paths.of(TopicParent(TopicKind.SUB, topic)))
+        self._fetcher.set_brokers(read_brokers(self._session))
+        self._are_brokers_stale = False
+
+    def _begin(self) -> None:
+        """Fetch what is not fetched yet and has an offset to begin at."""
+        for topic, partition in sorted(self._waiting):
+            try:
+                offset = self._store.load(topic, partition)
+            except Exception as error:
+                # The store may be the user's, and raise anything. Without an offset there is nothing to do here.
+                _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
+                continue
+            wanted = self._subscriptions[topic]
+            request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.rest_s_max)
+            if offset is None or self._config.starts_anew:
+                request.begin_at(self._config.start)
+            self._tracker.own(topic, partition)
+            self._fetcher.assign([(request, wanted.new_delivery())])
+            self._waiting.discard((topic, partition))
+
+    def _commit(self) -> None:
+        self._commit_at = time.monotonic() + self._config.commit_period_s
+        try:
+            self._tracker.commit(self._store)
+        except Exception as error:  # the user's store may raise anything
+            _log.warning("offsets not committed, trying again later error=%r", error)
