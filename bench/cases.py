@@ -1,5 +1,6 @@
 """The cases. Each runs on a stage of its own and returns one Result; names stay, figures are compared over time."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from bench import aio, big_branch, checkpoints, far, key_index, latency, memory,
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
-from meta_client import Batch, Client, Xid
+from meta_client import Batch, Client, ReceivedMessage, Xid
 from meta_client.producer import Producer
 
 KIB = 1024
@@ -53,6 +54,11 @@ def consume_1k(case: str) -> Result:
 def consume_100b(case: str) -> Result:
     """100-byte messages delivered as objects to one consumer in a group, one process."""
     return _consume_all(case, 100)
+
+
+def listen_100b(case: str) -> Result:
+    """100-byte messages, each handed to a message listener of one consumer in a group, one process."""
+    return _consume_all(case, 100, one_by_one=True)
 
 
 def xa_1(case: str) -> Result:
@@ -195,6 +201,7 @@ CASES: Final[dict[str, Case]] = {
     "index-put": Case(index_put, Bar("ratio", 0.50)),
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
     "promote": Case(replication.promote_5gb, Bar("value", 3, is_ceiling=True)),
+    "listen-100b": Case(listen_100b, Bar("messages_s", 400_000)),
     "aio-produce-100b": Case(aio_produce_100b, Bar("ratio", 0.7)),
     "aio-consume-100b": Case(aio_consume_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
@@ -296,11 +303,11 @@ def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[],
     return sum(counts), elapsed
 
 
-def _consume_all(case: str, size: int) -> Result:
+def _consume_all(case: str, size: int, *, one_by_one: bool = False) -> Result:
     with stage("interval:100") as on, Client(on.zookeeper) as client:
         total = _fill(client, CONSUME_BYTES // size, size)
         floor = byte_floor(on.directory, total * size)
-        elapsed = _consume(client, total)
+        elapsed = _consume(client, total, one_by_one=one_by_one)
     detail = {"messages_s": round(total / elapsed)} | floor.detail()
     return Result(case, total * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
 
@@ -314,9 +321,9 @@ def _fill(client: Client, total: int, size: int) -> int:
     return total
 
 
-def _consume(client: Client, total: int) -> float:
+def _consume(client: Client, total: int, *, one_by_one: bool) -> float:
     seen, all_seen, lock = [0], threading.Event(), threading.Lock()
-    consumer = client.consumer("bench")
+    consumer, numbers = client.consumer("bench"), itertools.count(1)
 
     def on_batch(batch: Batch) -> None:
         with lock:
@@ -324,7 +331,15 @@ def _consume(client: Client, total: int) -> float:
             if seen[0] >= total:
                 all_seen.set()
 
-    consumer.subscribe(TOPIC, on_batch, max_bytes=KIB * KIB)
+    def on_message(message: ReceivedMessage) -> None:
+        seen[0] = next(numbers)  # which no two threads get twice
+        if seen[0] >= total:
+            all_seen.set()
+
+    if one_by_one:
+        consumer.subscribe(TOPIC, on_message=on_message, max_bytes=KIB * KIB)
+    else:
+        consumer.subscribe(TOPIC, on_batch, max_bytes=KIB * KIB)
     start = time.perf_counter()
     with consumer:
         if not all_seen.wait(120):

@@ -173,7 +173,7 @@ class Sender:
             if timer is not None:
                 timer.cancel()
         for batch in self._lanes.clear():
-            batch.fail(closed(batch))
+            batch.conclude(closed(batch))
         under_way, self._under_way = list(self._under_way.values()), {}
         unconnected, self._unconnected = list(itertools.chain(*self._unconnected.values())), {}
         for batch in (*under_way, *unconnected):
@@ -357,15 +357,10 @@ class Sender:
 
     def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
         self._buffered -= batch.bytes
-        match outcome:
-            case SendFailed():
-                _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
-                batch.fail(outcome)
-                self._failure = self._failure or outcome
-            case PutPlace():
-                batch.settle(outcome)
-            case _:
-                batch.settle_each(outcome)
+        if isinstance(outcome, SendFailed):
+            _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
+            self._failure = self._failure or outcome
+        batch.conclude(outcome)
         self._lanes.settled(batch)
         for_any, self._for_any = self._for_any, []
         for waiting in (*self._waiting.pop(batch, ()), *for_any):

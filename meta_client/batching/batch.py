@@ -109,23 +109,15 @@ class Batch:
         """(flag, body) of each message, for a broker that takes one at a time."""
         return list(zip(self._flags, self._bodies, strict=True))
 
-    def settle(self, place: PutPlace) -> None:
-        """It is stored there, all of it."""
-        self._first_id = place.message_id
-        self._base = place.offset or 0
-        self._release()
-
-    def settle_each(self, places: list[PutPlace]) -> None:
-        """They are stored there, one by one."""
-        self._places = places
-        self._release()
-
-    def fail(self, failure: SendFailed) -> None:
-        """It is given up."""
-        self._failure = failure
-        self._release()
-
-    def _release(self) -> None:
+    def conclude(self, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
+        """It is over: stored there, all of it or one by one, or given up."""
+        match outcome:
+            case SendFailed():
+                self._failure = outcome
+            case PutPlace():
+                self._first_id, self._base = outcome.message_id, outcome.offset or 0
+            case _:
+                self._places = outcome
         self._lengths = list(map(len, self._bodies))
         self._bodies, self._flags = [], []  # handles live on: the bytes need not
         self._settled.release()

@@ -192,7 +192,7 @@ class Sender:
             waiting = self._lanes.clear()
             under_way, self._under_way = list(self._under_way.values()), {}
         for batch in waiting:
-            batch.fail(closed(batch))
+            batch.conclude(closed(batch))
         for batch in under_way:
             self._settle(batch, closed(batch))
 
@@ -315,14 +315,9 @@ class Sender:
 
     def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
         size = batch.bytes
-        match outcome:
-            case SendFailed():
-                _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
-                batch.fail(outcome)
-            case PutPlace():
-                batch.settle(outcome)
-            case _:
-                batch.settle_each(outcome)
+        if isinstance(outcome, SendFailed):
+            _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
+        batch.conclude(outcome)
         with self._lock:
             if self._failure is None:
                 self._failure = batch.failure
