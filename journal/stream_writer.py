@@ -14,6 +14,8 @@ from journal.writer_thread import WriterThread
 class StreamWriter(WriterThread[Piece]):
     """Writes pieces of a stream to *segments*, through one thread."""
 
+    # A copy that is far behind has nobody waiting for it; one that is not never has as much to write.
+    batch_bytes_max = 8 * 1024 * 1024
     mark_every_s = 1.0  # two fsyncs each time
     _once_durable: tuple[Lsn, Callable[[], None]] | None = None  # under the lock
     _mark_due = 0.0  # monotonic seconds; the thread's that fsyncs
@@ -62,6 +64,9 @@ class StreamWriter(WriterThread[Piece]):
                 at += 1
             self._put(file, first.lsn - base, buffers)
             self._wrote(end, base, file)
+
+    def _is_waited_for(self) -> bool:
+        return super()._is_waited_for() and self.queued_bytes < self.batch_bytes_max  # else it would be written twice
 
     def _synced(self, lsn: Lsn) -> None:
         with self._lock:

@@ -186,7 +186,11 @@ class WriterThread(Generic[Item]):
         """Everything below *end*, which lies in *file*, is with the OS."""
         self.written = end
         if 2 * (end - base) > file.size:
-            self._segments.prepare_next(warm=not self.mode.interval_ms)
+            self._segments.prepare_next(warm=self._is_waited_for())
+
+    def _is_waited_for(self) -> bool:
+        """Does somebody wait for each fsync, so that it pays to write the next segment's zeros ahead?"""
+        return not self.mode.interval_ms
 
     def _sync(self) -> None:
         self._sync_dirty()

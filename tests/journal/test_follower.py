@@ -1,14 +1,26 @@
 """A copy of a master's journal: the same bytes, the same state, the same index, however the stream is cut."""
 
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from journal.check import check
+from journal.copy_mark import write_mark
+from journal.errors import RottenJournal, StorageFailed
 from journal.flush_mode import SYNC, FlushMode
-from tests.fixtures.copies import feed, image, open_follower, said, stream
-from tests.fixtures.faulty_storage import FaultyStorage
+from journal.inspection import read_checkpoints
+from journal.open_journal import MIB
+from journal.scan import Verdict
+from journal.segments import segment_name
+from journal.storage import DirectoryStorage
+from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
+from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.histories import write_history
-from tests.fixtures.journals import INTERVAL, Index
+from tests.fixtures.journals import INTERVAL, ORDERS, Index, open_store
+from tests.fixtures.raw_journal import opened
 
 
 @pytest.fixture
@@ -32,3 +44,113 @@ def test_a_copy_is_the_journal_byte_by_byte(master: FaultyStorage, flush: FlushM
     assert found.entries == index.entries
     again.close()
     assert image(storage) == image(master)
+
+
+def test_segments_have_the_master_s_size_not_the_configured_one(master: FaultyStorage) -> None:
+    storage = FaultyStorage(Random(0))
+    follower = open_follower(storage, segment_bytes=64 * 4096)
+    feed(follower, stream(master, 0, Random(1)))
+    follower.close()
+    assert image(storage) == image(master)
+
+
+def test_a_copy_takes_checkpoints_of_its_own_and_adds_no_record(master: FaultyStorage) -> None:
+    storage, index = FaultyStorage(Random(0)), Index()
+    follower = open_follower(storage, sink=index)
+    for count, (lsn, data) in enumerate(stream(master, 0, Random(1), 3000)):
+        feed(follower, iter([(lsn, data)]), index)
+        if follower.end and count % 2:
+            taken = follower.snapshot()
+            follower.note_checkpoint(follower.write_checkpoint(taken, {}), taken)
+            assert follower.checkpoint_lsn == follower.state.lsn
+    assert max(storage.blobs) > "checkpoint.3"
+    state = said(follower.state)
+    follower.close()
+    assert image(storage) == image(master)
+    report = check(opened(storage), read_checkpoints(storage))
+    assert report.is_sound
+    assert [file.compared for file in report.checkpoints] == [True] * 3
+    again = open_follower(storage, sink=(found := Index()))
+    assert said(again.state) == state
+    assert found.entries == index.entries
+    assert again.recovered.replayed_records < 20
+    again.close()
+
+
+def torn() -> FaultyStorage:
+    """A copy of many records that were fsynced by their writer one by one, received at once, when the power went."""
+    master, storage = FaultyStorage(Random(1)), FaultyStorage(Random(4))
+    store = open_store(master, segment_bytes=16 * 4096)
+    for number in range(60):
+        store.put(ORDERS, [b"%03d" % number * 200], 600, 1)
+        store.journal.wait_flushed(store.journal.end)
+    store.close()
+    follower = open_follower(storage, segment_bytes=16 * 4096)
+    pieces = list(stream(master, 0, Random(1), 100_000))
+    feed(follower, iter([(0, pieces[0][1][:8000])]))
+    follower.journal.wait_flushed(follower.end)
+    storage.hold()
+    feed(follower, iter([(8000, pieces[0][1][8000:])]))
+    storage.wait_parked()
+    after = storage.after_power_cut(PowerCut.SHUFFLED, Random(4))
+    with suppress(StorageFailed):
+        follower.close()
+    return after
+
+
+def test_a_torn_copy_is_not_taken_for_a_rotten_one() -> None:
+    """Its records name what their writer had fsynced on its own disk."""
+    storage = torn()
+    unmarked = copy_of(storage)
+    del unmarked.blobs["copy"]
+    assert check(opened(unmarked), {}).verdict is Verdict.ROTTEN
+    assert check(opened(storage), {}).verdict is Verdict.TORN
+    follower = open_follower(copy_of(storage))
+    assert 0 < follower.end < 60 * 600
+    follower.close()
+    store = open_store(storage)  # a promotion
+    assert "copy" not in storage.blobs
+    store.close()
+
+
+def test_what_was_fsynced_and_does_not_read_back_is_rot_in_a_copy_too(master: FaultyStorage) -> None:
+    storage = torn()
+    storage.files[segment_name(0)].cached[300] ^= 1  # below the mark
+    write_mark(storage, 4000)
+    with pytest.raises(RottenJournal):
+        open_follower(storage)
+    storage.blobs["copy"] = b"damaged\n"  # then nothing is known, and less is called rot
+    follower = open_follower(storage)
+    assert follower.end < 300
+    follower.close()
+
+
+def test_memory_does_not_grow_with_what_was_received(tmp_path: Path) -> None:
+    """Forty megabytes, in records of two, cost no more than what waits for the disk and one record."""
+    size, piece = 2 * MIB, MIB // 4
+    directories = [DirectoryStorage.open_for_writing(tmp_path / name) for name in ("master", "copy")]
+    store = open_store(directories[0], segment_bytes=16 * MIB)
+    for _ in range(20):
+        store.put(ORDERS, [b"x" * size], size, 1)
+        store.journal.wait_flushed(store.journal.end)
+    end = store.journal.end
+    follower = open_follower(directories[1], segment_bytes=16 * MIB)
+    tracemalloc.start()
+    lsn = highest = 0
+    while lsn < end:
+        base, file = store.journal.segments.locate(lsn)
+        stop = min(lsn + piece, base + file.size, end)
+        follower.receive(lsn, bytes(file.view()[lsn - base : stop - base]))
+        lsn = stop
+        if follower.journal.queued_bytes > 2 * size:
+            follower.journal.wait_flushed(follower.end)
+    highest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert highest < 8 * size
+    follower.journal.wait_flushed(follower.end)
+    follower.close()
+    store.close()
+    for directory in directories:
+        directory.close()
+    for path in (tmp_path / "master").glob("*.journal"):
+        assert path.read_bytes() == (tmp_path / "copy" / path.name).read_bytes()

@@ -1,5 +1,6 @@
 """An honest journal passes, whole, live, torn or shortened by retention; and the totals are right."""
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,16 @@ import msgspec
 
 from journal.carrying import copies, pieces
 from journal.checkpoint import Checkpoint
+from journal.follower import JournalFollower
+from journal.open_journal import JournalConfig
 from journal.record_codec import decode
 from journal.records import Commit, Put
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
+from spark_jobs.directory import plan
 from spark_jobs.report import AuditReport, Totals, Verdict
 from tests.spark_jobs.journals import (
+    IDENTITY,
     ORDERS,
     REFUNDS,
     SEGMENT_BYTES,
@@ -172,3 +177,25 @@ def _first_offset(path: Path, base: int, topic: str) -> int:
                 if take.name.topic == topic:
                     return take.base
     raise AssertionError(topic)
+
+
+def test_a_copy_that_is_being_received_holds(honest: Path, tmp_path: Path, audit: Audit) -> None:
+    """A slave's directory is audited as any other, also after it was killed."""
+    records = records_of(honest)
+    storage = DirectoryStorage.open_for_writing(tmp_path / "copy")
+    follower = JournalFollower.open(storage, IDENTITY, JournalConfig(segment_bytes=SEGMENT_BYTES))
+    segments = Segments.open(DirectoryStorage.open_for_reading(honest), IDENTITY, SEGMENT_BYTES, writable=False)
+    for base, file in segments:
+        follower.receive(base, bytes(file.view()[: min(records[-1].header.end - base, file.size)]))
+        follower.write_checkpoint(follower.snapshot(), {})
+    segments.close()
+    killed = shutil.copytree(tmp_path / "copy", tmp_path / "killed")
+    follower.close()
+    storage.close()
+    assert (killed / "copy").exists()
+    assert {piece.fsynced is None for piece in plan(killed)} == {False}
+    report = audit(killed)
+    assert report.holds, report.as_json()
+    totals = report.totals
+    assert (totals.records, totals.messages, totals.checkpoints) == (len(records), 300 + 1 + 2 + 6, 3)
+    assert (totals.in_doubt, totals.active) == (2, 1)

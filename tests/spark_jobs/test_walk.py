@@ -104,3 +104,19 @@ def test_an_older_incarnation_is_no_successor(tmp_path: Path) -> None:
     spliced = (second / f"{0:020d}.journal").read_bytes()[:end] + (first / f"{0:020d}.journal").read_bytes()[end:]
     found = walk(spliced)
     assert found[1:] == [Stretch(end, SEGMENT, "incarnation 1 after 2")]
+
+
+def test_in_a_copy_the_mark_says_what_was_fsynced_and_records_do_not(segment: bytes) -> None:
+    """They name what their writer had fsynced, on its own disk: here that may be what a crash tore."""
+    records = lsns(walk(segment))
+    start, end = records[10]
+    raw = bytearray(segment)
+    raw[start + HEADER_BYTES] ^= 1
+
+    def found(fsynced: int | None) -> list[Entry | Stretch]:
+        view = memoryview(bytes(raw))
+        return list(Walk(view, lambda position: position, 0, is_last=True, fsynced=fsynced))
+
+    assert [one for one in lsns(found(None)) if one == (start, end)]
+    assert lsns(found(start)) == records[:10]
+    assert lsns(found(start + 1)) == records

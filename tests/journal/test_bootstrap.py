@@ -1,0 +1,246 @@
+"""A copy that begins with a checkpoint, because its master's journal does not begin at its birth any more."""
+
+import contextlib
+import itertools
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from journal.bootstrap import begin_copy, read_bootstrap
+from journal.check import check
+from journal.checkpoint import Checkpoint, encode_checkpoint
+from journal.errors import ForeignStream, StorageFailed, UnfinishedCopy
+from journal.follower import JournalFollower
+from journal.inspection import read_checkpoints
+from journal.lives import parting
+from journal.offline import read_state
+from journal.segments import segment_base
+from journal.storage import DirectoryStorage
+from journal.stream_writer import StreamWriter
+from tests.fixtures.copies import copy_of, end_of, feed, image, open_follower, said, stream
+from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.histories import content, write_history
+from tests.fixtures.journals import ORDERS, Index, open_store, xa
+from tests.fixtures.raw_journal import opened
+from tests.fixtures.retention import choose, drop
+
+
+def retained() -> FaultyStorage:
+    """A journal whose first segments are gone; written by three processes, with branches that began in what is gone."""
+    storage = FaultyStorage(Random(1))
+    index = Index()
+    write_history(storage).close()
+    for number in range(2):
+        store = open_store(storage, sink=(index := Index()))
+        for branch in store.recover()[:2]:
+            index.publish_all(store.commit(branch, one_phase=False).publications)
+        if number:
+            for branch in list(store.transactions.values()):
+                store.rollback(branch)
+        branch = store.begin(xa(f"later-{number}"))
+        store.transactional_put(branch, ORDERS, [b"kept" * 50], 200, 2)
+        for count in range(12):
+            index.publish_all(store.put(ORDERS, [b"%d" % number * 700], 700, 7).publications)
+            if count == 9:
+                index.publish_all(store.commit(branch, one_phase=True).publications)
+        store.journal.wait_flushed(store.journal.end)
+        if number:
+            chosen = choose(store, index, 3)
+            assert chosen is not None
+            drop(store, chosen)
+            index.publish_all(store.put(ORDERS, [b"after"], 5, 1).publications)
+        store.close()
+    return storage
+
+
+@pytest.fixture(scope="module")
+def master() -> FaultyStorage:
+    storage = retained()
+    assert first_base(storage) > 0
+    return storage
+
+
+def first_base(storage: FaultyStorage) -> int:
+    return min(base for name in storage.files if (base := segment_base(name)) is not None)
+
+
+def newest(storage: FaultyStorage) -> bytes:
+    number = max(int(name.split(".")[1]) for name in storage.blobs if name.startswith("checkpoint."))
+    return storage.blobs[f"checkpoint.{number}"]
+
+
+def begun(master: FaultyStorage, storage: FaultyStorage, index: Index | None = None) -> JournalFollower:
+    begin_copy(storage, first_base(master), newest(master))
+    return open_follower(storage, sink=index)
+
+
+def judge(storage: FaultyStorage, master: FaultyStorage, index: Index) -> None:
+    """The copy is whole: its files, its state and its index are those of the master."""
+    assert image(storage) == image(master)
+    theirs = open_follower(copy_of(master), sink=(expected := Index()))
+    mine = open_follower(copy_of(storage), sink=(again := Index()))
+    assert said(mine.state) == said(theirs.state)
+    assert mine.lives == theirs.lives
+    assert index.entries == again.entries
+    for name, entries in expected.entries.items():
+        start = mine.state.span(name).start
+        assert len(entries) > 3 or name != ORDERS
+        assert [entry for entry in index.entries[name] if entry.base >= start] == entries
+    mine.close()
+    theirs.close()
+    assert check(opened(storage), read_checkpoints(storage)).is_sound
+
+
+@pytest.mark.parametrize("bytes_max", [60, 1000, 100_000])
+def test_it_becomes_the_journal(master: FaultyStorage, bytes_max: int) -> None:
+    storage, index = FaultyStorage(Random(0)), Index()
+    follower = begun(master, storage, index)
+    assert (follower.end, follower.received, follower.is_complete) == (first_base(master),) * 2 + (False,)
+    feed(follower, stream(master, follower.end, Random(1), bytes_max), index)
+    assert follower.is_complete
+    follower.close()
+    assert read_bootstrap(storage) is None
+    judge(storage, master, index)
+
+
+def test_it_may_be_opened_again_at_any_record(master: FaultyStorage) -> None:
+    random = Random(2)
+    storage = FaultyStorage(Random(0))
+    follower = begun(master, storage)
+    count = 0
+    index = Index()
+    while pieces := list(stream(master, follower.end, random, 400)):
+        feed(follower, iter(pieces[:5]))
+        state, lives, is_complete = said(follower.state), follower.lives, follower.is_complete
+        follower.close()
+        follower = open_follower(storage, sink=(index := Index()))
+        assert (said(follower.state), follower.lives, follower.is_complete) == (state, lives, is_complete)
+        count += not is_complete
+    follower.close()
+    assert count > 3
+    judge(storage, master, index)
+
+
+def test_both_sides_know_where_they_part(master: FaultyStorage) -> None:
+    """Of an incomplete copy, too, whose checkpoint tells of lives that it has nothing of."""
+    theirs = open_follower(copy_of(master))
+    follower = begun(master, FaultyStorage(Random(0)))
+    assert parting(follower.lives, follower.end, theirs.lives, theirs.end) in (None, follower.end)
+    for lsn, data in stream(master, follower.end, Random(1), 300):
+        feed(follower, iter([(lsn, data)]))
+        if follower.lives:
+            assert parting(follower.lives, follower.end, theirs.lives, theirs.end) == follower.end
+    assert follower.lives == theirs.lives
+    follower.close()
+    theirs.close()
+
+
+def test_every_call_fails_once_and_then_the_power_goes(master: FaultyStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamWriter, "mark_every_s", 0.0005)
+    for nth in itertools.count():
+        storage = FaultyStorage(Random(nth), fail_at=nth)
+        told = 0
+        with contextlib.suppress(StorageFailed):
+            follower = begun(master, storage)
+            try:
+                for count, (lsn, data) in enumerate(stream(master, follower.end, Random(1), 1500)):
+                    feed(follower, iter([(lsn, data)]))
+                    if count % 3 == 0:
+                        follower.journal.wait_flushed(follower.end)
+                    told = follower.journal.flushed
+            finally:
+                with contextlib.suppress(StorageFailed):
+                    follower.close()
+                told = max(told, follower.journal.flushed)
+        for cut in PowerCut:
+            after, index = storage.after_power_cut(cut, Random(nth)), Index()
+            if read_bootstrap(after) is None and not image(after):
+                assert not told
+                begin_copy(after, first_base(master), newest(master))
+            again = open_follower(after, sink=index)
+            assert again.end >= told, f"fail_at={nth} cut={cut.name}"
+            feed(again, stream(master, again.end, Random(1), 5000), index)
+            again.close()
+            judge(after, master, index)
+        if not storage.fault_fired:
+            break
+    assert nth > 30
+
+
+def test_nobody_takes_the_beginning_of_a_copy_for_a_journal(master: FaultyStorage) -> None:
+    storage = FaultyStorage(Random(0))
+    follower = begun(master, storage)
+    feed(follower, itertools.islice(stream(master, follower.end, Random(1), 300), 3))
+    follower.close()
+    with pytest.raises(UnfinishedCopy, match="start it as a slave"):
+        open_store(storage)
+    with pytest.raises(UnfinishedCopy, match="empty directory"):
+        begin_copy(storage, first_base(master), newest(master))
+
+
+def test_nor_does_who_only_reads(master: FaultyStorage, tmp_path: Path) -> None:
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    begin_copy(storage, first_base(master), newest(master))
+    storage.close()
+    with pytest.raises(UnfinishedCopy, match="start it as a slave"), read_state(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        pytest.param(b"", "checksum", id="nothing"),
+        pytest.param(b"00000000\n{}\n", "checksum", id="another checksum"),
+        pytest.param(b"a" * 100_000, "checksum", id="noise"),
+    ],
+)
+def test_what_is_no_checkpoint_begins_nothing(raw: bytes, reason: str) -> None:
+    storage = FaultyStorage(Random(0))
+    with pytest.raises(ForeignStream, match=reason):
+        begin_copy(storage, 0, raw)
+    assert not storage.blobs
+
+
+@pytest.mark.parametrize("first", [1 << 30, 100])
+def test_a_checkpoint_of_elsewhere_begins_nothing(master: FaultyStorage, first: int) -> None:
+    with pytest.raises(ForeignStream, match="for a journal that begins at"):
+        begin_copy(FaultyStorage(Random(0)), first, newest(master))
+
+
+def altered(master: FaultyStorage, **changes: object) -> bytes:
+    number = max(int(name.split(".")[1]) for name in master.blobs if name.startswith("checkpoint."))
+    checkpoint: Checkpoint = content(master, number)
+    return bytes(encode_checkpoint(msgspec.structs.replace(checkpoint, **changes)))
+
+
+def test_a_checkpoint_that_the_records_contradict_stops_the_copy(master: FaultyStorage) -> None:
+    """It says that less was put than the records do; its LSN is inside a record; they are of a later life."""
+    number = max(int(name.split(".")[1]) for name in master.blobs if name.startswith("checkpoint."))
+    told = content(master, number)
+    shorter = [
+        msgspec.structs.replace(mark, end=mark.end - 5) if mark.topic == "orders" else mark for mark in told.partitions
+    ]
+    for changes, reason in (
+        ({"partitions": shorter}, "of orders-0 up to"),
+        ({"lsn": told.lsn - 8}, "across the checkpoint"),
+        ({"incarnation": 1, "lives": told.lives[:1]}, "written later than the checkpoint"),
+    ):
+        storage = FaultyStorage(Random(0))
+        begin_copy(storage, first_base(master), altered(master, **changes))
+        follower = open_follower(storage)
+        with pytest.raises(ForeignStream, match=reason) as refused:
+            feed(follower, stream(master, follower.end, Random(1), 300))
+        assert refused.value.is_final
+        follower.close()
+        assert end_of(storage) <= told.lsn
+
+
+def test_a_damaged_beginning_says_what_to_do(master: FaultyStorage) -> None:
+    storage = FaultyStorage(Random(0))
+    begin_copy(storage, first_base(master), newest(master))
+    (name,) = storage.blobs
+    storage.blobs[name] = storage.blobs[name][:-3]
+    with pytest.raises(UnfinishedCopy, match="empty the directory"):
+        open_follower(storage)
