@@ -24,6 +24,7 @@ from meta_client.consumer.watchdog import Finding
 from meta_client.consumer.workers import Threads, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
+from meta_client.offset_stores.in_transaction import TransactionOffsetStore
 from meta_client.refused.parking import Parking
 from meta_client.refused.waiting import Waiting
 from meta_client.transport import Transports
@@ -67,6 +68,7 @@ class Consumer:
         self._config = config
         self._closed = closed
         self._subscriptions: dict[str, Subscription] = {}
+        self._is_moved_by_listeners = isinstance(offsets, TransactionOffsetStore)
         self._workers = workers or Threads()
         self._tracker = tracker = OffsetTracker()
         self._fetcher = Fetcher(
@@ -122,6 +124,11 @@ class Consumer:
         self._check_not_started("subscribe")
         if topic in self._subscriptions:
             raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
+        if on_reject == "park" and self._is_moved_by_listeners:
+            raise ConsumerMisuse(
+                f'topic {topic}: on_reject "park" is not for a TransactionOffsetStore, which would take a message that '
+                "is offered later for done: keep refused messages in your database"
+            )
         if on_reject == "park" and not self._parking.has_directory:
             raise ValueError('on_reject "park" needs ConsumerConfig.refused_directory, where to')
         self._subscriptions[check_name(topic)] = subscription(

@@ -13,7 +13,7 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.offset_stores.dbapi_rows import DbapiRows, check_in_transaction
-from meta_client.offset_stores.places import TABLE, OffsetRows, place_of, read_offset, store, take
+from meta_client.offset_stores.places import TABLE, OffsetRows, batches, place_of, read_offset, store, take
 from zk.nodes import Partition
 
 if TYPE_CHECKING:
@@ -34,17 +34,24 @@ class TransactionOffsetStore:
         self._table = table
         self._is_made = False
 
-    def take(self, connection: Any, batch: Batch) -> list[ReceivedMessage]:
-        """In the transaction of *connection*, mark *batch* as consumed, and return the messages to work on: those of
-        which no committed transaction has done so. As a rule that is all of them; none, if it was all done before.
+    def take(
+        self, connection: Any, messages: Batch | ReceivedMessage | Sequence[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
+        """In the transaction of *connection*, mark *messages* as consumed, and return those to work on: of which no
+        committed transaction has done so. As a rule that is all of them; none, if it was all done before.
 
+        *messages*: what a listener is given, a batch or one message, or what `Consumer.fetch` returned.
         *connection*: a PEP 249 connection, or a Connection or Session of SQLAlchemy. Nothing is committed here; what
         is not committed together with the rows made of these messages comes again. Until then the partition's row is
         locked. Raises NotInTransaction, TakenMeanwhile, NoDatabase, OffsetsMalformed and what the database does: let
         it out of the listener, once the transaction is rolled back.
         """
         rows = self._rows(connection)
-        return take(rows, self.group, batch)
+        if isinstance(messages, Batch):
+            return take(rows, self.group, messages)
+        given = [messages] if isinstance(messages, ReceivedMessage) else messages
+        left = {id(message) for batch in batches(given) for message in take(rows, self.group, batch)}
+        return [message for message in given if id(message) in left]
 
     def load(self, topic: str, partition: Partition) -> int | None:
         """Where to go on; None if nothing is stored. Raises what the database does."""

@@ -4,7 +4,7 @@ The table is the ancestor's (spec 8.10): one row a group, topic and partition, w
 ancestor inserts a consumer's id and so never finds the row again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from meta_client.consumer.batch import Batch, ReceivedMessage
@@ -90,3 +90,12 @@ def take(rows: OffsetRows, group: str, batch: Batch) -> list[ReceivedMessage]:
             "at the same moment: let this error out, and the batch comes again"
         )
     return [message for message in batch.messages if message.offset >= stored]
+
+
+def batches(messages: Iterable[ReceivedMessage]) -> list[Batch]:
+    """*messages*, each partition's in their order, by partition: in an order that is the same for everybody, so that
+    two transactions over several partitions never wait for each other's locks."""
+    by_place: dict[tuple[str, Partition], list[ReceivedMessage]] = {}
+    for message in messages:
+        by_place.setdefault((message.topic, message.partition), []).append(message)
+    return [Batch(*key, some[0].offset, some[-1].next_offset, some) for key, some in sorted(by_place.items())]

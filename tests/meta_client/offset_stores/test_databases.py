@@ -17,11 +17,15 @@ from sqlalchemy import text as sql_text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offsets import OffsetEntry
+from meta_client.errors import ConsumerMisuse
 from meta_client.offset_stores import SqlOffsetStore, TransactionOffsetStore
 from meta_client.offset_stores.errors import NoDatabase, NotInTransaction, OffsetsMalformed, TakenMeanwhile
 from tests.fixtures.postgres import Database
+from zk.corner import Corner
 from zk.nodes import Partition
 
 A, B = Partition(0, 0), Partition(0, 1)
@@ -209,6 +213,29 @@ def test_what_was_done_is_not_done_again(given: Given) -> None:
     assert store.load("orders", A) == 250
     store.commit([OffsetEntry("orders", A, 25, is_reset=True), OffsetEntry("orders", B, 75)])
     assert (store.load("orders", A), store.load("orders", B)) == (25, None)
+
+
+def test_one_message_and_what_fetch_returns_can_be_taken(given: Given) -> None:
+    store = TransactionOffsetStore(given.owner, "billing")
+    store.load("orders", A)
+    first, second = batch(0, 2).messages
+    with given.work() as work:
+        assert store.take(work, first) == [first]
+        assert store.take(work, first) == []
+    here, there = batch(0, 4).messages, batch(7, 2, B).messages
+    mixed = [there[0], *here, there[1]]
+    with given.work() as work:
+        assert store.take(work, mixed) == [there[0], second, *here[2:], there[1]]
+        assert store.take(work, []) == []
+    assert (store.load("orders", A), store.load("orders", B)) == (4 * FRAME, 9 * FRAME)
+
+
+def test_what_would_be_offered_later_can_not_be_parked(zookeeper: Corner, database: Database, tmp_path: Path) -> None:
+    store = TransactionOffsetStore(database.connect, "billing")
+    with Client(zookeeper.connect) as client:
+        consumer = client.consumer("billing", store, config=ConsumerConfig(refused_directory=tmp_path / "refused"))
+        with pytest.raises(ConsumerMisuse, match='on_reject "park" is not for a TransactionOffsetStore'):
+            consumer.subscribe("orders", lambda batch: None, on_reject="park")
 
 
 def test_two_that_take_the_same_at_the_same_time(engine: Engine) -> None:
