@@ -124,7 +124,7 @@ def produce(
         client = stack.enter_context(connected(zk, BatchingConfig(delivery_timeout_s=timeout_s)))
         producer = client.producer(compression=compression, partitioner=ByAttribute() if by_key else None)
         producer.partitions(topic)  # who has nothing to send is told of a wrong topic, too
-        progress = stack.enter_context(Progress("read" if dry_run else "sent", "messages"))
+        progress = stack.enter_context(Progress("read" if dry_run else "sent", "messages", is_shared=as_json))
         if dry_run:
             for _ in _items(files, reader):
                 progress.advance()
@@ -260,10 +260,10 @@ def consume(
             return
         follow = follow or (begin == LATEST and until is None)  # nothing is there yet that would be later
         span = Span(begin, until, partitions)
-        is_watched = sys.stderr.isatty() and not sys.stdout.isatty()
+        is_watched = sys.stderr.isatty() and not sys.stdout.isatty() and not follow
         with Progress("read", "bytes") as progress:
             messages = read_topic_messages(client, topic, span, follow=follow, total=progress.expect)
             for message in islice(messages, count):
                 show(message)
-                if is_watched and not follow:
+                if is_watched:
                     progress.advance(message.next_offset - message.offset)

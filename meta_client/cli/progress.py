@@ -13,16 +13,17 @@ TELL_EVERY_S: Final = 1.0
 
 
 class Progress:
-    """Tells how many of *unit* are *done*, of *total* if that is known. One thread; use as a context manager."""
+    """Tells how many of *unit* are *done*, of *total* if that is known; without a unit, how far it is. One thread; use
+    as a context manager. *is_shared*: stdout is written meanwhile, so that nothing is drawn if that is a terminal."""
 
-    def __init__(self, done: str, unit: str, total: int | None = None) -> None:
+    def __init__(self, done: str, unit: str, total: int | None = None, *, is_shared: bool = False) -> None:
         self._done = done
         self._unit = unit
         self._total = total
         self._started = self._told = time.monotonic()
         self.count = 0
         self._bar: Any = None  # rich's, imported for who waits longer than a second
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty() and not (is_shared and sys.stdout.isatty())
 
     @property
     def seconds(self) -> float:
@@ -43,7 +44,8 @@ class Progress:
             self._show_bar()
             return
         of = "" if self._total is None else f" of {self._total}"
-        click.echo(f"{self._done} {count}{of} {self._unit}, {count / (now - self._started):.0f}/s", err=True)
+        rate = f" {self._unit}, {count / (now - self._started):.0f}/s" if self._unit else ""
+        click.echo(f"{self._done} {count}{of}{rate}", err=True)
 
     def advance(self, count: int = 1) -> None:
         """So many more are done."""

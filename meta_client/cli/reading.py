@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from meta_client.cli.positions import Positions, Range
+from meta_client.cli.positions import GROUP, Positions, Range
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
@@ -21,7 +21,6 @@ from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.nodes import Partition
 from zk.paths import TopicKind
 
-GROUP = "metaq-cli"  # what brokers' statistics show; nothing is registered or stored under it
 REST_S = 0.2
 
 _log = logging.getLogger(__name__)

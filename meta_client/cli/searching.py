@@ -1,6 +1,5 @@
 """Searching a partition for the command line: by the broker where it can (extension `find`), else by reading it."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,6 +8,7 @@ import click
 
 from meta_client.calls import wait_result
 from meta_client.cli.positions import ask_range
+from meta_client.cli.progress import Progress
 from meta_client.cli.reading import read_from
 from meta_client.client import Client
 from meta_client.connections import CONNECT_TIMEOUT_S
@@ -25,7 +25,6 @@ from zk.nodes import Partition
 
 EXTENSION: Final = "find"
 ANSWER_TIMEOUT_S: Final = 30.0  # others may search at the same broker, which takes one search after the other
-TELL_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +52,6 @@ class Hit(NamedTuple):
     time_ms: int | None
 
 
-class Progress:
-    """Tells how far a search of one partition is, once a second; of a search that is over sooner, nothing."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._told = time.monotonic()
-
-    def at(self, offset: int, end: int | None) -> None:
-        if (now := time.monotonic()) - self._told >= TELL_EVERY_S:
-            self._told = now
-            of = "" if end is None else f" of {end}"
-            click.echo(f"searched {self._what} up to offset {offset}{of}", err=True)
-
-
 def search_partition(
     client: Client, topic: str, partition: Partition, url: BrokerUrl | None, wanted: Wanted, matches_max: int
 ) -> Iterator[Hit]:
@@ -88,29 +73,29 @@ def search_partition(
         if found is None:
             raise NotSupported(f"{url} knows nothing of times: search {what} without --since")
         start = found.at
-    progress = Progress(what)
-    searched: Iterator[ReceivedMessage]
-    if wanted.on_wire is None:
-        searched = read_from(client, topic, partition, url, start)
-    elif EXTENSION in capabilities.extensions:
-        searched = _search_there(
-            client, connection, topic, partition, url, wanted.on_wire, start, matches_max, progress
-        )
-    else:
-        click.echo(f"warning: {url} can't search: {what} is read here, message by message", err=True)
-        searched = _told(read_from(client, topic, partition, url, start), progress.at)
-    left = matches_max
-    for message in searched:
-        if wanted.agrees(message):
-            yield Hit(message, time_ms_of(message.message_id) if is_metaq else None)
-            left -= 1
-        if not left:
-            return
+    with Progress(f"searched {what} up to offset", "", is_shared=True) as progress:
+        searched: Iterator[ReceivedMessage]
+        if wanted.on_wire is None:
+            searched = read_from(client, topic, partition, url, start)
+        elif EXTENSION in capabilities.extensions:
+            searched = _search_there(
+                client, connection, topic, partition, url, wanted.on_wire, start, matches_max, progress
+            )
+        else:
+            click.echo(f"warning: {url} can't search: {what} is read here, message by message", err=True)
+            searched = _told(read_from(client, topic, partition, url, start), progress.at)
+        left = matches_max
+        for message in searched:
+            if wanted.agrees(message):
+                yield Hit(message, time_ms_of(message.message_id) if is_metaq else None)
+                left -= 1
+            if not left:
+                return
 
 
-def _told(messages: Iterator[ReceivedMessage], tell: Callable[[int, int | None], None]) -> Iterator[ReceivedMessage]:
+def _told(messages: Iterator[ReceivedMessage], tell: Callable[[int], None]) -> Iterator[ReceivedMessage]:
     for message in messages:
-        tell(message.offset, None)
+        tell(message.offset)
         yield message
 
 
@@ -136,7 +121,8 @@ def _search_there(
         if found.next_offset >= found.end:
             return
         offset = found.next_offset
-        progress.at(offset, found.end)
+        progress.expect(found.end)
+        progress.at(offset)
 
 
 def _ask(connection: Transport, request: Find, partition: Partition) -> Found:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meta_client.cli import searching
+from meta_client.cli import progress
 from meta_client.cli.options import connected
 from meta_client.cli.searching import Wanted, search_partition
 from meta_client.client import Client
@@ -85,7 +85,7 @@ def test_a_broker_that_can_not_search_is_read(
         results = [producer.send("meta-test", b"%d" % n, "ab"[n % 2]) for n in range(6)]
         connection = client.connections.get(url, 5)
         monkeypatch.setattr(type(connection), "capabilities", lambda self, timeout_s: Capabilities(None))
-        monkeypatch.setattr(searching, "TELL_EVERY_S", 0.0)
+        monkeypatch.setattr(progress, "TELL_EVERY_S", 0.0)
         assert found(client, Wanted(key="a")) == [each.offset for each in results[::2]]
         assert found(client, Wanted(key="a"), 1) == [0]
         assert found(client, Wanted(message_id=results[3].message_id)) == [results[3].offset]

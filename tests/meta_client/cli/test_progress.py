@@ -1,0 +1,46 @@
+"""Nothing in the first second, then a bar on a terminal or lines elsewhere."""
+
+import os
+import pty
+import sys
+import time
+
+import pytest
+
+from meta_client.cli import progress as progress_module
+from meta_client.cli.progress import Progress
+
+
+def test_lines_once_a_second_and_none_before(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Progress("sent", "messages") as progress:
+        for _ in range(40):
+            now += 0.1
+            progress.advance()
+        assert (progress.count, round(progress.seconds, 1)) == (40, 4.0)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) in (3, 4)
+    assert all(line.startswith("sent ") and line.endswith(" messages, 10/s") for line in told)
+    with Progress("searched orders/0-0 up to offset", "", 500) as progress:
+        now += 2
+        progress.at(250)
+    assert capsys.readouterr().err == "searched orders/0-0 up to offset 250 of 500\n"
+
+
+def test_a_bar_on_a_terminal_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    primary, terminal = pty.openpty()
+    shown = b""
+    with os.fdopen(terminal, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        monkeypatch.setattr(progress_module, "TELL_EVERY_S", 0.0)
+        with Progress("sent", "messages", 40) as progress:
+            progress.at(20)
+            while b"20/40" not in shown:  # or pytest's timeout
+                shown += os.read(primary, 65536)
+        screen.flush()
+        while not shown.endswith(b"\x1b[2K"):  # the line is wiped
+            shown += os.read(primary, 65536)
+    os.close(primary)
