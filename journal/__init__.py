@@ -5,8 +5,8 @@ publications, lives (pure) -> fold (what records add up to), fence (what waits f
 system call), storage (the seam to the OS) -> next_segment (made ahead of need), segments, lsn_file, copy_mark, scan
 (torn or rotten?), checkpoint, snapshot -> flush_mode, background_sync, writer_thread (the thread that writes) ->
 open_journal (read, wait), group_commit, journal (append) -> recovery, carrying (live branches, forward) ->
-checkpointed (state and checkpoints), transaction_store (begin, put, prepare, commit, rollback, recover, decide),
-source (what a broker needs of it) -> stream (pure), stream_writer, bootstrap, cut_file, cutting, follower (the copy a
+checkpointed (state and checkpoints), transaction_store (begin, put, prepare, commit, rollback, recover, decide) ->
+stream (pure), stream_writer, bootstrap, cut_file, cutting, follower (the copy a
 slave keeps) -> inspection, tail, damage, check (reading from outside, dead or live), loss, repair_source,
 chain_repair, repair (what rot took, put back or dropped), offline (a directory whose broker does not run).
 

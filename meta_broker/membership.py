@@ -17,7 +17,8 @@ from meta_broker.session_file import SessionFile
 from zk.broker_url import BrokerUrl
 from zk.errors import ZooKeeperError
 from zk.former_session import end_session
-from zk.nodes import BrokerName
+from zk.nodes import BrokerName, decode_broker_url
+from zk.paths import Master
 from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
 from zk.replication import ReplicationNode, read_replication, write_replication
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
@@ -89,6 +90,7 @@ class Membership:
             enqueue=self._events.put,
         )
         self._config = config
+        self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
         self._connect = connect
         self._on_refused = on_refused
         self._session_file = SessionFile(config.data)
@@ -106,6 +108,12 @@ class Membership:
         """What is known of this broker's copies. Blocks. Raises MalformedNode, ZooKeeperUnavailable."""
         return read_replication(self._session, self._config.broker_id).node
 
+    def master_url(self) -> BrokerUrl | None:
+        """Where the master of this broker id is registered. Blocks. Raises MalformedNode, ZooKeeperUnavailable."""
+        path = self._session.paths.of(Master(self._config.broker_id))
+        node = self._session.read(path)
+        return None if node is None else decode_broker_url(path, node.data)
+
     def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
@@ -116,7 +124,7 @@ class Membership:
         self._epoch = epoch
         self._registration = BrokerRegistration(
             self._session,
-            BrokerName(self._config.broker_id),
+            self._name,
             url,
             config_checksum=self._config.checksum,
             topics=topics,
@@ -127,7 +135,7 @@ class Membership:
         self._remember_session()
         self._register(self._registration)
         self._thread.start()
-        log.info("registered broker=%d url=%s topics=%d", self._config.broker_id, url, len(topics))
+        log.info("registered broker=%s url=%s topics=%d", self._name, url, len(topics))
 
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
         """A topic got its first message: peers must learn of it. Any thread; returns at once."""
@@ -166,7 +174,7 @@ class Membership:
         try:
             registration.unregister()
             self._session_file.remove()
-            log.info("unregistered broker=%d", self._config.broker_id)
+            log.info("unregistered broker=%s", self._name)
         except ZooKeeperError as error:
             log.warning("not unregistered, the session's end will do it error=%s", error)
 
@@ -181,7 +189,8 @@ class Membership:
         self._check_epoch()  # again: a promotion that saw nobody registered has claimed its epoch before, or sees us
 
     def _check_epoch(self) -> None:
-        check_epoch(self._epoch, self.replication(), self._config.broker_id)
+        if not self._config.is_slave:  # a slave follows whatever epoch its master has
+            check_epoch(self._epoch, self.replication(), self._config.broker_id)
 
     def _end_former_session(self) -> None:
         if (former := self._session_file.read()) is not None:
@@ -232,7 +241,8 @@ class Membership:
             case _TopicChanged(topic, offered):
                 self._change_topic(registration, topic, offered)
             case _ConfigChanged(checksum):
-                registration.set_config_checksum(checksum)
+                if not self._config.is_slave:
+                    registration.set_config_checksum(checksum)
             case _InSyncChanged(node, written):
                 self._write_replication(node)
                 written(node)

@@ -20,21 +20,25 @@ class Offering:
     Processors tell it what happens to topics (processors.context.TopicListener).
     """
 
-    def __init__(self, topics: Topics, store: MessageStore, membership: Membership | None) -> None:
+    def __init__(
+        self, topics: Topics, store: MessageStore, membership: Membership | None, *, decides: bool = True
+    ) -> None:
+        """*decides*: it is a master's, which ends decisions that the file overrules; a slave's master does that."""
         self._topics = topics
         self._store = store
         self._membership = membership
+        self._decides = decides
         self._end_overruled()
 
     def registrations(self) -> dict[str, TopicRegistration]:
         """Every named topic, and every topic that has messages."""
-        held = {name.topic for name, span in self._store.transactions.state.spans.items() if span.start < span.end}
+        held = {name.topic for name, span in self._store.source.state.spans.items() if span.start < span.end}
         found = {topic: self._registration(topic) for topic in sorted(held | self._topics.named)}
         return {topic: registration for topic, registration in found.items() if registration is not None}
 
     def _registration(self, topic: str) -> TopicRegistration | None:
         """How *topic* is offered; None: not at all."""
-        stored = stored_partitions(self._store.transactions.state, topic)
+        stored = stored_partitions(self._store.source.state, topic)
         if (section := self._topics.find(topic)) is None:
             # On disk, but no longer accepted: readable.
             return topic_registration(TopicConfig(accept_publish=False), stored) if stored else None
@@ -68,7 +72,8 @@ class Offering:
         return changed
 
     def _end_overruled(self) -> None:
-        for change in overruled(list(self._topics.decided.values()), self._topics.file):
+        decided = list(self._topics.decided.values()) if self._decides else []
+        for change in overruled(decided, self._topics.file):
             self._store.transactions.change_topic(change)
             log.info("the configuration file decides again topic=%s", change.topic)
         self._topics.changed()

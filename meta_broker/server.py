@@ -123,6 +123,8 @@ class Server:
             connection.flush()
         if master is not None:
             master.fence_moved()
+        elif (slave := self._dispatcher.context.slave) is not None:
+            slave.progress()
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):

@@ -15,6 +15,7 @@ class SlaveSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     id: int | None = None  # unique among the slaves of one broker id
     master: str | None = None  # HOST:PORT; None: who is the master of this broker id in ZooKeeper
     rejoin: bool = True  # a master that was superseded, or finds slave.json in its directory, becomes a slave by itself
+    begin_anew: bool = False  # empty a directory whose records are of no use here; else the slave stops and says so
     register: bool | None = None  # in ZooKeeper, so that consumers come; None: unless [replication] mode is "sync"
 
 

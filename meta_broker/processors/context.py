@@ -81,7 +81,13 @@ class SlaveOf(Protocol):
     def master(self) -> str:
         """Its URL, as far as it is known; blank: not yet."""
 
+    @property
+    def is_showing(self) -> bool:
+        """Whether readers may see what is here."""
+
     def behind(self) -> Behind: ...
+    def progress(self) -> None:
+        """The copy's disk got on."""
 
 
 class ReadReplica(NamedTuple):

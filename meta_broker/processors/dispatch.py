@@ -1,7 +1,7 @@
 """From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import assert_never
+from typing import TypeGuard, assert_never
 
 from meta_broker.filters.runner import Filters
 from meta_broker.processors.checkpoint import CheckpointProcessor
@@ -88,6 +88,10 @@ class Dispatcher:
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
+        if self._is_early(request):
+            text = b"this slave has not heard from its master since it began to follow it: ask later, or ask the master"
+            peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
+            return
         try:
             self._handle(request, peer)
         except IndexDamaged as error:
@@ -99,6 +103,13 @@ class Dispatcher:
         if master is None or not peer.hand_over(encode_result(Status.SUCCESS, b"", opaque), master.attach):
             text = b"no replication link here: this broker is no master, has too many links, or was asked for more"
             peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
+
+    def _is_early(self, request: Request | Dropped) -> TypeGuard[Get | Fetch | OffsetQuery | Offsets | Find]:
+        """Whether *request* reads what may not be shown yet."""
+        slave = self.context.slave
+        if slave is None or slave.is_showing:
+            return False
+        return isinstance(request, Get | Fetch | OffsetQuery | Offsets | Find)
 
     def _handle(self, request: Request | Dropped, peer: Peer) -> None:
         match request:

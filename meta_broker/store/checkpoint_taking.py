@@ -4,15 +4,15 @@ import logging
 from pathlib import Path
 
 from journal.checkpoint import Checkpoint
+from journal.checkpointed import Checkpointed
 from journal.offline import opened_store
-from journal.source import Source
 from meta_broker.store.indexes import Indexes
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
 
-def take_checkpoint(source: Source, indexes: Indexes) -> CheckpointTaken:
+def take_checkpoint(source: Checkpointed, indexes: Indexes) -> CheckpointTaken:
     """Write one of everything; blocks. All of the journal must be durable, and published to *indexes*.
 
     Raises StorageFailed.
@@ -26,7 +26,7 @@ def take_checkpoint(source: Source, indexes: Indexes) -> CheckpointTaken:
     return CheckpointTaken(number, checkpoint.lsn, source.journal.end - checkpoint.lsn)
 
 
-def note(source: Source, number: int, checkpoint: Checkpoint) -> None:
+def note(source: Checkpointed, number: int, checkpoint: Checkpoint) -> None:
     """Checkpoint *number* is durable: the journal says so, unless a master writes it, and the log."""
     source.note_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))

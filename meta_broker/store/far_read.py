@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from journal.source import ReadJournal
+from journal.open_journal import OpenJournal
 from journal.storage import FileReader
 from meta_broker.store.partition_index import Place
 
@@ -28,7 +28,7 @@ class _Piece(NamedTuple):
 class FarRead:
     """The bytes of some places. Made on the loop thread; it holds their segments, though they be deleted meanwhile."""
 
-    def __init__(self, journal: ReadJournal, places: Sequence[Place]) -> None:
+    def __init__(self, journal: OpenJournal, places: Sequence[Place]) -> None:
         self._pieces: list[_Piece] = []
         base, file = journal.reader(places[0].lsn)
         for place in places:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from journal.source import ReadJournal
+from journal.open_journal import OpenJournal
 from meta_broker.store.partition_index import Place
 
 MIB = 1024 * 1024
@@ -18,7 +18,7 @@ class Horizon:
     is neither just written nor beyond the distance is looked at.
     """
 
-    def __init__(self, journal: ReadJournal, distance_max: float) -> None:
+    def __init__(self, journal: OpenJournal, distance_max: float) -> None:
         self._journal = journal
         self.distance_max = distance_max  # bytes behind the end, from where on nobody looks: it may go any moment
         self._opened_at = journal.end

@@ -13,9 +13,9 @@ from journal.errors import JournalError, StorageFailed
 from journal.frame import Lsn
 from journal.history import history, without_gaps
 from journal.moving import sync_directory
+from journal.open_journal import OpenJournal
 from journal.publications import Publication
 from journal.records import PartitionName
-from journal.source import ReadJournal
 from meta_broker.store.index_file import IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
 
@@ -123,7 +123,7 @@ class IndexRepair:
     else goes on.
     """
 
-    def __init__(self, indexes: Indexes, journal: ReadJournal) -> None:
+    def __init__(self, indexes: Indexes, journal: OpenJournal) -> None:
         self._indexes = indexes
         self._journal = journal
         self._task: asyncio.Task[None] | None = None

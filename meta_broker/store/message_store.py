@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Executor
 
 from journal.checkpoint import Checkpoint
+from journal.checkpointed import Checkpointed
 from journal.errors import JournalError, StorageFailed
 from journal.fence import LSN_MAX, Fence
 from journal.frame import Lsn
@@ -22,7 +23,6 @@ from journal.open_journal import JournalConfig
 from journal.publications import Publication
 from journal.records import PartitionName
 from journal.segments import Identity
-from journal.source import Source
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
@@ -55,14 +55,22 @@ STOPPING = "the broker stops, and takes a checkpoint then"
 class MessageStore:
     """One broker's messages. Open it with `MessageStore.open`."""
 
-    def __init__(self, storage: DirectoryStorage, source: Source, indexes: Indexes, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        storage: DirectoryStorage,
+        source: Checkpointed,
+        indexes: Indexes,
+        config: BrokerConfig,
+        limit: Lsn = LSN_MAX,
+    ) -> None:
+        """*limit*: as in `limit_to`."""
         self._storage = storage
         self._config = config
         self.source = source
         self.journal = source.journal
         self.indexes = indexes
-        self._limit = LSN_MAX
-        self.fence = Fence(self.journal.acknowledged_here)
+        self._limit = limit
+        self.fence = Fence(min(self.journal.acknowledged_here, limit))
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
         self.horizon = Horizon(self.journal, config.broker.memory_ratio * memory_bytes())
         self._read_bytes = 0  # since the journal let go of the memory that this took
@@ -93,7 +101,7 @@ class MessageStore:
         is written together. *epoch*: as `JournalTransactionStore.open` has it.
         """
 
-        def open_source(storage: DirectoryStorage, indexes: Indexes) -> Source:
+        def open_source(storage: DirectoryStorage, indexes: Indexes) -> Checkpointed:
             return JournalTransactionStore.open(
                 storage,
                 Identity(config.broker.cluster, config.broker_id),
@@ -110,9 +118,15 @@ class MessageStore:
 
     @classmethod
     def open_over(
-        cls, config: BrokerConfig, open_source: Callable[[DirectoryStorage, Indexes], Source]
+        cls,
+        config: BrokerConfig,
+        open_source: Callable[[DirectoryStorage, Indexes], Checkpointed],
+        limit: Lsn = LSN_MAX,
     ) -> "MessageStore":
-        """Lock the data directory, and keep what *open_source* recovers of it. Raises as `open`."""
+        """Lock the data directory, and keep what *open_source* recovers of it; *limit* as in `limit_to`.
+
+        Raises as `open`.
+        """
         try:
             storage = DirectoryStorage.open_for_writing(config.data)
             try:
@@ -120,7 +134,7 @@ class MessageStore:
                     raise StorageFailed(
                         f"{config.data}: {os.strerror(errno.EACCES)}"
                     )  # the next segment would find out
-                return cls._recovered(storage, config, open_source)
+                return cls._recovered(storage, config, open_source, limit)
             except BaseException:
                 storage.close()
                 raise
@@ -132,7 +146,8 @@ class MessageStore:
         cls,
         storage: DirectoryStorage,
         config: BrokerConfig,
-        open_source: Callable[[DirectoryStorage, Indexes], Source],
+        open_source: Callable[[DirectoryStorage, Indexes], Checkpointed],
+        limit: Lsn,
     ) -> "MessageStore":
         indexes = Indexes(config.data / "index")
         source = open_source(storage, indexes)
@@ -142,7 +157,7 @@ class MessageStore:
             source.close()
             raise
         source.journal.release()  # recovery may have read all of it
-        return cls(storage, source, indexes, config)
+        return cls(storage, source, indexes, config, limit)
 
     @property
     def transactions(self) -> JournalTransactionStore:
@@ -262,10 +277,14 @@ class MessageStore:
         return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
 
     def last_checkpoint(self) -> None:
-        """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`."""
+        """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`.
+
+        Where others have not acknowledged all that is here, none is taken: the indexes do not hold it.
+        """
         self.journal.wait_flushed(self.journal.end)
         self.advance()
-        take_checkpoint(self.source, self.indexes)
+        if self.fence.acknowledged >= self.source.state.lsn:
+            take_checkpoint(self.source, self.indexes)
 
     async def finish_checkpoint(self) -> None:
         """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up.

@@ -13,9 +13,9 @@ import time
 from concurrent.futures import Executor
 
 from journal.checkpoint import Checkpoint, remove_checkpoints_below
+from journal.checkpointed import Checkpointed
 from journal.records import PartitionName
 from journal.segments import Segments
-from journal.source import Source
 from meta_broker.config import RetentionSection
 from meta_broker.schedule import Schedule
 from meta_broker.store.index_file import IndexDamaged
@@ -32,7 +32,7 @@ class Retention:
     def __init__(
         self,
         section: RetentionSection,
-        source: Source,
+        source: Checkpointed,
         indexes: Indexes,
     ) -> None:
         self._section = section

@@ -6,7 +6,7 @@ has touched would count as this process's.
 
 from typing import Final
 
-from journal.source import ReadJournal
+from journal.open_journal import OpenJournal
 
 AHEAD_BYTES: Final = 64 * 1024  # what is read at least: most look at a few bytes here and a few a little further on
 
@@ -14,7 +14,7 @@ AHEAD_BYTES: Final = 64 * 1024  # what is read at least: most look at a few byte
 class Window:
     """The last part of the journal that was read. One thread, for one piece of work."""
 
-    def __init__(self, journal: ReadJournal) -> None:
+    def __init__(self, journal: OpenJournal) -> None:
         self._journal = journal
         self._start = 0
         self._data = memoryview(b"")

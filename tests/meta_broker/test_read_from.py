@@ -26,9 +26,12 @@ FAR = 100_000
 class Follower:
     slave_id = 3
     master = "meta://127.0.0.1:8123"
+    is_showing = True
 
     def behind(self) -> Behind:
         return Behind(4096, 17)
+
+    def progress(self) -> None: ...
 
 
 class Listener:

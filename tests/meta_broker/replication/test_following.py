@@ -1,0 +1,227 @@
+"""What a slave shows, and writes down, of what its master says."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from journal.errors import StorageFailed
+from journal.follower import JournalFollower
+from journal.frame import Lsn
+from journal.open_journal import JournalConfig
+from journal.records import PartitionName
+from journal.segments import Identity
+from journal.topic_changes import TopicChange, TopicState
+from journal.transaction_store import wall_clock_ms
+from meta_broker.config import BrokerConfig, BrokerSection
+from meta_broker.replication.following import Following, Rebuild
+from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
+from meta_broker.store.message_store import MessageStore
+from zk.broker_url import BrokerUrl
+
+SEGMENT_BYTES = 1 << 20
+ORDERS = PartitionName("orders", 0)
+MASTER = "meta://10.0.0.9:8123"
+FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=1)
+SECTION = BrokerSection(segment_bytes=SEGMENT_BYTES)
+
+
+@dataclass
+class Written:
+    """A master's journal: its bytes, and where each of its puts ends."""
+
+    data: bytes
+    end: Lsn
+    puts: list[Lsn] = field(default_factory=list)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Three puts of ten bytes, and then the topic is deleted."""
+    config = BrokerConfig(data=tmp_path / "master", broker_id=0, port=0, broker=SECTION)
+    store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+    try:
+        puts = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn for _ in range(3)]
+        store.transactions.change_topic(TopicChange(topic="orders", state=TopicState.DELETED))
+        end = store.journal.end
+        store.journal.wait_flushed(end, 10)
+        return Written(bytes(store.journal.segments.locate(0)[1].view()[:end]), end, puts)
+    finally:
+        store.close()
+
+
+@dataclass
+class Stage:
+    """A slave's store and its following, driven by hand."""
+
+    store: MessageStore
+    follower: JournalFollower
+    following: Following
+    file: SlaveFile
+    overs: list[object]
+    topics: list[tuple[list[str], list[str]]]
+
+    def receive(self, written: Written, end: int | None = None) -> None:
+        data = written.data[self.follower.end : end]
+        self.following.received(self.follower.receive(self.follower.end, data))
+        self.store.journal.wait_flushed(self.store.journal.end, 10)
+
+    def heard(self, fence: int, end: int, *, in_sync: bool = False) -> None:
+        self.following.heard(master=MASTER, epoch=1, end=Lsn(end), fence=Lsn(fence), mode="async", in_sync=in_sync)
+        self.store.advance()
+
+    @property
+    def shown(self) -> int:
+        """The end of the partition, for readers."""
+        index = self.store.indexes.by_name.get(ORDERS)
+        return index.end if index is not None else 0
+
+
+Open = Callable[[SlaveFacts], Stage]
+
+
+@pytest.fixture
+def open_stage(tmp_path: Path) -> Iterator[Open]:
+    """Opens the one slave's directory, and closes what was open of it before."""
+    data = tmp_path / "slave"
+    config = BrokerConfig(data=data, broker_id=0, port=0, broker=SECTION)
+    opened: list[Stage] = []
+
+    def close() -> None:
+        while opened:
+            opened.pop().store.close()
+
+    def open_it(facts: SlaveFacts) -> Stage:
+        close()
+        store = MessageStore.open_over(
+            config,
+            lambda storage, indexes: JournalFollower.open(
+                storage, Identity("metaq", 0), JournalConfig(segment_bytes=SEGMENT_BYTES), sink=indexes
+            ),
+            Lsn(facts.fence),
+        )
+        assert isinstance(store.source, JournalFollower)
+        overs: list[object] = []
+        topics: list[tuple[list[str], list[str]]] = []
+        file = SlaveFile(data)
+
+        async def find_master(facts: SlaveFacts) -> BrokerUrl | None:
+            del facts
+            return None
+
+        following = Following(
+            facts, file, store, store.source, find_master, lambda: None, overs.append, lambda: 5_000, serves=True
+        )
+        following.on_topics = lambda used, decided: topics.append((list(used), list(decided)))
+        opened.append(Stage(store, store.source, following, file, overs, topics))
+        return opened[-1]
+
+    yield open_it
+    close()
+
+
+def test_only_what_the_master_has_acknowledged_is_shown(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    assert not on.following.is_showing
+    on.receive(written, written.puts[2])
+    on.heard(written.puts[0], written.puts[2])
+    assert on.following.is_showing
+    assert on.shown == 10
+    assert on.following.behind() == (written.puts[2] - written.puts[0], 0)
+    on.heard(written.puts[1] + 1, written.puts[2])
+    assert on.shown == 20
+    on.heard(written.puts[2], written.puts[2])
+    assert on.shown == 30
+    assert on.following.behind() == (0, 0)
+    assert on.topics == [(["orders"], [])]
+
+
+def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
+    open_stage: Open, written: Written
+) -> None:
+    on = open_stage(FACTS)
+    on.receive(written, written.puts[2])
+    on.heard(written.puts[0], written.puts[2])
+    on = open_stage(on.following.facts)
+    assert not on.following.is_showing
+    on.heard(written.puts[1], written.puts[2])
+    assert not on.following.is_showing
+    on.heard(written.puts[2], written.puts[2])
+    assert on.following.is_showing
+    assert open_stage(on.following.facts).following.is_showing  # with no master at all
+
+
+def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.heard(written.puts[2], written.end)
+    assert on.store.indexes.by_name[ORDERS].start == 0
+    on.heard(written.end, written.end)
+    assert on.store.indexes.by_name[ORDERS].start == on.shown == 30
+    assert on.topics == [(["orders"], []), ([], ["orders"])]
+
+
+def test_a_fence_is_no_reason_to_show_what_is_not_here(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written, written.puts[0])
+    on.heard(written.puts[2], written.puts[2])
+    assert on.shown == 10
+    assert on.following.behind().bytes == written.puts[2] - written.puts[0]
+
+
+def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Open, written: Written) -> None:
+    async def story() -> None:
+        on = open_stage(FACTS)
+        on.receive(written)
+        on.heard(written.puts[0], written.end)
+        on.following.tick(100.0)
+        await asyncio.sleep(0.05)
+        first = on.file.read()
+        assert first == on.following.facts
+        assert (first.fence, first.end, first.heard_ms, first.master) == (written.puts[0], written.end, 5_000, MASTER)
+        on.heard(written.puts[1], written.end, in_sync=True)
+        on.following.tick(100.5)
+        await asyncio.sleep(0.05)
+        assert on.file.read() == first
+        on.following.tick(101.0)
+        await asyncio.sleep(0.05)
+        assert on.file.read() == on.following.facts != first
+        on.heard(written.end, written.end)
+        await on.following.close()
+        await on.following.close()
+        last = on.file.read()
+        assert last is not None
+        assert (last.fence, last.in_sync) == (written.end, False)
+        assert on.overs == []
+
+    asyncio.run(story())
+
+
+def test_a_slave_json_that_cannot_be_written_ends_it(
+    open_stage: Open, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: SlaveFile, facts: SlaveFacts) -> None:
+        del file, facts
+        raise StorageFailed("no space")
+
+    async def story() -> None:
+        on = open_stage(FACTS)
+        on.receive(written)
+        on.heard(written.end, written.end)
+        monkeypatch.setattr(SlaveFile, "write", fails)
+        on.following.tick(100.0)
+        await asyncio.sleep(0.05)
+        assert list(map(str, on.overs)) == ["no space"]
+
+    asyncio.run(story())
+
+
+def test_a_cut_takes_back_what_counted_as_acknowledged(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.heard(written.end, written.end)
+    on.following.must_cut(written.puts[0])
+    assert on.overs == [Rebuild(written.puts[0], "the master never had it")]
+    assert on.following.facts.fence == written.puts[0]
