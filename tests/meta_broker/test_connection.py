@@ -74,7 +74,7 @@ def test_a_flood_of_heavy_requests_leaves_time_for_others(tmp_path: Path) -> Non
         flood.sendall(encode_request(Stats("nope", 7))[0] * 15_000)
         reader = threading.Thread(target=read_to_the_end, args=[flood])
         reader.start()
-        assert worst_answer_s(client, 1.0) < 1.5
+        assert worst_answer_s(client, 1.0) < 3.0  # on a busy machine, too; it would be six
         flood.shutdown(socket.SHUT_RDWR)
         reader.join()
 
