@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +15,8 @@ from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, check_group
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetStore
-from meta_client.errors import ClientClosed
+from meta_client.direct import DirectTopology, parse_brokers
+from meta_client.errors import ClientClosed, NotSupported
 from meta_client.identity import default_qualifier
 from meta_client.placing import Partitioner
 from meta_client.producer import Producer
@@ -23,7 +24,8 @@ from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_insta
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.puts import Compression
 from meta_client.single_sends import SingleSends
-from meta_client.topology import Topology
+from meta_client.topology import Directory, Topology
+from zk.broker_url import BrokerUrl
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
 CONFIG = ConsumerConfig()
@@ -62,6 +64,18 @@ class Client:
         )
 
     @classmethod
+    def direct(cls, *brokers: str, batching: BatchingConfig = BATCHING, default_topic: str | None = None) -> Self:
+        """A client without ZooKeeper, of the masters listed: `Client.direct("host:8123", "other:8123")`.
+
+        It produces, local and XA transactions included; there are no consumer groups, and no broker is found that
+        is not listed. What a topic has on which broker is asked every five seconds, of genuine brokers too. Raises
+        NotConnected if no broker answers, or two have one id; InvalidUrl.
+        """
+        self = cls.__new__(cls)
+        self._open(None, Connections(), batching, default_topic, parse_brokers(brokers))
+        return self
+
+    @classmethod
     def over(
         cls,
         make_session: MakeSession,
@@ -77,27 +91,44 @@ class Client:
 
     def _open(
         self,
-        make_session: MakeSession,
+        make_session: MakeSession | None,
         connections: Connections,
         batching: BatchingConfig,
         default_topic: str | None,
+        brokers: Sequence[BrokerUrl] = (),
     ) -> None:
         self._lock = threading.Lock()  # guards the next two
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
+        self._session: ZooKeeperSession | None
         with contextlib.ExitStack() as opened:
-            self.session = make_session(self._on_session_event)
-            self.topology = Topology(self.session, default_topic)
             self.connections = connections
+            self.topology: Directory
+            if make_session is None:
+                self._session = None
+                self.topology = DirectTopology(brokers, connections, default_topic)
+            else:
+                self._session = make_session(self._on_session_event)
+                self.topology = self._watched = Topology(self._session, default_topic)
             self._allowed = AllowedCodecs(self.connections)
             self._sends = SingleSends(self.topology, self.connections)
             self._sender = Sender(self.topology, self.connections, batching)
-            opened.enter_context(self.session)
+            if self._session is not None:
+                opened.enter_context(self._session)
+            opened.callback(self.connections.close)
             self.topology.start()
             opened.callback(self.topology.close)
-            opened.callback(self.connections.close)
             opened.callback(self._sender.close)
             self._opened = opened.pop_all()
+
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The client's ZooKeeper session. Raises NotSupported without one."""
+        if self._session is None:
+            raise NotSupported(
+                "this client has no ZooKeeper, which groups and searches need: make one with Client(...)"
+            )
+        return self._session
 
     def producer(
         self,
@@ -143,7 +174,8 @@ class Client:
         With *broadcast*, a name that this instance of the program keeps through restarts, it receives every message of
         its topics, as every other instance of *group* does: it is a group of its own, `<group>@<broadcast>`.
         *group* None: of no group, for `Consumer.assign`; nothing is stored then unless *offsets* is given.
-        Raises InvalidGroup, zk's InvalidName.
+        Raises InvalidGroup, zk's InvalidName, ConsumerMisuse for offsets of another group, and NotSupported without
+        ZooKeeper (`direct`).
         """
         if broadcast is not None:
             group = f"{check_group(group or '')}@{check_group(broadcast)}"
@@ -190,7 +222,7 @@ class Client:
 
     def _on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread: hand it on, nothing else."""
-        self.topology.on_session_event(event)
+        self._watched.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
 

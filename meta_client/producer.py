@@ -16,7 +16,7 @@ from meta_client.protocol.xa import XaCode
 from meta_client.puts import Compression, Outgoing, RoundRobin, available_in, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.single_sends import SingleSends
-from meta_client.topology import TopicView, Topology
+from meta_client.topology import Directory, TopicView
 from meta_client.transport import Transports
 from meta_client.xa import Branch, XaBranches
 from meta_client.xa_verbs import Listing, XaVerbs
@@ -56,7 +56,7 @@ class Producer:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: Directory,
         connections: Transports,
         qualifier: str,
         sender: Gatherer,

@@ -26,7 +26,7 @@ from meta_client.errors import (
 from meta_client.identity import new_session_id
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
-from meta_client.topology import TopicView, Topology
+from meta_client.topology import Directory, TopicView
 from meta_client.transport import Transports
 from zk.nodes import Partition
 
@@ -52,7 +52,7 @@ class SingleSends:
     """
 
     def __init__(
-        self, topology: Topology, connections: Transports, sleep: Callable[[float], object] = time.sleep
+        self, topology: Directory, connections: Transports, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         """*sleep* is how a caller waits."""
         self._topology = topology

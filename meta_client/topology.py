@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from meta_client.errors import ClientClosed, NotConnected
 from zk.broker_url import BrokerUrl
@@ -65,6 +66,24 @@ class _Stop:
 _Event = ChildrenChanged | SessionEvent | _Publish | _Stop
 
 
+class Directory(Protocol):
+    """What producers need to know of brokers, whoever tells: ZooKeeper (Topology), or a list (direct.py)."""
+
+    def view(self, topic: str, timeout_s: float) -> TopicView: ...
+
+    def maybe_view(self, topic: str) -> TopicView | None: ...
+
+    def read_masters(self) -> dict[int, BrokerUrl]: ...
+
+    def read_absent(self, masters: Collection[int]) -> set[int]: ...
+
+    def master_url(self, broker_id: int) -> BrokerUrl | None: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Topology:
     """The views of one client. Any thread may ask; start() once, close() once."""
 
@@ -106,14 +125,14 @@ class Topology:
         if view.partitions or topic in self._instead:
             return view
         others = (self._views.get(name) or self._publish(name, timeout_s) for name in self._instead)
-        return _shown_as(view, others)
+        return shown_as(view, others)
 
     def maybe_view(self, topic: str) -> TopicView | None:
         """The view of *topic* as far as it is known; never waits. None if nobody has asked for it."""
         view = self._views.get(topic)
         if view is None or view.partitions or topic in self._instead:
             return view
-        return _shown_as(view, (other for name in self._instead if (other := self._views.get(name)) is not None))
+        return shown_as(view, (other for name in self._instead if (other := self._views.get(name)) is not None))
 
     def read_masters(self) -> dict[int, BrokerUrl]:
         """Every master that is up now, by broker id, read from ZooKeeper. Raises ZooKeeperError."""
@@ -222,7 +241,7 @@ class Topology:
                 event.done.set_exception(ClientClosed("the client was closed: make a new one"))
 
 
-def _shown_as(view: TopicView, others: Iterable[TopicView]) -> TopicView:
+def shown_as(view: TopicView, others: Iterable[TopicView]) -> TopicView:
     """*view*, which has no partitions at the moment, with those of the first of *others* that ever had some."""
     for other in others:
         if other.known:

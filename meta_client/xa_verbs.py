@@ -16,7 +16,7 @@ from meta_client.protocol.errors import MetaError, RemoteError, RemoteProtocolEr
 from meta_client.protocol.requests import Transaction, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
-from meta_client.topology import Topology, no_master
+from meta_client.topology import Directory, no_master
 from meta_client.transport import Transport, Transports
 from zk.errors import ZooKeeperError
 
@@ -40,7 +40,7 @@ class Listing:
 class XaVerbs:
     """Speaks to brokers by id: to their master, wherever it is at the moment. Any thread."""
 
-    def __init__(self, topology: Topology, connections: Transports, qualifier: str, session_id: str) -> None:
+    def __init__(self, topology: Directory, connections: Transports, qualifier: str, session_id: str) -> None:
         self.qualifier = qualifier
         self._topology = topology
         self._connections = connections

@@ -40,6 +40,7 @@ def test_every_block_runs(
     environment = os.environ | {
         "METAQ_ZK": zookeeper.connect,
         "METAQ_DATA": str(broker.data),
+        "METAQ_BROKER": f"127.0.0.1:{broker.port}",
         "DATABASE_URL": database.dsn,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         # As an environment has it into which this tree is installed; this one may have been installed from another.

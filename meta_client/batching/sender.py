@@ -46,7 +46,7 @@ from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.topology import TopicView, Topology
+from meta_client.topology import Directory, TopicView
 from meta_client.transport import Transport
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import Partition
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 class Sender:
     """One per client; its producers share it. `add`, `flush` and `close` from any thread."""
 
-    def __init__(self, topology: Topology, connections: Connections, config: BatchingConfig) -> None:
+    def __init__(self, topology: Directory, connections: Connections, config: BatchingConfig) -> None:
         self._topology = topology
         self._connections = connections
         self._config = config
