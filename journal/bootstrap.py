@@ -41,8 +41,7 @@ def begin_copy(storage: Storage, first: int, raw: bytes) -> None:
     *first*: base of the master's first segment; *raw*: the content of its newest checkpoint file. Raises ForeignStream
     for what is none, UnfinishedCopy unless the directory is empty (`cutting.empty`), StorageFailed.
     """
-    names = storage.names()
-    if any(segment_base(name) is not None or _NAME.fullmatch(name) for name in names) or checkpoint_numbers(storage):
+    if any(segment_base(name) is not None for name in storage.names()) or checkpoint_numbers(storage):
         raise UnfinishedCopy(f"{storage.path} holds a journal already: a copy begins in an empty directory")
     checkpoint = decode_checkpoint(raw)
     if isinstance(checkpoint, str):
@@ -51,6 +50,8 @@ def begin_copy(storage: Storage, first: int, raw: bytes) -> None:
         raise ForeignStream(first, f"a checkpoint of LSN {checkpoint.lsn} for a journal that begins at {first}")
     # Its index marks are of the files that the master keeps.
     bare = [msgspec.structs.replace(mark, index=None) for mark in checkpoint.partitions]
+    for name in list(bootstrap_names(storage)):  # of one that received nothing
+        storage.remove(name)
     begun = Bootstrap(Lsn(first), msgspec.structs.replace(checkpoint, partitions=bare))
     storage.replace(begun.name, encode_checkpoint(begun.checkpoint))
 

@@ -207,8 +207,9 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
     for topic in sorted(told.topics.keys() | state.topics.keys()):
         if told.topics.get(topic) != state.topics.get(topic):
             yield f"topic {topic} is {_decided(told, topic)}, the records say {_decided(state, topic)}"
-    known = min(len(told.lives), len(state.lives))  # an older metaq told of none, and old ones may be forgotten
-    if told.lives[len(told.lives) - known :] != state.lives[len(state.lives) - known :]:
+    mine_lives, their_lives = ([life for life in one.lives if life.lsn] for one in (state, told))
+    known = min(len(mine_lives), len(their_lives))  # an older metaq told of none, and old ones may be forgotten
+    if mine_lives[len(mine_lives) - known :] != their_lives[len(their_lives) - known :]:
         yield "the lives of the journal are not those of the records"
     for lsn in sorted(told.branches.keys() | state.branches.keys()):
         mine, theirs = state.branches.get(lsn), told.branches.get(lsn)

@@ -22,7 +22,7 @@ from journal.heuristics import HeuristicEnd
 from journal.lives import Life
 from journal.loss import Doubt
 from journal.outcomes import Ended
-from journal.records import PartitionName
+from journal.records import NO_BRANCH, PartitionName
 from journal.runs import Run
 from journal.states import BranchState
 from journal.storage import Storage
@@ -195,6 +195,9 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
             raise ValueError(f"a decision about {decided.key!r}, which is no XA branch or named twice")
         state.heuristics[key] = decided
     state.lives = [Life(mark.epoch, mark.incarnation, Lsn(mark.lsn)) for mark in checkpoint.lives]
+    if not state.lives and state.incarnation:
+        # An older metaq's file. Those who begin with the same one share that life; where it began, neither knows.
+        state.lives = [Life(state.epoch, state.incarnation, NO_BRANCH)]
     for earlier, later in pairwise(state.lives):
         if earlier[:2] >= later[:2] or earlier.lsn > later.lsn:
             raise ValueError(f"{later} after {earlier}")

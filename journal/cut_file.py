@@ -11,7 +11,7 @@ from journal.frame import Lsn
 from journal.open_journal import MIB
 from journal.scan import Entry, ScanEnd
 from journal.segments import Identity, Segments
-from journal.storage import Storage
+from journal.storage import PREPARED_SUFFIX, Storage
 from journal.stream import RecordStream
 
 MAGIC = b"METAQCUT"
@@ -84,8 +84,12 @@ def save(segments: Segments, lsn: Lsn, scan: ScanEnd, time_ms: int) -> Cut:
     segment_end = Lsn(lsn if lsn == base else base + file.size)
     cut = Cut(segments.identity, lsn, scan.end, segment_end, *scan.life, time_ms)
     storage = segments.storage
-    if cut.name in storage.names():
+    names = storage.names()
+    if cut.name in names:
         return cut
+    for name in names:
+        if name.endswith(PREPARED_SUFFIX) and _NAME.fullmatch(name.removesuffix(PREPARED_SUFFIX)):
+            storage.remove(name)  # of one that a crash cut short
     kept = storage.prepare(cut.name, cut.size, cut.pack(), lambda: True)
     try:
         for base, file in segments:

@@ -244,3 +244,31 @@ def test_a_damaged_beginning_says_what_to_do(master: FaultyStorage) -> None:
     storage.blobs[name] = storage.blobs[name][:-3]
     with pytest.raises(UnfinishedCopy, match="empty the directory"):
         open_follower(storage)
+
+
+def test_a_beginning_that_received_nothing_gives_way_to_another(master: FaultyStorage) -> None:
+    storage = FaultyStorage(Random(0))
+    begin_copy(storage, first_base(master) + 4096, altered(master, lsn=end_of(master)))
+    follower = begun(master, storage)
+    feed(follower, stream(master, follower.end, Random(1)))
+    assert follower.is_complete
+    follower.close()
+
+
+def test_a_checkpoint_of_a_metaq_that_told_of_no_lives_begins_one(master: FaultyStorage) -> None:
+    """Master and copy take it to be of the one life it names, and agree about what the copy has of that."""
+    storage, upgraded = FaultyStorage(Random(0)), copy_of(master)
+    for name in list(upgraded.blobs):
+        del upgraded.blobs[name]
+    upgraded.blobs["checkpoint.9"] = altered(master, lives=[])
+    theirs = open_follower(upgraded)
+    begin_copy(storage, first_base(master), upgraded.blobs["checkpoint.9"])
+    follower = open_follower(storage)
+    assert follower.lives
+    for lsn, data in stream(master, follower.end, Random(1), 700):
+        assert parting(follower.lives, follower.end, theirs.lives, theirs.end) == follower.end
+        feed(follower, iter([(lsn, data)]))
+    assert follower.lives == theirs.lives
+    follower.close()
+    theirs.close()
+    assert check(opened(storage), read_checkpoints(storage)).is_sound

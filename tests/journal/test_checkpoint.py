@@ -12,6 +12,7 @@ from journal.checkpoint import (
     BranchMark,
     Checkpoint,
     IndexMark,
+    LifeMark,
     PartitionMark,
     RunMark,
     checkpoint_numbers,
@@ -49,6 +50,7 @@ FULL = Checkpoint(
             runs=(RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)),
         ),
     ],
+    lives=[LifeMark(1, 2, 128), LifeMark(1, 3, 700)],
 )
 
 
