@@ -7,7 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench import aio, big_branch, checkpoints, far, key_index, latency, memory, partitions, recovery, replication
+from bench import (
+    aio,
+    big_branch,
+    checkpoints,
+    far,
+    key_index,
+    latency,
+    memory,
+    partitions,
+    rebalance,
+    recovery,
+    replication,
+    waiting,
+)
 from bench.floors import byte_floor, sync_floor
 from bench.result import Bar, Result
 from bench.stage import stage
@@ -166,6 +179,16 @@ def aio_consume_100b(case: str) -> Result:
     return aio.consume(case)
 
 
+def rebalance_256(case: str) -> Result:
+    """One of 8 consumers joins, 256 partitions: milliseconds until all are owned and delivered again."""
+    return rebalance.joining(case)
+
+
+def waiting_1000(case: str) -> Result:
+    """1,000 consumers' fetches waiting at one broker: percent of a core."""
+    return waiting.waiting(case)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -205,6 +228,8 @@ CASES: Final[dict[str, Case]] = {
     "aio-produce-100b": Case(aio_produce_100b, Bar("ratio", 0.7)),
     "aio-consume-100b": Case(aio_consume_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
+    "rebalance-256": Case(rebalance_256, Bar("value", 1_000, is_ceiling=True)),
+    "waiting-1000": Case(waiting_1000, Bar("value", 5, is_ceiling=True)),
 }
 
 

@@ -49,18 +49,19 @@ class ZooKeeperOffsets:
                 [self._plan(key, *offsets[key], exists=exists) for key, exists in writing.items()]
             )
             again: dict[TopicPartition, bool] = {}
+            without_parent = []
             for (key, _), refused in zip(writing.items(), refusals, strict=True):
                 match refused.operation if refused is not None else None:
                     case Check():
                         stale.append(key)
                     case Write():
-                        self._session.ensure_parent(self._path(key))
                         again[key] = False
-                    case Create(path=path):  # made meanwhile, or its parent was deleted
+                    case Create(path=path):  # made meanwhile, or its parent is missing
                         assert refused is not None
                         if refused.why is Why.MISSING:
-                            self._session.ensure_parent(path)
+                            without_parent.append(path)
                         again[key] = refused.why is Why.EXISTS
+            self._session.ensure_parents(without_parent)
             writing = again
         return stale
 
@@ -92,7 +93,7 @@ class ZooKeeperOffsets:
                 if refused is None:
                     outcomes[key] = number
                 elif refused.why is Why.MISSING and isinstance(refused.operation, Create):
-                    self._session.ensure_parent(refused.operation.path)
+                    self._session.ensure_parents([refused.operation.path])
         return outcomes
 
     def _plan(self, key: TopicPartition, node: OffsetNode, claimed: Claimed, *, exists: bool) -> Transaction:

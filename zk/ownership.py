@@ -52,11 +52,13 @@ class Ownership:
                 else:
                     planned.append((key, *plan))
             refusals = self._session.transact_many([transaction for _, transaction, _ in planned])
+            without_parent = []
             for (key, _, claimed), refused in zip(planned, refusals, strict=True):
                 if refused is None:
                     outcomes[key] = claimed
                 elif refused.why is Why.MISSING and isinstance(refused.operation, Create):
-                    self._session.ensure_parent(refused.operation.path)
+                    without_parent.append(refused.operation.path)
+            self._session.ensure_parents(without_parent)
         return outcomes
 
     def release(self, topic: str, partition: Partition, claimed: Claimed) -> bool:

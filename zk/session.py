@@ -5,7 +5,7 @@ The only file that speaks to kazoo about nodes; the rest of the package sees typ
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -257,9 +257,10 @@ class ZooKeeperSession:
         except (NoNodeError, BadVersionError):
             return None
 
-    def ensure_parent(self, path: str) -> None:
-        """As ensure, for what *path* stands in."""
-        self.ensure(_parent(path))
+    def ensure_parents(self, paths: Iterable[str]) -> None:
+        """As ensure, for what *paths* stand in; each parent once."""
+        for parent in sorted({_parent(path) for path in paths}):
+            self.ensure(parent)
 
     def transact_many(self, transactions: Sequence[Transaction]) -> list[Refused | None]:
         """Do each transaction, whole or not at all, pipelined; what was refused comes with its reason.

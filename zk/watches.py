@@ -38,8 +38,11 @@ class ChildrenWatches:
         Raises ZooKeeperUnavailable; the path may be watched or not then.
         """
         # kazoo keeps one entry per callable: reading twice with the same one does not fire twice.
+        callback = self._callbacks.get(path)
+        if callback is not None and (children := self._session.children(path, callback)):
+            return children
         callback = self._callbacks.setdefault(path, partial(self._on_change, path))
-        self._session.ensure(path)
+        self._session.ensure(path)  # of what does not exist, nothing can be watched
         return self._session.children(path, callback)
 
     def forget(self, path: str) -> None:

@@ -30,6 +30,7 @@ from zk.watches import ChildrenChanged, ChildrenWatches
 
 RETRY_FIRST_S = 0.05  # the member that has to let go has heard of the change at the same moment as we did
 RETRY_MAX_S = 1.0
+GATHER_S = 0.01  # how long to wait for more owners to go, once one has
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class GroupMember:
         self._membership = ConsumerMembership(session, member.group, member.consumer_id)
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
+        self._owner_folders = {session.paths.owners(member.group, topic): topic for topic in member.topics}
         self._started: Future[None] = Future()
         self._pauses = 0  # kazoo's thread alone
         self._is_connected = True
@@ -167,6 +169,8 @@ class GroupMember:
         match event:
             case _Stop():
                 return False
+            case ChildrenChanged(path) if path in self._owner_folders:
+                self._hurry()
             case ChildrenChanged(path):
                 self._rebalance_at_once(self._reason(path))
             case _Stale(key, epoch, epoch_seen):
@@ -203,6 +207,11 @@ class GroupMember:
         self._rebalance_at = 0.0
         self._retry_s = RETRY_FIRST_S
 
+    def _hurry(self) -> None:
+        """An owner came or went: if we wait for one to go, see whether it was that. Many go together: wait for more."""
+        if self._rebalances.is_due:
+            self._rebalance_at = min(self._rebalance_at, time.monotonic() + GATHER_S)
+
     def _start_over(self) -> None:
         self._joined_epoch = 0
         self._snapshot = None
@@ -237,6 +246,7 @@ class GroupMember:
             # Not all members at the same moment, time after time.
             self._rebalance_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+            self._wait_for_owners()
 
     def _rebalance(self) -> bool:
         """One try; False: another member, or a listener of ours, still holds something that is to be ours, or not."""
@@ -257,6 +267,17 @@ class GroupMember:
         partitions = sum(map(len, snapshot.partitions.values()))
         self._rebalances.done(len(self._holdings.keys()), len(members), partitions)
         return True
+
+    def _wait_for_owners(self) -> None:
+        """Hear of it when those let go for whom we wait: sooner than the next try is due."""
+        blocked = self._holdings.blocked
+        try:
+            for folder, topic in self._owner_folders.items():
+                waited_for = {str(partition) for name, partition in blocked if name == topic}
+                if waited_for and not waited_for <= set(self._watches.read(folder)):
+                    self._hurry()  # somebody has already
+        except ZooKeeperError as error:
+            _log.warning("owners are not watched, trying again group=%s error=%s", self._member.group, error)
 
     def _read_snapshot(self) -> GroupSnapshot:
         # Watch first, then read: what changes in between fires the watch.

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.offsets import OffsetStore, OffsetTracker
+from meta_client.consumer.offsets import ManyOffsets, OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
@@ -61,29 +61,39 @@ class Holdings:
             self._epochs_min.pop(key, None)
         self.blocked = {key: outcome.consumer_id for key, outcome in outcomes.items() if isinstance(outcome, OwnedBy)}
         claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
-        requests: list[FetchRequest] = []
-        for key, claimed in claims.items():
-            if (request := self._request(key, claimed)) is None:
-                self._leaving[key] = claimed
-                continue
-            requests.append(request)
-            self._tracker.own(*key, claimed)
-        ours = {request.key for request in requests}
-        self._claims = self._claims | {key: claims[key] for key in ours}
-        self._fetcher.assign([(request, self._subscriptions[request.topic].new_delivery()) for request in requests])
+        offsets = self._load(claims)
+        self._leaving |= {key: claimed for key, claimed in claims.items() if key not in offsets}
+        for key in offsets:
+            self._tracker.own(*key, claims[key])
+        self._claims = self._claims | {key: claims[key] for key in offsets}
+        self._fetcher.assign(
+            [
+                (self._request(key, offset, claims[key]), self._subscriptions[key[0]].new_delivery())
+                for key, offset in offsets.items()
+            ]
+        )
         self.settle(())
-        return ours
+        return set(offsets)
 
-    def _request(self, key: TopicPartition, claimed: Claimed) -> FetchRequest | None:
-        topic, partition = key
-        try:
-            offset = self._store.load(topic, partition)
-        except Exception as error:
-            # The store may be the user's, and raise anything. Without an offset there is nothing to do here.
-            _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
-            return None
-        wanted = self._subscriptions[topic]
-        request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.rest_s_max, claimed.epoch)
+    def _load(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Where to go on, None: wherever one begins. Of what is left out, nobody knows: there is nothing to do here."""
+        if isinstance(self._store, ManyOffsets) and keys:
+            try:
+                found = self._store.load_many(keys)
+                return {key: found.get(key) for key in keys}
+            except Exception as error:  # the store may be the user's, and raise anything
+                _log.warning("offsets not loaded together, trying one by one error=%r", error)
+        offsets: dict[TopicPartition, int | None] = {}
+        for topic, partition in keys:
+            try:
+                offsets[topic, partition] = self._store.load(topic, partition)
+            except Exception as error:
+                _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
+        return offsets
+
+    def _request(self, key: TopicPartition, offset: int | None, claimed: Claimed) -> FetchRequest:
+        bytes_max = self._subscriptions[key[0]].bytes_max
+        request = FetchRequest(*key, offset or 0, bytes_max, self._config.rest_s_max, claimed.epoch)
         if offset is None or self._config.starts_anew:
             request.begin_at(self._config.start)
         return request

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from meta_client.errors import OwnershipLost
 from zk.claims import Claimed
@@ -46,6 +46,14 @@ class OffsetStore(Protocol):
         """
 
 
+@runtime_checkable
+class ManyOffsets(Protocol):
+    """What an OffsetStore may have beside `load`, so that a member which gets many partitions asks once."""
+
+    def load_many(self, keys: Collection[tuple[str, Partition]]) -> dict[tuple[str, Partition], int]:
+        """As load, of several; those of which nothing is stored are left out."""
+
+
 class ZooKeeperOffsetStore:
     """The default: offset nodes, as genuine clients keep them (spec 6.3).
 
@@ -59,6 +67,10 @@ class ZooKeeperOffsetStore:
         """Raises ZooKeeperUnavailable, MalformedNode."""
         node = self._offsets.load(topic, partition)
         return None if node is None else node.offset
+
+    def load_many(self, keys: Collection[tuple[str, Partition]]) -> dict[tuple[str, Partition], int]:
+        """Pipelined. Raises as load."""
+        return {key: node.offset for key, node in self._offsets.load_many(keys).items()}
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
         """Raises ZooKeeperUnavailable; any part may be stored then. Raises OwnershipLost."""

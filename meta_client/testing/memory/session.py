@@ -75,9 +75,6 @@ class MemorySession(ZooKeeperSession):
             return 0 if self.create(path, data) else None
         return version + 1 if self._tree.transact((Write(path, data, version),), self._id) is None else None
 
-    def ensure_parent(self, path: str) -> None:
-        self._tree.ensure(parent_of(path))
-
     def transact_many(self, transactions: Sequence[Transaction]) -> list[Refused | None]:
         return [self._tree.transact(operations, self._id) for operations in transactions]
 
