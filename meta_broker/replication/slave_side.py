@@ -1,7 +1,7 @@
 """A link as the slave sees it: what each frame of the master asks for. Pure; no socket, no clock, no disk."""
 
 from enum import Enum, auto
-from typing import Final, NamedTuple, assert_never
+from typing import Final, Literal, NamedTuple, assert_never
 
 from journal.frame import Lsn
 from journal.segments import Identity
@@ -71,7 +71,7 @@ class Heard(NamedTuple):
     end: Lsn
     time_ms: int
     is_in_sync: bool
-    mode: str
+    mode: Literal["async", "sync"]
 
 
 Action = CheckProof | BeginAnew | Cut | Receive | Heard
