@@ -88,7 +88,9 @@ class Consumer:
         default = ZooKeeperOffsetStore(session, group) if self.has_group else NoOffsetStore()
         self._store = default if offsets is None else offsets
         ownership = Ownership(session, group, self.consumer_id)
-        self._holdings = Holdings(ownership, self._fetcher, tracker, self._store, self._subscriptions, config)
+        self._holdings = Holdings(
+            ownership, self._fetcher, tracker, self._store, self._subscriptions, config, self._may_deliver
+        )
         self._parking = Parking(config, group, self._fetcher.assignments, self._workers)
         self._assigned: tuple[TopicPartition, ...] | None = None
         self._member: GroupMember | AssignedMember | None = None

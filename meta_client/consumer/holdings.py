@@ -4,7 +4,7 @@ The group's thread alone, but for keys().
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetch_request import FetchRequest
@@ -30,8 +30,11 @@ class Holdings:
         store: OffsetStore,
         subscriptions: Mapping[str, Subscription],
         config: ConsumerConfig,
+        may_store: Callable[[], bool],
     ) -> None:
+        """*may_store* is asked before progress is stored: whether what is owned is ours for sure."""
         self._ownership = ownership
+        self._may_store = may_store
         self._fetcher = fetcher
         self._tracker = tracker
         self._store = store
@@ -159,7 +162,13 @@ class Holdings:
 
     def commit(self) -> None:
         """Store progress. A failure is logged: the progress is kept for the next time, and the worst that a crash
-        or a release can make of it is a second delivery."""
+        or a release can make of it is a second delivery.
+
+        Nothing is stored while we may have been given up without knowing it, after a sleep say: ZooKeeper would
+        refuse it, but a database knows of no owners, and somebody may have set the group elsewhere meanwhile.
+        """
+        if not self._may_store():
+            return
         try:
             self._tracker.commit(self._store)
         except OwnershipLost as error:

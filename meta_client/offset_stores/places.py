@@ -48,7 +48,7 @@ def place_of(topic: str, partition: Partition, group: str) -> Place:
     """The key of a row. Raises OffsetsMalformed for a topic or group that is longer than the table's columns."""
     for name in (topic, group):
         if len(name) > TEXT_MAX:
-            raise OffsetsMalformed(f"{name[:40]!r}... has {len(name)} characters, table {TABLE} takes {TEXT_MAX}")
+            raise OffsetsMalformed(f"{name[:40]!r}... has {len(name)} characters, a table takes {TEXT_MAX}: rename it")
     return Place(topic, str(partition), group)
 
 
@@ -58,7 +58,10 @@ def read_offset(rows: OffsetRows, place: Place) -> int | None:
     if found is None:
         return None
     if not isinstance(found, int) or not 0 <= found <= INT64_MAX:
-        raise OffsetsMalformed(f"group {place.group_id} is said to be at {found!r} of {place.topic}/{place.partition}")
+        raise OffsetsMalformed(
+            f"group {place.group_id} is said to be at {found!r} of {place.topic}/{place.partition}, which can't be: "
+            "correct or delete its row"
+        )
     return found
 
 

@@ -142,6 +142,30 @@ def test_when_a_broker_names_an_offset_further_back_the_store_hears_it_before_an
         client.consumer("audit", Ledger(0, events))
 
 
+def test_who_may_have_been_given_up_stores_nothing(
+    client: Client, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database knows of no owners: after a sleep an operator may have set the group elsewhere."""
+    start_broker(0, {"orders": 1}, Shelf(*FRAMES))
+    events: list[object] = []
+    with client.consumer("group", Ledger(0, events), config=ConsumerConfig(commit_period_s=0.3)) as consumer:
+        delivered = threading.Event()
+
+        def on_batch(batch: Batch) -> None:
+            monkeypatch.setattr(type(client.session.lease), "is_valid", lambda lease: False)
+            events.append(len(batch.messages))
+            delivered.set()
+
+        consumer.subscribe("orders", on_batch)
+        consumer.start()
+        assert delivered.wait(10)
+        time.sleep(0.7)
+        assert events == [30]
+        monkeypatch.undo()
+        wait_until(lambda: len(events) == 2)
+    assert events == [30, (sum(map(len, FRAMES)), False)]
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
