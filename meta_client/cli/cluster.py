@@ -3,7 +3,8 @@ too.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import click
@@ -13,11 +14,13 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.positions import Positions
 from meta_client.cli.refused import refused
+from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.consumer.plan import TopicPartition
 from zk.cluster import read_topic, subscribable_partitions
 from zk.groups import GroupListing, PartitionProgress, list_group, list_groups
+from zk.nodes import OffsetNode
 from zk.paths import TopicKind
 
 __all__ = ["groups", "topics"]
@@ -69,26 +72,31 @@ def list_(zk: str, as_json: bool) -> None:
 
 @groups.command()
 @click.argument("group")
+@click.option("--topic", "more", multiple=True, metavar="TOPIC", help="This one too, if ZooKeeper knows nothing of it.")
+@store_option
 @zk_option
 @json_option
-def describe(group: str, zk: str, as_json: bool) -> None:
+def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_json: bool) -> None:
     """Show GROUP: per partition its owner, the group's offset, the end, and how far it is behind.
 
     Offset, end and lag are in bytes of message frames; seconds is the age of the first message that is not
     consumed. They are missing where the group has stored nothing, or keeps its offsets elsewhere, where the broker
-    does not answer, and seconds where it is no metaq broker, whose message ids tell no time. Exit status 1: there is
-    no such group.
+    does not answer, and seconds where it is no metaq broker, whose message ids tell no time. --store looks at offsets
+    that are kept elsewhere, as in `metaq groups reset`. Exit status 1: there is no such group.
 
     \b
       metaq groups describe billing
       metaq groups describe billing --json | jq 'select(.owner == null)'
+      metaq groups describe ledger --store postgresql+psycopg:///shop --topic orders
     """
     with connected(zk) as client:
         listing = list_group(client.session, group)
-        if not listing.members and not listing.progress:
+        if not listing.members and not listing.progress and not more:
             click.echo(f"error: there is no group {group}: see `metaq groups`", err=True)
             click.get_current_context().exit(UNKNOWN)
-        listing = _with_all_partitions(client, listing)
+        listing = _with_all_partitions(client, listing, more)
+        if store is not None:
+            listing = _stored_elsewhere(client, listing, store)
         ends = _ask(client, [listing])
     columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "owner")
     rows = [_partition_row(listing, progress, ends) for progress in listing.progress]
@@ -108,13 +116,23 @@ def _list(zk: str, *, as_json: bool) -> None:
     print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
 
 
-def _with_all_partitions(client: Client, listing: GroupListing) -> GroupListing:
-    """With the partitions of its topics that nobody owns and nothing is stored of, too."""
+def _with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
+    """With the partitions of its topics, and *more*, that nobody owns and nothing is stored of, too."""
     known = {(progress.topic, progress.partition): progress for progress in listing.progress}
-    for topic in sorted({topic for topic, _ in known}.union(*listing.members.values())):
+    for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
         for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
             known.setdefault((topic, partition), PartitionProgress(topic, partition, None, None))
     return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
+
+
+def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> GroupListing:
+    """With the offsets that *store* has. Raises OffsetStoreErrors."""
+    progress = []
+    with opened_store(client, listing.group, store, is_for_reading=True) as offsets:
+        for it in listing.progress:
+            offset = offsets.load(it.topic, it.partition)
+            progress.append(replace(it, stored=None if offset is None else OffsetNode(offset)))
+    return replace(listing, progress=tuple(progress))
 
 
 def _ask(client: Client, listings: list[GroupListing]) -> _Ends:

@@ -14,13 +14,12 @@ from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.places import Moment, PartitionName
 from meta_client.cli.positions import Positions
 from meta_client.cli.reset_plan import SHIFT_MAX, Move, ResetRefused, Target, plan_reset
+from meta_client.cli.stores import opened_store, store_option
 from meta_client.client import Client
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offsets import OffsetEntry, OffsetStore, ZooKeeperOffsetStore
+from meta_client.consumer.offsets import OffsetEntry
 from meta_client.consumer.plan import TopicPartition
 from meta_client.identity import host_name
-from meta_client.offset_stores.local_file import LocalOffsetStore
-from meta_client.offset_stores.places import TABLE
 from zk.claims import Claimed, OwnedBy
 from zk.cluster import read_topic, subscribable_partitions
 from zk.groups import GroupListing, list_group
@@ -42,7 +41,7 @@ POLL_S: Final = 0.3
 @click.option("--to-time", type=Moment(), help="To what was put at this time or later. ISO 8601; local time.")
 @click.option("--shift", type=click.IntRange(-SHIFT_MAX, SHIFT_MAX), metavar="N", help="N messages on; -N: back.")
 @click.option("--to-group", metavar="NAME", help="To where group NAME is, as far as it has stored that.")
-@click.option("--store", metavar="URL|DIR", help="The group keeps its offsets in this database, or this directory.")
+@store_option
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, metavar="S", help="For members to leave.")
 @click.option("--force", is_flag=True, help="Also if members are alive, unless they are genuine ones.")
 @click.option("--yes", is_flag=True, help="Do it. Without, nothing is changed.")
@@ -101,7 +100,7 @@ def reset(
     if force and store is not None:
         raise click.UsageError("--force is for offsets in ZooKeeper: a database can't tell whose is the last word")
     acts = yes and not dry_run
-    with connected(zk) as client, _opened(client, group, store) as offsets:
+    with connected(zk) as client, opened_store(client, group, store) as offsets:
         listing = list_group(client.session, group)
         keys = _partitions_of(client, listing, topics, partitions)
         if to_offset is not None and len(keys) != 1:
@@ -125,33 +124,6 @@ def reset(
     print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
     if not acts:
         click.echo("nothing was changed" + ("" if dry_run else ": say --yes to do it"), err=True)
-
-
-@contextlib.contextmanager
-def _opened(client: Client, group: str, store: str | None) -> Iterator[OffsetStore]:
-    """Where the group keeps its offsets."""
-    if store is None:
-        yield ZooKeeperOffsetStore(client.session, group)
-    elif "://" in store:
-        from meta_client.offset_stores import SqlOffsetStore  # which needs an extra
-
-        url, _, table = store.partition("#")
-        with SqlOffsetStore(url, group, table or TABLE) as in_database, _told_in_a_line():
-            yield in_database
-    else:
-        with LocalOffsetStore.open(store, group) as in_file:
-            yield in_file
-
-
-@contextlib.contextmanager
-def _told_in_a_line() -> Iterator[None]:
-    """Of what a database says, the first line: the statement and its parameters follow. Raises ResetRefused."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except SQLAlchemyError as error:
-        raise ResetRefused(f"the database of --store: {str(error).partition(chr(10))[0]}") from error
 
 
 def _partitions_of(

@@ -73,6 +73,13 @@ class LocalOffsetStore:
             storage.close()
             raise
 
+    @classmethod
+    def open_for_reading(cls, directory: Path | str, group: str) -> Self:
+        """Look at what the file in *directory* holds, whoever has it open; commit() is refused. Raises as `open`."""
+        opened = cls(DirectoryStorage.open_for_reading(Path(directory)), group)
+        opened._is_closed = True
+        return opened
+
     def load(self, topic: str, partition: Partition) -> int | None:
         """Where to go on; None if nothing is stored."""
         row = self._offsets.get((topic, partition))
@@ -97,7 +104,7 @@ class LocalOffsetStore:
         groups = self._groups | {self.group: rows}
         with self._lock:
             if self._is_closed:
-                raise OffsetsInUse(f"{self._storage.path}: the store is closed: open it again")
+                raise OffsetsInUse(f"{self._storage.path}: the store is closed, or was opened for reading: open it")
             self._storage.replace(FILE, msgspec.json.format(msgspec.json.encode(groups), indent=1) + b"\n")
         self._groups, self._offsets = groups, offsets
 

@@ -282,12 +282,18 @@ def test_offsets_that_are_kept_elsewhere(metaq: Metaq, broker: BrokerProcess, cl
         words = ["reset", "ledger", "--topic", "orders", "--to-earliest", "--yes", "--store"]
         (row, *_) = rows(metaq(*words, url, "--json"))
         assert (row["before"], row["after"], in_database.load("orders", A)) == (3 * FRAME, 0, 0)
+        described = rows(metaq("describe", "ledger", "--topic", "orders", "--store", url, "--json"))
+        shown = [(row["offset"], row["lag"], row["seconds"] is None) for row in described]
+        assert shown == [(0, 3 * FRAME, False), (0, 0, False), (0, 0, False), (0, 0, False)]
         metaq(*words, f"{url}#another")
         with SqlOffsetStore(url, "ledger", "another") as other:
             assert (in_database.load("orders", A), other.load("orders", A)) == (0, 0)
     with LocalOffsetStore.open(tmp_path / "offsets", "ledger") as in_file:
         in_file.commit([OffsetEntry("orders", A, 3 * FRAME)])
-        done = metaq(*words, str(tmp_path / "offsets"), status=2)
+        place = str(tmp_path / "offsets")
+        (row, *_) = rows(metaq("describe", "ledger", "--topic", "orders", "--store", place, "--json"))
+        assert (row["offset"], row["lag"]) == (3 * FRAME, 0)
+        done = metaq(*words, place, status=2)
         assert "offsets is in use by another consumer: stop it first" in done.stderr
     metaq(*words, str(tmp_path / "offsets"))
     with LocalOffsetStore.open(tmp_path / "offsets", "ledger") as in_file:

@@ -59,6 +59,17 @@ def test_the_ancestors_file_is_read_and_other_groups_are_kept(tmp_path: Path) ->
         assert store.load("orders", B) == 77
 
 
+def test_anybody_may_look(tmp_path: Path) -> None:
+    with LocalOffsetStore.open(tmp_path, "billing") as store:
+        store.commit([OffsetEntry("orders", A, 25)])
+        looking = LocalOffsetStore.open_for_reading(tmp_path, "billing")
+        assert looking.load("orders", A) == 25
+        with pytest.raises(OffsetsInUse, match="was opened for reading"):
+            looking.commit([OffsetEntry("orders", A, 50)])
+        looking.close()
+        assert store.load("orders", A) == 25
+
+
 def _open(path: Path) -> str:
     try:
         LocalOffsetStore.open(path, "billing").close()
@@ -76,7 +87,7 @@ def test_one_user_at_a_time(tmp_path: Path) -> None:
         store.close()
         store.close()
         assert pool.apply(_open, (tmp_path,)) == ""
-    with pytest.raises(OffsetsInUse, match="is closed: open it again"):
+    with pytest.raises(OffsetsInUse, match="is closed, or was opened for reading"):
         store.commit([OffsetEntry("orders", A, 1)])
 
 
