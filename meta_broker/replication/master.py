@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from journal.checkpoint import encode_checkpoint, read_newest
-from journal.fence import LSN_MAX
 from journal.frame import Lsn
 from journal.segments import SEGMENT_HEADER_BYTES
 from journal.storage import Storage
@@ -109,7 +108,8 @@ class Master:
         ]
 
     async def close(self) -> None:
-        """Give slaves a moment to take the rest, then end every link; what waits at the fence may pass. Idempotent."""
+        """Give slaves a moment to take the rest, then end every link. What they lack stays unacknowledged: the last
+        checkpoint must not hold it. Idempotent."""
         self._is_closing = True
         self._maybe_drained()
         with contextlib.suppress(TimeoutError):
@@ -121,7 +121,6 @@ class Master:
             feeder.drop("this master stops")
         self._is_closed = True
         await self.reads.close()
-        self.store.limit_to(LSN_MAX)  # nobody is served any more; the last checkpoint is of all there is
 
     # -- feeder.FeederOwner -----------------------------------------------------------------------------------
 

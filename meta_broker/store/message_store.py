@@ -28,6 +28,7 @@ from journal.transaction_store import JournalTransactionStore
 from meta_broker.config import BrokerConfig
 from meta_broker.memory import memory_bytes
 from meta_broker.store.checkpoint_taking import note, take_checkpoint
+from meta_broker.store.held import HeldBack
 from meta_broker.store.horizon import Horizon
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
 from meta_broker.store.partition_index import Place
@@ -99,22 +100,33 @@ class MessageStore:
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
         *clock_ms* gives the time that records carry. *defer* is the loop's call_soon: what one turn of the loop appends
         is written together. *epoch*: as `JournalTransactionStore.open` has it.
+
+        In mode sync nothing counts as acknowledged but what the newest checkpoint holds, until `limit_to` says more.
         """
+        held: list[HeldBack] = []
 
         def open_source(storage: DirectoryStorage, indexes: Indexes) -> Checkpointed:
+            if config.replication.mode == "sync":
+                held.append(HeldBack(indexes))
             return JournalTransactionStore.open(
                 storage,
                 Identity(config.broker.cluster, config.broker_id),
                 JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
                 version=version,
-                sink=indexes,
+                sink=held[0] if held else indexes,
                 on_progress=on_progress,
                 clock_ms=clock_ms,
                 defer=defer,
                 epoch=epoch,
             )
 
-        return cls.open_over(config, open_source)
+        if config.replication.mode == "async":
+            return cls.open_over(config, open_source)
+        store = cls.open_over(config, open_source, Lsn(0))
+        store.limit_to(store.source.checkpoint_lsn)
+        store.advance()
+        store.fence.after(store.journal.end, held[0].release, store.publish)
+        return store
 
     @classmethod
     def open_over(
