@@ -13,27 +13,83 @@ if TYPE_CHECKING:
     from journal.xid import Xid
     from meta_client.batching.batch import SendHandle
     from meta_client.batching.lanes import BatchingConfig
+    from meta_client.branch_puts import BranchHandle
     from meta_client.client import Client
     from meta_client.consumer.batch import Batch, ReceivedMessage
     from meta_client.consumer.config import ConsumerConfig
     from meta_client.consumer.consumer import Consumer
+    from meta_client.consumer.offsets import OffsetStore
     from meta_client.consumer.refusing import Reject, Retry
-    from meta_client.placing import ByAttribute, ToPlace
+    from meta_client.errors import (
+        BufferFull,
+        ClientClosed,
+        ConsumerMisuse,
+        InvalidGroup,
+        NoBroker,
+        NoPartition,
+        NotConnected,
+        NotSupported,
+        PartitionClosed,
+        ReplyTimeout,
+        SendFailed,
+        SendRefused,
+        SendUnknown,
+        TransactionFailed,
+        TransactionMisuse,
+        TransactionUnknown,
+    )
+    from meta_client.local_transaction import LocalTransaction
+    from meta_client.placing import ByAttribute, Partitioner, ToPlace
+    from meta_client.producer import Producer
+    from meta_client.protocol.answers import BranchStatus
+    from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError, XaError
+    from meta_client.protocol.xa import XaCode
     from meta_client.results import SendResult
+    from meta_client.xa_verbs import Listing
+    from zk.nodes import Partition
 
 __all__ = [
     "Batch",
     "BatchingConfig",
+    "BranchHandle",
+    "BranchStatus",
+    "BufferFull",
     "ByAttribute",
     "Client",
+    "ClientClosed",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerMisuse",
+    "InvalidGroup",
+    "Listing",
+    "LocalProtocolError",
+    "LocalTransaction",
+    "MetaError",
+    "NoBroker",
+    "NoPartition",
+    "NotConnected",
+    "NotSupported",
+    "OffsetStore",
+    "Partition",
+    "PartitionClosed",
+    "Partitioner",
+    "Producer",
     "ReceivedMessage",
     "Reject",
+    "RemoteError",
+    "ReplyTimeout",
     "Retry",
+    "SendFailed",
     "SendHandle",
+    "SendRefused",
     "SendResult",
+    "SendUnknown",
     "ToPlace",
+    "TransactionFailed",
+    "TransactionMisuse",
+    "TransactionUnknown",
+    "XaCode",
+    "XaError",
     "Xid",
 ]
 
@@ -41,16 +97,45 @@ __all__ = [
 _HOMES = {
     "Batch": "meta_client.consumer.batch",
     "BatchingConfig": "meta_client.batching.lanes",
+    "BranchHandle": "meta_client.branch_puts",
+    "BranchStatus": "meta_client.protocol.answers",
+    "BufferFull": "meta_client.errors",
     "ByAttribute": "meta_client.placing",
     "Client": "meta_client.client",
+    "ClientClosed": "meta_client.errors",
     "Consumer": "meta_client.consumer.consumer",
     "ConsumerConfig": "meta_client.consumer.config",
+    "ConsumerMisuse": "meta_client.errors",
+    "InvalidGroup": "meta_client.errors",
+    "Listing": "meta_client.xa_verbs",
+    "LocalProtocolError": "meta_client.protocol.errors",
+    "LocalTransaction": "meta_client.local_transaction",
+    "MetaError": "meta_client.protocol.errors",
+    "NoBroker": "meta_client.errors",
+    "NoPartition": "meta_client.errors",
+    "NotConnected": "meta_client.errors",
+    "NotSupported": "meta_client.errors",
+    "OffsetStore": "meta_client.consumer.offsets",
+    "Partition": "zk.nodes",
+    "PartitionClosed": "meta_client.errors",
+    "Partitioner": "meta_client.placing",
+    "Producer": "meta_client.producer",
     "ReceivedMessage": "meta_client.consumer.batch",
     "Reject": "meta_client.consumer.refusing",
+    "RemoteError": "meta_client.protocol.errors",
+    "ReplyTimeout": "meta_client.errors",
     "Retry": "meta_client.consumer.refusing",
+    "SendFailed": "meta_client.errors",
     "SendHandle": "meta_client.batching.batch",
+    "SendRefused": "meta_client.errors",
     "SendResult": "meta_client.results",
+    "SendUnknown": "meta_client.errors",
     "ToPlace": "meta_client.placing",
+    "TransactionFailed": "meta_client.errors",
+    "TransactionMisuse": "meta_client.errors",
+    "TransactionUnknown": "meta_client.errors",
+    "XaCode": "meta_client.protocol.xa",
+    "XaError": "meta_client.protocol.errors",
     "Xid": "journal.xid",
 }
 

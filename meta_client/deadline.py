@@ -4,7 +4,7 @@ import time
 
 
 class Deadline:
-    """A point in time that every step of one operation shares."""
+    """A point in time that every step of one operation shares. Immutable."""
 
     __slots__ = ("_at", "timeout_s")
 

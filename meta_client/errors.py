@@ -18,7 +18,7 @@ class ClientClosed(MetaError):
 
 
 class ConnectionLost(MetaError):
-    """The connection broke while an answer was due: the request may have acted or not."""
+    """The connection broke while an answer was due: the request may have acted or not. Look before repeating it."""
 
 
 class NotConnected(ConnectionLost):
@@ -26,7 +26,7 @@ class NotConnected(ConnectionLost):
 
 
 class ReplyTimeout(MetaError):
-    """No answer in time: the request may have acted or may still act."""
+    """No answer in time: the request may have acted or may still act. Look before repeating it."""
 
 
 class TooManyRequests(MetaError):
@@ -73,7 +73,8 @@ class BufferFull(SendFailed):
 
 
 class SendRefused(SendFailed):
-    """The broker answered that it did not store the message. `status` is the broker's."""
+    """The broker answered that it did not store the message: its text says why. Send again once that is mended.
+    `status` is the broker's."""
 
     def __init__(self, text: str, destination: Destination, status: int) -> None:
         super().__init__(text, destination)
@@ -93,7 +94,8 @@ class TransactionFailed(MetaError):
 
 
 class TransactionUnknown(MetaError):
-    """A local transaction's commit was sent and no answer came: it may have committed or not."""
+    """A local transaction's commit was sent and no answer came: it may have committed or not. Look for its messages
+    before doing its work again."""
 
 
 class TransactionMisuse(MetaError):
@@ -109,7 +111,7 @@ class InvalidGroup(MetaError, ValueError):
 
 
 class ClientXaError(XaError):
-    """An XA code that the client itself found, without or in spite of a broker's answer."""
+    """An XA code that the client itself found, without or in spite of a broker's answer. What to do: as XaError."""
 
     def __init__(self, code: XaCode, text: str, what: str) -> None:
         """*what* is the verb with its branch and broker, as in "PREPARE 1_YQ==_Yg== on broker 0"."""
@@ -119,7 +121,7 @@ class ClientXaError(XaError):
 
 class OwnershipLost(MetaError):
     """Another consumer of the group has these partitions by now: this one's progress there was not stored, and it must
-    not deliver from them any more. It rebalances by itself."""
+    not deliver from them any more. It rebalances by itself: nothing to do."""
 
     def __init__(self, partitions: Sequence[tuple[str, Partition]]) -> None:
         shown = ", ".join(f"{topic}/{partition}" for topic, partition in partitions[:10])

@@ -70,7 +70,7 @@ def _too_long(topic: str, size: int) -> LocalProtocolError:
 
 
 class Outgoing:
-    """A message on its way: encoded once, whichever partition it goes to."""
+    """A message on its way: encoded once, whichever partition it goes to. Immutable."""
 
     __slots__ = ("body", "flag", "topic")
 
@@ -103,7 +103,7 @@ class Outgoing:
 
 
 class PendingSend:
-    """A put whose answer is due."""
+    """A put whose answer is due. Any thread may wait for it."""
 
     __slots__ = ("_broker", "_partition", "_reply", "_topic")
 
@@ -142,7 +142,8 @@ class PendingSend:
 
 
 class RoundRobin:
-    """Every partition in turn; the first message goes to the second one, as the ancestor's does."""
+    """Every partition in turn; the first message goes to the second one, as the ancestor's does. Any
+    thread: two that choose at the same time may choose the same."""
 
     def __init__(self) -> None:
         self._count = 0

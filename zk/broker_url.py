@@ -16,7 +16,7 @@ _HOST_CHARACTERS_MAX = 253
 
 
 class InvalidUrl(ZooKeeperError, ValueError):
-    """A text that is no broker address."""
+    """A text that is no broker address: give meta://host:port."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

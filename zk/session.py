@@ -168,6 +168,7 @@ class ZooKeeperSession:
 
     @property
     def is_connected(self) -> bool:
+        """Whether it was connected when last heard of. Any thread."""
         return self._state is SessionState.CONNECTED
 
     def read(self, path: str) -> Node | None:

@@ -55,10 +55,12 @@ class PullBuffer:
 
     @property
     def has_room(self) -> bool:
+        """Whether more may be fetched ahead."""
         return self._bytes < self._bytes_max
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing is fetched ahead."""
         return not self._ahead
 
     def put(self, fetched: Fetched) -> None:

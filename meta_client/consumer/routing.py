@@ -96,7 +96,7 @@ class Routes:
 
 
 class SlaveLacks(MetaError):
-    """A slave does not have what is asked for, or not yet: its master is asked, or it is waited for."""
+    """A slave does not have what is asked for, or not yet: its master is asked, or it is waited for; nothing to do."""
 
     def __init__(self, what: str, route: Route, moved: Moved) -> None:
         super().__init__(f"{what}: {route} would go on at {moved.offset}: its master knows better")

@@ -30,7 +30,8 @@ class Unreachable(CoordinatorError):
 
 
 class BranchUnknown(CoordinatorError):
-    """The participant holds no such prepared branch: it was committed or rolled back before."""
+    """The participant holds no such prepared branch: it was committed or rolled back before. Ask
+    its `status`, or compare what both sides hold."""
 
     def __init__(self, xid: Xid, participant: str) -> None:
         super().__init__(f"{participant} holds no prepared branch {xid}")
@@ -61,12 +62,15 @@ class DecisionUnknown(CoordinatorError):
 
 
 class CoordinatorClosed(CoordinatorError):
-    """The coordinator was closed. A transaction that was decided by then is finished by the next `recover`."""
+    """The coordinator was closed: open a new one. A transaction that was decided by then is finished by the next
+    `recover`."""
 
 
 class ForeignLog(CoordinatorError):
-    """The directory holds another coordinator's decisions, or a broker's journal. Nothing was touched."""
+    """The directory holds another coordinator's decisions, or a broker's journal. Nothing was touched: name
+    another directory."""
 
 
 class LogInUse(CoordinatorError):
-    """Another process, or another coordinator of this one, has the directory. One log, one coordinator."""
+    """Another process, or another coordinator of this one, has the directory. One log, one
+    coordinator: stop the other one, or name another directory."""

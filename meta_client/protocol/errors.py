@@ -19,7 +19,7 @@ class MetaError(Exception):
 
 
 class ProtocolError(MetaError):
-    """The rules of the wire were broken, by us or by the peer."""
+    """The rules of the wire were broken; the subclass says by whom, and what to do."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -31,7 +31,8 @@ class RemoteProtocolError(ProtocolError):
 
 
 class InvalidMessage(MetaError):
-    """Stored bytes that are no message: the frame at *offset* is broken.
+    """Stored bytes that are no message: the frame at *offset* is broken. Read on behind it, and look at the broker's
+    journal (`metaq journal check`).
 
     `next_offset` is where the next frame begins if this one's length can be trusted, else None.
     """
@@ -54,7 +55,8 @@ class CodecMissing(InvalidMessage):
 
 
 class RemoteError(MetaError):
-    """The broker answered with a status other than 200. Statuses without a class of their own come as this one."""
+    """The broker answered with a status other than 200: its text says why, its subclass what to do. Statuses without
+    a class of their own come as this one."""
 
     by_status: ClassVar[dict[int, type["RemoteError"]]] = {}
 
@@ -71,7 +73,7 @@ class RemoteError(MetaError):
 
 
 class BadRequest(RemoteError, status=Status.BAD_REQUEST):
-    """The request makes no sense to the broker: don't repeat it."""
+    """The request makes no sense to the broker: don't repeat it, correct it."""
 
 
 class Forbidden(RemoteError, status=Status.FORBIDDEN):
@@ -92,7 +94,8 @@ class Moved(RemoteError):
 
 
 class BeyondEnd(RemoteError):
-    """The master has never stored so much in this partition: what stood there is lost. It ends at `end`."""
+    """The master has never stored so much in this partition: what stood there is lost. It ends at `end`: seek to
+    where to go on."""
 
     def __init__(self, status: int, text: str, context: str, end: int) -> None:
         super().__init__(status, text, context)
@@ -119,7 +122,10 @@ class Unavailable(RemoteError, status=Status.UNAVAILABLE):
 
 
 class XaError(RemoteError):
-    """A transaction command was refused with an XA code: a 500 whose text has the `XAException:` form."""
+    """A transaction command was refused with an XA code, which says what to do: after XAER_RMFAIL ask again, XA_RB...
+    means that the branch is rolled back, XAER_NOTA that there is none, XA_HEUR... that somebody decided for it.
+
+    On the wire a 500 whose text has the `XAException:` form."""
 
     def __init__(self, status: int, text: str, context: str, failure: XaFailure) -> None:
         super().__init__(status, text, context)

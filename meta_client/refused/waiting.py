@@ -43,10 +43,12 @@ class Waiting(NamedTuple):
 
     @property
     def place(self) -> Place:
+        """Which message it is."""
         return place_of(self.record)
 
     @property
     def cost(self) -> int:
+        """The bytes that it counts for."""
         return self.body_bytes + ENTRY_BYTES
 
 
