@@ -139,9 +139,7 @@ class Producer:
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
         gatherer = _Gatherer(sender)
-        self._rules = ProducerRules(
-            topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner
-        )
+        self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
 
     async def send(
         self,
@@ -157,7 +155,7 @@ class Producer:
         stored; LocalProtocolError and zk's InvalidName for what can't be sent at all. A task that is cancelled while
         it waits does not know whether the message is stored.
         """
-        return await run(self._rules.send, topic, payload, attribute, partition, timeout_s)
+        return await run(self.rules.send, topic, payload, attribute, partition, timeout_s)
 
     async def send_async(
         self,
@@ -171,11 +169,11 @@ class Producer:
         meta_client.Producer.send_async says how messages are gathered, and what is raised. Waits while too much is
         unacknowledged, and lets other tasks run once a batch.
         """
-        if self._is_plain and not self._rules.is_in_transaction:
+        if self._is_plain and not self.rules.is_in_transaction:
             wanted = None if partition is None else parse_partition(partition)
             flag, body = encode_message(topic, payload, attribute)
             return self._sender.add_now(topic, wanted, flag, body) or await self._sender.add(topic, wanted, flag, body)
-        handle = await run(self._rules.send_async, topic, payload, attribute, partition)
+        handle = await run(self.rules.send_async, topic, payload, attribute, partition)
         if isinstance(handle, _Handle):
             return handle.handle
         assert isinstance(handle, ThreadedBranchHandle)
@@ -191,7 +189,7 @@ class Producer:
     async def partitions(self, topic: str, timeout_s: float = SEND_TIMEOUT_S) -> tuple[Partition, ...]:
         """The partitions that `send` chooses from at this moment, never none. Raises NoPartition, NoBroker, and zk's
         InvalidName for what can be no topic."""
-        return await run(self._rules.partitions, topic, timeout_s)
+        return await run(self.rules.partitions, topic, timeout_s)
 
     def transaction(self, timeout_s: float = 0) -> LocalTransaction:
         """Begin a local transaction: what this producer sends from now on belongs to it, on one broker.
@@ -199,51 +197,51 @@ class Producer:
         Use with `async with`. The broker rolls it back when the connection breaks, and after *timeout_s* (0: never).
         Raises TransactionMisuse while another transaction or branch is open.
         """
-        return LocalTransaction(self._rules.transaction(timeout_s))
+        return LocalTransaction(self.rules.transaction(timeout_s))
 
     async def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
         """Begin XA branch *xid* on a broker that has all of *topics*; meta_client.Producer.tpc_begin says the rest."""
-        await run(self._rules.tpc_begin, xid, topics, timeout_s)
+        await run(self.rules.tpc_begin, xid, topics, timeout_s)
 
     async def tpc_prepare(self) -> bool:
         """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is
         over. Raises XaError; then roll it back."""
-        return await run(self._rules.tpc_prepare)
+        return await run(self.rules.tpc_prepare)
 
     async def tpc_commit(self, xid: Xid | None = None) -> None:
         """Second phase of the current branch (in one phase, if it is not prepared), or of prepared branch *xid*.
 
         Raises XaError. XAER_RMFAIL: unknown, ask again. XAER_NOTA: that branch is not prepared (any more).
         """
-        await run(self._rules.tpc_commit, xid)
+        await run(self.rules.tpc_commit, xid)
 
     async def tpc_rollback(self, xid: Xid | None = None) -> None:
         """Undo the current branch, prepared or not, or prepared branch *xid*. Raises XaError as tpc_commit."""
-        await run(self._rules.tpc_rollback, xid)
+        await run(self.rules.tpc_rollback, xid)
 
     async def tpc_status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
         """What broker *broker_id* knows of a branch under this producer's qualifier, finished ones too.
 
         None: that broker does not know the question (extension `status`). Raises XaError (XAER_RMFAIL).
         """
-        return await run(self._rules.tpc_status, xid, broker_id)
+        return await run(self.rules.tpc_status, xid, broker_id)
 
     async def tpc_forget(self, xid: Xid) -> None:
         """Drop the heuristic outcome of *xid* at its broker, once somebody has looked at it. Raises XaError."""
-        await run(self._rules.tpc_forget, xid)
+        await run(self.rules.tpc_forget, xid)
 
     async def tpc_recover(self) -> list[Xid]:
         """Prepared branches, and heuristic outcomes, under this producer's qualifier: all of them, on all brokers.
 
         Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
         """
-        return await run(self._rules.tpc_recover)
+        return await run(self.rules.tpc_recover)
 
     async def tpc_list(self) -> Listing:
         """As tpc_recover, broker by broker, with those that could not be asked. Raises XaError if ZooKeeper is away."""
-        return await run(self._rules.tpc_list)
+        return await run(self.rules.tpc_list)
 
     @property
     def tpc_branch(self) -> Branch | None:
         """The current branch: its xid, the id of the broker that has it, and its state."""
-        return self._rules.tpc_branch
+        return self.rules.tpc_branch

@@ -11,6 +11,7 @@ from journal.errors import JournalError
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorClosed, DecisionUnknown, Unreachable
+from meta_client.coordinator.finishing import Closing
 from meta_client.coordinator.flight import Flight
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import Recovered, log, recover
@@ -29,9 +30,10 @@ class Coordinator:
     where restarts find it, and give every service instance one of its own.
     """
 
-    def __init__(self, decisions: DecisionLog, observer: Observer | None) -> None:
+    def __init__(self, decisions: DecisionLog, observer: Observer | None, closing: Closing | None = None) -> None:
+        """*closing*: what whoever waits for a participant watches."""
         self._decisions = decisions
-        self._shared = Shared(decisions, Flight(), threading.Event(), observer)
+        self._shared = Shared(decisions, Flight(), closing or threading.Event(), observer)
         self._numbers = itertools.count(1)
         self._recovering = threading.Lock()
 
@@ -96,8 +98,12 @@ class Coordinator:
 
         Threads inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
         """
-        self._shared.closing.set()
+        self.stop_waiting()
         self._decisions.close()
+
+    def stop_waiting(self) -> None:
+        """Whoever waits for a participant gives up. The loop's thread, where there is one."""
+        self._shared.closing.set()
 
     def __enter__(self) -> Self:
         return self

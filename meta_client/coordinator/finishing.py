@@ -6,8 +6,8 @@ changes, when it ends.
 
 import logging
 import random
-import threading
 from collections.abc import Iterator
+from typing import Protocol
 
 from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, Unreachable
@@ -19,6 +19,17 @@ WAIT_S_FIRST = 0.02  # a broker that is being restarted answers within a second:
 WAIT_S_MAX = 2.0  # an outage of minutes costs a question every two seconds
 
 
+class Closing(Protocol):
+    """Whether the coordinator is being closed: a threading.Event, or what stands for one in a loop."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait so many seconds, or until it is set; whether it is."""
+
+
 def waits_s() -> Iterator[float]:
     """How long to wait before each further attempt, in seconds; spread, so that threads don't ask in step."""
     wait_s = WAIT_S_FIRST
@@ -27,7 +38,7 @@ def waits_s() -> Iterator[float]:
         wait_s = min(wait_s * 2, WAIT_S_MAX)
 
 
-def commit_until_done(participant: Participant, xid: Xid, closing: threading.Event) -> None:
+def commit_until_done(participant: Participant, xid: Xid, closing: Closing) -> None:
     """Commit the decided *xid* at *participant*; returns once it is committed there, however long that takes.
 
     Raises HeuristicOutcome, and CoordinatorClosed when *closing* is set: the next recover goes on.

@@ -4,8 +4,9 @@ The only file of this package that imports psycopg; imported when a connection i
 """
 
 import weakref
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from urllib.parse import quote
 
 import psycopg
@@ -23,7 +24,7 @@ CONNECT_TIMEOUT_S = 5  # an attempt; the caller backs off between attempts
 PREPARED: Final = "PREPARE TRANSACTION"  # what PostgreSQL answers when it did
 
 # A database is told from another by its cluster's birth certificate, which survives a change of host, and its name.
-_WHERE = """
+WHERE: Final = """
 SELECT system_identifier::text, current_database(), current_setting('max_prepared_transactions')::int
 FROM pg_control_system()
 """
@@ -43,7 +44,7 @@ class _Known:
     password: str
 
 
-_known: weakref.WeakKeyDictionary[Connection, _Known] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[object, _Known] = weakref.WeakKeyDictionary()  # by the connection that was given
 
 
 class PostgresParticipant:
@@ -52,8 +53,10 @@ class PostgresParticipant:
 
     name = "the database"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, given: object = None) -> None:
+        """*given*: what the user has, if *connection* only stands for it."""
         self._connection = connection
+        self._given = connection if given is None else given
         self._is_open = False  # between tpc_begin and the end of psycopg's own two-phase state
 
     def check(self) -> None:
@@ -146,26 +149,33 @@ class PostgresParticipant:
         return self.where() == where
 
     def _know(self) -> _Known:
-        connection = self._connection
-        if (known := _known.get(connection)) is not None:
+        if (known := _known.get(self._given)) is not None:
             return known
         try:
-            with connection.cursor(row_factory=tuple_row) as cursor:
-                row = cursor.execute(_WHERE).fetchone()
-            connection.rollback()
+            system, database, prepared_max = self._ask_where(WHERE)
         except psycopg.OperationalError as error:
             raise self._unreachable(error) from error
-        assert row is not None
-        system, database, prepared_max = row
         if prepared_max == 0:
             raise CannotEnlist(
                 f"database {database} has max_prepared_transactions = 0, nothing can be prepared there: set it to "
                 f"the number of connections in postgresql.conf and restart PostgreSQL"
             )
-        info = connection.info
+        info = self._connection.info
         known = _Known(f"{system}/{quote(database, safe='')}", info.dsn, info.password)
-        _known[connection] = known
+        _known[self._given] = known
         return known
+
+    def _ask_where(self, query: LiteralString) -> tuple[Any, ...]:
+        """The one row that *query* has, whatever rows the connection makes; no transaction is left open."""
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            row = cursor.execute(query).fetchone()
+        self._connection.rollback()
+        assert row is not None
+        return row
+
+    def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
+        """Another connection to the same database, for one command."""
+        return psycopg.connect(dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S)
 
     def _finish(self, xid: Xid, *, commits: bool) -> None:
         """COMMIT PREPARED or ROLLBACK PREPARED, on this connection if it can, else on one made for it."""
@@ -176,7 +186,7 @@ class PostgresParticipant:
                 return
             known = self._know()
             password = known.password or None  # None: as libpq finds it, a password file or the environment
-            with psycopg.connect(known.dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S) as spare:
+            with self._spare(known.dsn, password) as spare:
                 _finish_on(spare, xid, commits=commits)
         except errors.UndefinedObject as error:
             raise BranchUnknown(branch(xid, DATABASE), self.name) from error

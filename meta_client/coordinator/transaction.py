@@ -5,7 +5,6 @@ committed, broker committed, forgotten. Until the decision every failure rolls b
 """
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,7 +14,7 @@ from journal.errors import JournalError
 from journal.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorError, DecisionUnknown, PrepareFailed
-from meta_client.coordinator.finishing import commit_until_done
+from meta_client.coordinator.finishing import Closing, commit_until_done
 from meta_client.coordinator.flight import Flight
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.steps import UNDECIDED_STEPS, Step, next_step
@@ -32,7 +31,7 @@ class Shared:
 
     log: DecisionLog
     flight: Flight
-    closing: threading.Event
+    closing: Closing
     observer: Observer | None
 
 

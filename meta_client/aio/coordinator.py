@@ -1,0 +1,193 @@
+"""A database row and a message, both or neither, for tasks. The twin of meta_client/coordinator, whose rules it is."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from journal.xid import Xid
+from meta_client.aio.bridge import run, wait
+from meta_client.aio.producer import Producer
+from meta_client.coordinator.broker import BrokerParticipant
+from meta_client.coordinator.coordinator import TIMEOUT_S
+from meta_client.coordinator.coordinator import Coordinator as Rules
+from meta_client.coordinator.decision_log import DecisionLog
+from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.steps import Step
+from meta_client.coordinator.transaction import Observer
+from meta_client.coordinator.transaction import Transaction as TransactionRules
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+class _Log(DecisionLog):
+    """The log, for rules in tasks: a thread waits for the disk."""
+
+    def decide(self, xid: Xid, participants: str) -> None:
+        wait(asyncio.to_thread(super().decide, xid, participants))
+
+    def forget(self, xid: Xid) -> None:
+        wait(asyncio.to_thread(super().forget, xid))
+
+    def unfinished(self) -> dict[Xid, str]:
+        return wait(asyncio.to_thread(super().unfinished))
+
+
+class _Closing:
+    """An event that rules wait for."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return wait(self._until_set(timeout))
+
+    async def _until_set(self, timeout_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class _Rules(Rules):
+    """The coordinator's rules over asynchronous connections and producers."""
+
+    def _enlist(self, connection: Any) -> Participant:
+        from meta_client.aio.postgres import PostgresParticipant  # psycopg is an extra: 'metaq[postgres]'
+
+        return PostgresParticipant(connection)
+
+    def _enlist_producer(self, producer: Any, topics: tuple[str, ...] = (), timeout_s: float = 0) -> Participant:
+        return BrokerParticipant(cast(Producer, producer).rules, self._decisions.name.owns, topics, timeout_s)
+
+
+class Coordinator:
+    """Transactions over a psycopg 3 AsyncConnection and a producer of meta_client.aio. One event loop's; each task
+    brings its own connection and producer. meta_client.coordinator.Coordinator says what the directory is.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._recovering = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
+        """Open or create the decision log of coordinator *name* in *directory*; then `await recover`.
+
+        *observer* is a plain function, called with (step, xid) after every step; before the decision an exception
+        from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, JournalError.
+        """
+        return cls(_Rules(await asyncio.to_thread(_Log.open, Path(directory), name), observer, _Closing()))
+
+    @property
+    def name(self) -> str:
+        """The prefix of every identifier that this coordinator gives: what it recovers, and nothing else."""
+        return self._rules.name
+
+    def transaction(
+        self,
+        connection: "psycopg.AsyncConnection[Any]",
+        producer: Producer,
+        *,
+        topics: Iterable[str],
+        timeout_s: int = TIMEOUT_S,
+    ) -> "Transaction":
+        """An `async with` block in which *connection* and *producer* work for one transaction: both commit, or
+        neither. meta_client.coordinator.Coordinator.transaction says the rest; what it raises, entering raises.
+        """
+        return Transaction(self, connection, producer, tuple(topics), timeout_s)
+
+    async def recover(
+        self, connections: "Iterable[psycopg.AsyncConnection[Any]]" = (), producers: Iterable[Producer] = ()
+    ) -> list[Recovered]:
+        """Finish what a crash left in doubt: commit what was decided, roll back the rest; one report a transaction.
+        meta_client.coordinator.Coordinator.recover says the rest."""
+        async with self._recovering:
+            return await run(cast(Any, self._rules.recover), connections, producers)
+
+    async def close(self) -> None:
+        """Stop waiting for whoever is away, and let go of the log. Idempotent. Raises StorageFailed if it had failed.
+
+        Tasks inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
+        """
+        self._rules.stop_waiting()
+        await asyncio.to_thread(self._rules.close)
+
+    async def _begin(self, transaction: "Transaction") -> TransactionRules:
+        """The rules of a transaction that is about to be entered. Rollbacks that are owed are paid before."""
+        async with self._recovering:
+            return await run(
+                cast(Any, self._rules.transaction),
+                transaction.connection,
+                transaction.producer,
+                topics=transaction.topics,
+                timeout_s=transaction.timeout_s,
+            )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Transaction:
+    """What `Coordinator.transaction` returns. Its owner's task only; used once."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        connection: "psycopg.AsyncConnection[Any]",
+        producer: Producer,
+        topics: tuple[str, ...],
+        timeout_s: int,
+    ) -> None:
+        self.connection = connection
+        self.producer = producer
+        self.topics = topics
+        self.timeout_s = timeout_s
+        self._coordinator = coordinator
+        self._rules: TransactionRules | None = None
+
+    @property
+    def xid(self) -> Xid | None:
+        """Its name, once it was entered; its branches are qualified `db` and `mq`."""
+        return None if self._rules is None else self._rules.xid
+
+    @property
+    def step(self) -> Step | None:
+        """What happened last; None before both branches are open."""
+        return None if self._rules is None else self._rules.step
+
+    async def __aenter__(self) -> Self:
+        """Open both branches. Raises CannotEnlist, Unreachable, XaError, NoPartition, CoordinatorClosed; then neither
+        is open."""
+        assert self._rules is None, "a transaction is used once"
+        self._rules = await self._coordinator._begin(self)
+        await run(self._rules.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit both sides, or roll both back when the block raised.
+
+        Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
+        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled meanwhile leaves
+        it to `recover`, unless nothing was decided: then it is rolled back.
+        """
+        assert self._rules is not None
+        await run(self._rules.__exit__, kind, error, trace)

@@ -1,0 +1,180 @@
+"""A row and a message from tasks: both or neither, whatever ends, at every step."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from meta_client.aio.client import Client
+from meta_client.aio.coordinator import Coordinator
+from meta_client.coordinator.errors import CannotEnlist, CoordinatorClosed
+from meta_client.coordinator.steps import Step
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.loops import in_loop, in_uvloop
+from tests.fixtures.postgres import Database
+from tests.meta_client.aio.test_producer import consumed
+from zk.corner import Corner
+
+PLACED_BY_A_SERVICE = """
+import asyncio, os, sys
+import psycopg
+from meta_client.aio import Client
+from meta_client.aio.coordinator import Coordinator
+
+zookeeper, dsn, directory, last = sys.argv[1:]
+
+
+def die(step, xid):
+    if step.name == last:
+        os._exit(9)
+
+
+async def main():
+    async with (
+        Client(zookeeper) as client,
+        await psycopg.AsyncConnection.connect(dsn) as connection,
+        await Coordinator.open(directory, name="shop", observer=die) as coordinator,
+        coordinator.transaction(connection, client.producer(qualifier="shop"), topics=("orders",)) as transaction,
+    ):
+        await connection.execute("INSERT INTO placed VALUES (%s)", [last])
+        await transaction.producer.send_async("orders", last.encode())
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def table(database: Database) -> Database:
+    with psycopg.connect(database.dsn) as connection:
+        connection.execute("CREATE TABLE placed (id text PRIMARY KEY)")
+    return database
+
+
+def rows(database: Database) -> set[str]:
+    assert database.prepared() == []
+    with psycopg.connect(database.dsn) as connection:
+        return {row[0] for row in connection.execute("SELECT id FROM placed").fetchall()}
+
+
+@in_uvloop
+async def test_both_or_neither_and_many_tasks_at_once(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    async with (
+        Client(zookeeper.connect) as client,
+        await Coordinator.open(tmp_path / "decisions", name="shop") as coordinator,
+    ):
+
+        async def place(number: int) -> None:
+            producer = client.producer(qualifier="shop")
+            async with await psycopg.AsyncConnection.connect(table.dsn, row_factory=dict_row) as connection:
+                for message in range(5):
+                    name = f"{number}-{message}"
+                    transaction = coordinator.transaction(connection, producer, topics=("orders",))
+                    try:
+                        async with transaction:
+                            await connection.execute("INSERT INTO placed VALUES (%s)", [name])
+                            await producer.send_async("orders", name.encode())
+                            if message == 3:
+                                raise LookupError(name)
+                    except LookupError:
+                        assert transaction.step is Step.ROLLED_BACK
+                    else:
+                        assert transaction.step is Step.FORGOTTEN
+
+        await asyncio.gather(*(place(number) for number in range(8)))
+    expected = {f"{number}-{message}" for number in range(8) for message in (0, 1, 2, 4)}
+    assert rows(table) == expected
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter(name.encode() for name in expected)
+
+
+@in_loop
+async def test_a_service_killed_at_any_step_is_finished_by_the_next(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    steps = [
+        Step.BEGUN,
+        Step.PREPARED_BROKER,
+        Step.PREPARED_DATABASE,
+        Step.DECIDED,
+        Step.COMMITTED_DATABASE,
+        Step.COMMITTED_BROKER,
+    ]
+    directory = tmp_path / "decisions"
+    for step in steps:
+        words = [sys.executable, "-c", PLACED_BY_A_SERVICE, zookeeper.connect, table.dsn, str(directory), step.name]
+        done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 9, done.stderr
+    async with (
+        Client(zookeeper.connect) as client,
+        await psycopg.AsyncConnection.connect(table.dsn) as connection,
+        await Coordinator.open(directory, name="shop") as coordinator,
+    ):
+        producer = client.producer(qualifier="shop")
+        reports = await coordinator.recover([connection], [producer])
+        assert [report.problem for report in reports] == [None] * len(reports)
+        assert await coordinator.recover([connection], [producer]) == []
+    expected = {"DECIDED", "COMMITTED_DATABASE", "COMMITTED_BROKER"}
+    assert rows(table) == expected
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter(name.encode() for name in expected)
+
+
+@in_loop
+async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_after_it(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    last = [Step.BEGUN]
+
+    def cancel(step: Step, xid: object) -> None:
+        if step is last[0]:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+
+    async with (
+        Client(zookeeper.connect) as client,
+        await Coordinator.open(tmp_path / "decisions", name="shop", observer=cancel) as coordinator,
+    ):
+
+        async def place(name: str) -> None:
+            async with (
+                await psycopg.AsyncConnection.connect(table.dsn) as connection,
+                coordinator.transaction(connection, client.producer(qualifier="shop"), topics=("orders",)) as it,
+            ):
+                await connection.execute("INSERT INTO placed VALUES (%s)", [name])
+                await it.producer.send_async("orders", name.encode())
+
+        for last[0] in (Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED):
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(place(last[0].name))
+        last[0] = Step.FORGOTTEN
+        async with await psycopg.AsyncConnection.connect(table.dsn) as connection:
+            await coordinator.recover([connection], [client.producer(qualifier="shop")])
+    assert rows(table) == {"DECIDED"}
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter([b"DECIDED"])
+
+
+@in_loop
+async def test_what_can_not_be_enlisted_and_a_closed_coordinator(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    async with (
+        Client(zookeeper.connect) as client,
+        await psycopg.AsyncConnection.connect(table.dsn, autocommit=True) as connection,
+    ):
+        coordinator = await Coordinator.open(tmp_path / "decisions", name="shop")
+        producer = client.producer()
+        with pytest.raises(CannotEnlist, match="autocommit"):
+            await coordinator.transaction(connection, producer, topics=("orders",)).__aenter__()
+        await coordinator.close()
+        await coordinator.close()
+        with pytest.raises(CoordinatorClosed):
+            await coordinator.transaction(connection, producer, topics=("orders",)).__aenter__()
+        with pytest.raises(CoordinatorClosed):
+            await coordinator.recover([connection], [producer])
