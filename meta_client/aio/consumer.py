@@ -20,6 +20,7 @@ from meta_client.consumer.rebalances import Rebalance
 from meta_client.consumer.refusing import OnReject
 from meta_client.consumer.sifting import Accept
 from meta_client.consumer.subscription import Acknowledge
+from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
 from meta_client.refused.waiting import Waiting
 from zk.nodes import Partition
@@ -158,6 +159,11 @@ class Consumer:
     def rebalances(self) -> tuple[Rebalance, ...]:
         """What the last hundred rebalances of this consumer did, oldest first. Each is in the log too."""
         return self._rules.rebalances()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What stands still or has no owner just now, as its watchdog found, with what to do. Each is in the log too,
+        once."""
+        return self._rules.findings()
 
     def is_caught_up(self) -> bool:
         """Whether each owned partition had nothing new when last asked; False while nothing is owned."""

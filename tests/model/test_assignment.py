@@ -5,15 +5,14 @@ Shares are compared with the specification's words (9.5, 9.6) written down once 
 then carried out one by one in any order, as processes do: nobody ever owns what another still has.
 """
 
-import hashlib
 from collections import Counter
-from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance
+from tests.fixtures.shares import SLOW, java_sorted
 from zk.cluster import subscribable_partitions
 from zk.nodes import BrokerName, Partition, TopicNode
 from zk.strategy import STRATEGIES
@@ -21,45 +20,6 @@ from zk.strategy import STRATEGIES
 TOPICS = ("orders", "invoices")
 topics = st.sampled_from(TOPICS)
 member_ids = st.text("ab-_.09Zé\U0001f600", min_size=1, max_size=4).map(lambda text: f"g_{text}")
-
-
-def slow_default(partitions: list[str], consumers: list[str]) -> dict[str, str]:
-    """Deal out one by one: the first r members get q + 1, the others q."""
-    shares: dict[str, str] = {}
-    left = list(partitions)
-    for position, consumer in enumerate(consumers):
-        count = len(partitions) // len(consumers) + (position < len(partitions) % len(consumers))
-        shares |= dict.fromkeys(left[:count], consumer)
-        left = left[count:]
-    return shares
-
-
-def slow_consistent(partitions: list[str], consumers: list[str]) -> dict[str, str]:
-    """Look at every point for every partition."""
-    points: dict[int, str] = {}
-    for consumer in consumers:
-        for number in range(40):
-            digest = hashlib.md5(f"{consumer}-{number}".encode(), usedforsecurity=False).digest()
-            for start in range(0, 16, 4):
-                points[int.from_bytes(digest[start : start + 4], "little")] = consumer
-    shares = {}
-    for partition in partitions:
-        place = int.from_bytes(hashlib.md5(partition.encode(), usedforsecurity=False).digest()[:4], "little")
-        shares[partition] = points[min((point for point in points if point >= place), default=min(points))]
-    return shares
-
-
-SLOW = {"default": slow_default, "consistent": slow_consistent}
-
-
-def java_sorted(names: Sequence[str]) -> list[str]:
-    """As String.compareTo does: by UTF-16 code units."""
-    return sorted(names, key=lambda name: [int.from_bytes(unit, "big") for unit in _units(name)])
-
-
-def _units(name: str) -> list[bytes]:
-    encoded = name.encode("utf-16-be")
-    return [encoded[at : at + 2] for at in range(0, len(encoded), 2)]
 
 
 class Group(RuleBasedStateMachine):

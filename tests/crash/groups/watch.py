@@ -12,6 +12,7 @@ from zk.paths import TopicKind
 from zk.session import ZooKeeperSession
 
 LOOK_S = 0.1
+AWAY_S = 0.4  # a look that takes longer than this had to wait for a connection
 
 
 @dataclass(slots=True)
@@ -47,14 +48,17 @@ class Watch:
                 self._since.clear()  # nobody can take anything over while ZooKeeper is away: count from its return
 
     def _look(self) -> None:
-        at = now()
+        began = now()
         topic = subscribable_partitions(read_topic(self.session, TopicKind.SUB, self.topic))
         listing = list_group(self.session, self.group)
         owners = {str(progress.partition): progress.owner for progress in listing.progress}
+        at = now()
+        if at - began > AWAY_S:
+            self._since.clear()  # the questions waited for ZooKeeper to return
         served = {name for name, owner in owners.items() if owner is not None and self.is_well(owner)}
         self.unserved = {str(partition) for partition in topic} - served
         for partition in self.unserved:
-            lasted_s = now() - self._since.setdefault(partition, at)
+            lasted_s = at - self._since.setdefault(partition, at)
             self.longest_s[partition] = max(lasted_s, self.longest_s.get(partition, 0.0))
         self._since = {partition: at for partition, at in self._since.items() if partition in self.unserved}
         shares: dict[str, int] = dict.fromkeys(listing.members, 0)
