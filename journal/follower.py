@@ -16,6 +16,7 @@ from journal.checkpointed import Checkpointed
 from journal.copy_mark import remove_mark, write_mark
 from journal.cutting import finish_cut
 from journal.errors import ForeignStream, InvalidRecord
+from journal.fence import LSN_MAX
 from journal.fold import JournalState, apply
 from journal.frame import HEADER_BYTES, Header, Kind, Lsn
 from journal.lives import Life
@@ -75,9 +76,11 @@ class JournalFollower(Checkpointed):
         fold: Fold,
         stream: RecordStream,
         writer: StreamWriter,
+        waiting: list[Received],
         clock_ms: Callable[[], int],
     ) -> None:
         super().__init__(journal, recovered, clock_ms)
+        self.waiting = waiting  # found at open above *publish_below*, in order: the sink was not told
         self.left: list[Received] = []  # of a `receive` that raised: the next one begins with them
         self._fold = fold
         self._stream = stream
@@ -93,18 +96,19 @@ class JournalFollower(Checkpointed):
         *,
         sink: PublicationSink | None = None,
         on_progress: Callable[[], None] = lambda: None,
+        publish_below: Lsn = LSN_MAX,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> "JournalFollower":
         """Recover what the directory holds, which may be nothing, and take what follows. A torn tail is cut.
 
-        *on_progress* is called on another thread, as a Journal's. *sink* is told of all that is here; nobody may be
-        shown it before a master is known to have acknowledged it. Leaves nothing open when it raises ForeignJournal,
-        RottenJournal, InvalidRecord, UnfinishedCopy, StorageFailed.
+        *on_progress* is called on another thread, as a Journal's. What records above *publish_below* say is kept in
+        `waiting` and not told to *sink*, unless a checkpoint holds it: the master may not have acknowledged it. Leaves
+        nothing open when it raises ForeignJournal, RottenJournal, InvalidRecord, UnfinishedCopy, StorageFailed.
         """
         segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
         try:
             segments.remove_unfinished()
-            return cls._recovered(segments, config, sink or NoSink(), on_progress, clock_ms)
+            return cls._recovered(segments, config, sink or NoSink(), on_progress, publish_below, clock_ms)
         except BaseException:
             segments.close()
             raise
@@ -116,6 +120,7 @@ class JournalFollower(Checkpointed):
         config: JournalConfig,
         sink: PublicationSink,
         on_progress: Callable[[], None],
+        publish_below: Lsn,
         clock_ms: Callable[[], int],
     ) -> "JournalFollower":
         storage = segments.storage
@@ -129,15 +134,23 @@ class JournalFollower(Checkpointed):
             sink.restore(begun.checkpoint.partitions)
             copying = Copying(begun)
             fold = Fold(copying.state, copying if copying.lsn > start else None)
+            publish_below = max(publish_below, copying.lsn)  # a checkpoint holds nothing that was not acknowledged
         scanner = Scanner(segments, start)
-        end, count = start, 0
+        end, count, waiting, is_trimmed = start, 0, list[Received](), False
         for entry in scanner:
+            if not is_trimmed and entry.header.end > publish_below:
+                trim(sink, fold.state)
+                is_trimmed = True
             said = fold.add(entry.header, decode(entry.header, entry.meta))
             end, count = entry.header.end, count + 1
-            for publication in said.publications if said is not None else ():
-                sink.publish(publication)
+            if said is not None and said.lsn > publish_below:
+                waiting.append(said)
+            elif said is not None:
+                for publication in said.publications:
+                    sink.publish(publication)
         scan = cut_tail(segments, scanner)
-        trim(sink, fold.state)
+        if not is_trimmed:
+            trim(sink, fold.state)
         end, segment_end = _settle(segments, end, scan.end, begun.first if begun is not None else Lsn(0))
         recovered = Recovered(fold.state, end, scan, number, max(end - start, 0), count, damaged)
         writer = StreamWriter(segments, end, config.flush, on_progress)
@@ -149,7 +162,7 @@ class JournalFollower(Checkpointed):
         stream = RecordStream(segments.identity, end, segment_end, life)
         write_mark(storage, end)
         writer.start()
-        follower = cls(OpenJournal(segments, writer), recovered, fold, stream, writer, clock_ms)
+        follower = cls(OpenJournal(segments, writer), recovered, fold, stream, writer, waiting, clock_ms)
         follower.checkpoint_lsn = fold.state.lsn if fold.copying else start
         return follower
 

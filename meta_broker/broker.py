@@ -1,4 +1,4 @@
-"""The order in which a broker starts and stops. One function each."""
+"""The order in which a master starts and stops. One function each."""
 
 import asyncio
 import contextlib
@@ -8,8 +8,6 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-
-import uvloop
 
 from journal.errors import StorageFailed
 from journal.transaction_store import wall_clock_ms
@@ -45,17 +43,8 @@ GARBAGE_THRESHOLDS = (2_000, 10, 200)
 LOOK_S = 0.1  # how long a stop may go on after there is nothing left to wait for
 
 
-def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Blocks.
-
-    *on_ready* gets one line once clients can come. Raises JournalError, BrokerError, ZooKeeperError when it can't
-    start, and StorageFailed when the journal stopped; nothing is left running or half done.
-    """
-    uvloop.run(Broker(config).serve(on_ready))
-
-
 class Broker:
-    """One broker in one event loop."""
+    """One master in one event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -94,7 +83,7 @@ class Broker:
             epoch = functools.partial(epoch_for, node=node, broker_id=self._config.broker_id)
             store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, loop.call_soon, epoch)
             await stack.enter_async_context(_closing(store))
-            _calm_collector()
+            calm_collector()
             ids.begin_after(store.transactions.state.time_ms)
             topics = Topics(self._config.topics, store.transactions.state.topics)
             offering = Offering(topics, store, self._membership)
@@ -240,7 +229,7 @@ def _ready_line(config: BrokerConfig, store: MessageStore, url: str) -> str:
     )
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Never look at what the start has made, and seldom at everything else."""
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from journal.errors import StorageFailed
-from meta_broker.broker import run
-from meta_broker.config import BrokerConfig, TopicConfig, load
+from meta_broker.config import BrokerConfig, Role, TopicConfig, load
 from meta_broker.errors import ConfigError
+from meta_broker.running import run
 from zk.embedded import EmbeddedZooKeeper
 
 
@@ -56,10 +56,16 @@ def broker_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Directory of the journal; made when missing, held by one broker at a time.",
 )
 @click.option("--id", "broker_id", type=int, required=True, help="0 to 1023, unique in the cluster.")
+@click.option("--role", type=click.Choice(["master", "slave"]), help="slave: follow the master of this id. [master]")
+@click.option("--slave-id", type=int, help="A slave's own number, unique among the slaves of this id.")
+@click.option("--master", metavar="HOST:PORT", help="Whom a slave follows. Without it: who is registered in ZooKeeper.")
 @broker_options
 def broker(
     data: Path,
     broker_id: int,
+    role: Role | None,
+    slave_id: int | None,
+    master: str | None,
     port: int,
     zk: str | None,
     config_path: Path | None,
@@ -72,11 +78,24 @@ def broker(
     first. A disk that fails a write or an fsync ends it: nothing acknowledged is lost, restart it once the disk is
     well.
 
+    A slave keeps a copy of its master's journal, serves gets and fetches, and waits to be promoted.
+
     \b
     metaq broker --data /var/lib/metaq --id 0 --zk 127.0.0.1:2181 --config broker.toml
+    metaq broker --data /var/lib/metaq-slave --id 0 --role slave --slave-id 1 --zk 127.0.0.1:2181 --port 8124
     """
     log_to_stderr(log_level)
-    config = load(config_path, data=data, broker_id=broker_id, port=port, zookeeper=zk, flush=flush)
+    config = load(
+        config_path,
+        data=data,
+        broker_id=broker_id,
+        port=port,
+        zookeeper=zk,
+        flush=flush,
+        role=role,
+        slave_id=slave_id,
+        master=master,
+    )
     if config.flush.interval_ms:
         click.echo(
             f"warning: flush {config.flush}: a power cut may lose up to {config.flush.interval_ms} ms of "

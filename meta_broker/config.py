@@ -83,6 +83,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`[broker]`. Bytes and times carry their unit in the name."""
 
     cluster: str = "metaq"
+    role: Role = "master"  # --role says the same
     host: str = "127.0.0.1"  # where to listen; the protocol has no authentication, so not everywhere by default
     advertised_host: str | None = None  # what ZooKeeper tells clients; the host when absent
     flush: str = "sync"
@@ -175,6 +176,11 @@ class BrokerConfig:
         return self.role == "slave"
 
     @property
+    def slave_registers(self) -> bool:
+        """Whether a slave with this configuration is for consumers to come."""
+        return self.replication.mode != "sync" if self.slave.register is None else self.slave.register
+
+    @property
     def checksum(self) -> int:
         """Unsigned CRC-32 of the configuration file, as the ancestor publishes it."""
         return zlib.crc32(self.source)
@@ -191,7 +197,7 @@ def load(
     port: int,
     zookeeper: str | None = None,
     flush: str | None = None,
-    role: Role = "master",
+    role: Role | None = None,
     slave_id: int | None = None,
     master: str | None = None,
 ) -> BrokerConfig:
@@ -203,6 +209,7 @@ def load(
     source = _read(path) if path else b""
     file = _parse(source, where) if path else _File(topics=dict(DEFAULT_TOPICS))
     section, given = file.broker, {"id": slave_id, "master": master}
+    role = role or section.role
     slave = msgspec.structs.replace(file.slave, **{key: value for key, value in given.items() if value is not None})
     _check_section(section, where)
     _check_hosts(section, zookeeper is not None, where)

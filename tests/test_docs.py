@@ -81,11 +81,12 @@ def test_links_lead_somewhere() -> None:
 
 def test_what_is_said_to_show_a_scenario_is_there() -> None:
     """Every test, file and transcript that a row of docs/development.md names; and no scenario is left out."""
-    rows = re.findall(r"^\| ([ABTU]\d\d) \|(.*)$", (ROOT / "docs/development.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([ABHTU]\d\d) \|(.*)$", (ROOT / "docs/development.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows if name.startswith("U")] == [f"U{number:02d}" for number in range(1, 28)]
     assert [name for name, _ in rows if name.startswith("T")] == [f"T{number:02d}" for number in range(1, 10)]
     assert [name for name, _ in rows if name.startswith("A")] == [f"A{number:02d}" for number in range(1, 22)]
     assert [name for name, _ in rows if name.startswith("B")] == [f"B{number:02d}" for number in range(1, 12)]
+    assert [name for name, _ in rows if name.startswith("H")] == [f"H{number:02d}" for number in range(1, 12)]
     for name, row in rows:
         for path, function in re.findall(r"`(tests/[\w/]+\.\w+)(?:::(\w+))?`", row):
             assert (ROOT / path).exists(), f"{name}: {path}"

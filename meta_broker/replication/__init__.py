@@ -1,6 +1,7 @@
 """Copies of a broker's journal: one is written, the others follow, and one of those can take its place.
 
 Read: section, errors, frames (the link's bytes), master_side, slave_side, in_sync (pure) -> feeder (one slave's link),
-master (all of them, and the fence), report -> follower_link (the slave's end) -> slave_file (what a slave remembers of
-its master) -> judgement (may it take its place? pure), promotion (it does).
+master (all of them, and the fence), report -> slave_file (what a slave remembers of its master), follower_link (the
+slave's end), following (what it shows), rebuilding (what it cuts) -> judgement (may it take its master's place? pure),
+promotion (it does).
 """

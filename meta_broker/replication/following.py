@@ -71,9 +71,7 @@ class Following:
         self._written_at = 0.0
         self._writing: asyncio.Task[None] | None = None
         self._is_linked = False
-        # What a start finds is in the indexes at once, what the master has not acknowledged too: until the fence is
-        # past it, nobody is shown anything.
-        self._found = follower.end
+        self.received(follower.waiting)
 
     # -- processors.context.SlaveOf ---------------------------------------------------------------------------
 
@@ -87,9 +85,9 @@ class Following:
 
     @property
     def is_showing(self) -> bool:
-        """Whether readers may see what is here: not before a master has said where our logs part, nor before it has
-        acknowledged what a start found, nor while the beginning of a copy is all there is."""
-        return self._facts.heard_ms > 0 and self._found <= self._facts.fence and self.follower.is_complete
+        """Whether readers may see what is here: not before a master has said where our logs part, and not while the
+        beginning of a copy is all there is."""
+        return self._facts.heard_ms > 0 and self.follower.is_complete
 
     def behind(self) -> Behind:
         facts = self._facts

@@ -38,11 +38,12 @@ def rebuild(config: BrokerConfig, what: Rebuild) -> None:
 def _cut(config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Rebuild) -> None:
     try:
         saved = cut(storage, identity, what.lsn, wall_clock_ms())
+        _drop_derived(config, "keys")  # they speak of offsets that are taken anew; index files go by checkpoints
         log.warning("cut from=%d saved=%s: %s; see `metaq journal cuts`", what.lsn, _name(saved), what.reason)
     except CutTooDeep as error:
         # What stands below it is the master's too, to the byte: only what is beyond is of any use to keep.
         saved = empty(storage, identity, what.lsn, wall_clock_ms())
-        _drop_derived(config)
+        _drop_derived(config, "index", "keys")
         log.warning("begins anew, cut from=%d saved=%s: %s", what.lsn, _name(saved), error)
 
 
@@ -56,7 +57,7 @@ def _begin_anew(
                 f"them up, empty the directory, or set begin_anew = true in [slave]"
             )
         empty(storage, identity, None, wall_clock_ms())
-        _drop_derived(config)
+        _drop_derived(config, "index", "keys")
     if checkpoint:
         begin_copy(storage, what.lsn, checkpoint)
     log.warning("begins anew start=%d checkpoint_bytes=%d: %s", what.lsn, len(checkpoint), what.reason)
@@ -66,9 +67,9 @@ def _name(saved: Cut | None) -> str:
     return "nothing" if saved is None else saved.name
 
 
-def _drop_derived(config: BrokerConfig) -> None:
-    """Indexes of a journal that is not there any more. Raises StorageFailed."""
-    for name in ("index", "keys"):
+def _drop_derived(config: BrokerConfig, *names: str) -> None:
+    """Delete directories of what was made of records that are not there any more. Raises StorageFailed."""
+    for name in names:
         try:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(config.data / name)

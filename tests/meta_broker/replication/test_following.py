@@ -98,7 +98,11 @@ def open_stage(tmp_path: Path) -> Iterator[Open]:
         store = MessageStore.open_over(
             config,
             lambda storage, indexes: JournalFollower.open(
-                storage, Identity("metaq", 0), JournalConfig(segment_bytes=SEGMENT_BYTES), sink=indexes
+                storage,
+                Identity("metaq", 0),
+                JournalConfig(segment_bytes=SEGMENT_BYTES),
+                sink=indexes,
+                publish_below=Lsn(facts.fence),
             ),
             Lsn(facts.fence),
         )
@@ -142,15 +146,18 @@ def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
     open_stage: Open, written: Written
 ) -> None:
     on = open_stage(FACTS)
-    on.receive(written, written.puts[2])
-    on.heard(written.puts[0], written.puts[2])
+    on.receive(written)
+    on.heard(written.puts[0], written.end)
     on = open_stage(on.following.facts)
-    assert not on.following.is_showing
-    on.heard(written.puts[1], written.puts[2])
-    assert not on.following.is_showing
-    on.heard(written.puts[2], written.puts[2])
-    assert on.following.is_showing
-    assert open_stage(on.following.facts).following.is_showing  # with no master at all
+    assert on.following.is_showing  # with no master at all
+    assert on.shown == 10
+    on.heard(written.puts[1], written.end)
+    assert on.shown == 20
+    on.heard(written.end, written.end)
+    assert on.shown == on.store.indexes.by_name[ORDERS].start == 30
+    assert on.topics == [([], ["orders"])]
+    on = open_stage(on.following.facts)
+    assert on.shown == on.store.indexes.by_name[ORDERS].start == 30
 
 
 def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written: Written) -> None:

@@ -1,0 +1,63 @@
+"""Whose directory it is, and in which role a broker starts on it."""
+
+from pathlib import Path
+
+import pytest
+
+from meta_broker.config import BrokerConfig, load
+from meta_broker.errors import ConfigError
+from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
+from meta_broker.running import in_its_role, run
+from meta_broker.slave import slave_facts
+from meta_broker.slave_section import SlaveSection
+
+FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=7, master="meta://10.0.0.9:8123", heard_ms=1)
+
+
+def config_of(data: Path, slave: SlaveSection, *, is_slave: bool) -> BrokerConfig:
+    return BrokerConfig(
+        data=data, broker_id=0, port=0, zookeeper="127.0.0.1:1", role="slave" if is_slave else "master", slave=slave
+    )
+
+
+def test_a_directory_without_slave_json_is_whose_it_is_told_to_be(tmp_path: Path) -> None:
+    master = config_of(tmp_path, SlaveSection(id=3), is_slave=False)
+    assert in_its_role(master) is master
+    slave = config_of(tmp_path, SlaveSection(id=3), is_slave=True)
+    assert in_its_role(slave) is slave
+    assert slave_facts(slave, SlaveFile(tmp_path)) == SlaveFacts(cluster="metaq", broker_id=0, slave_id=3)
+
+
+def test_a_slaves_directory_starts_as_that_slave_though_nobody_said_so(tmp_path: Path) -> None:
+    SlaveFile(tmp_path).write(FACTS)
+    config = in_its_role(config_of(tmp_path, SlaveSection(id=3, master="here:1"), is_slave=False))
+    assert (config.is_slave, config.slave) == (True, SlaveSection(id=7, master="here:1"))
+    assert slave_facts(config, SlaveFile(tmp_path)) == FACTS
+
+
+def test_with_rejoin_off_a_slaves_directory_is_not_started_as_a_master(tmp_path: Path) -> None:
+    SlaveFile(tmp_path).write(FACTS)
+    config = config_of(tmp_path, SlaveSection(rejoin=False), is_slave=False)
+    with pytest.raises(ConfigError, match=r"is a copy, slave 7's of broker 0: start it as that slave, or .*promote"):
+        run(config, lambda line: None)
+    assert list(tmp_path.iterdir()) == [tmp_path / "slave.json"]
+
+
+def test_another_slaves_directory_is_not_followed_on(tmp_path: Path) -> None:
+    SlaveFile(tmp_path).write(FACTS)
+    config = config_of(tmp_path, SlaveSection(id=3), is_slave=True)
+    with pytest.raises(ConfigError, match=r"is the directory of slave 7 of broker 0, cluster 'metaq', not of"):
+        slave_facts(config, SlaveFile(tmp_path))
+
+
+def test_the_mode_says_whether_consumers_come_unless_the_slave_does(tmp_path: Path) -> None:
+    def registers(text: str) -> bool:
+        path = tmp_path / "broker.toml"
+        path.write_text(text + '\n[topics."*"]\n')
+        return load(path, data=tmp_path, broker_id=0, port=0).slave_registers
+
+    assert registers("")
+    assert not registers('[replication]\nmode = "sync"')
+    assert registers('[replication]\nmode = "sync"\n[slave]\nregister = true')
+    assert not registers("[slave]\nregister = false")
+    assert not registers('[replication]\nmode = "async"\n[slave]\nregister = false')
