@@ -10,6 +10,7 @@ from journal.errors import StorageFailed
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
 from meta_broker.connection_owner import ConnectionBounds, ConnectionOwner
+from meta_broker.processors.context import Attach
 from meta_broker.processors.dispatch import Dispatcher
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
@@ -135,6 +136,9 @@ class Connection(asyncio.Protocol):
             self._answer_bytes += len(data)
             self._flush_later()
 
+    def promise(self, answer: bytes) -> None:
+        """Nobody has to tell what it would say: the fence waits for this broker's disk alone."""
+
     def take_deferred(self, key: BranchKey) -> bytes:
         """What was deferred about a branch in this turn, for whoever sends it."""
         if (deferred := self._deferred.pop(key, None)) is None:
@@ -162,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._is_held = False
         self._work()
 
-    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+    def hand_over(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer* and let who *attach* gives speak on the connection from now on, which is no client's any more.
         False, and nothing happens: it gives nobody, or the peer has asked for more already."""
         transport = self._transport

@@ -125,6 +125,9 @@ class Server:
             master.fence_moved()
         elif (slave := self._dispatcher.context.slave) is not None:
             slave.progress()
+        self._maybe_resume()
+
+    def _maybe_resume(self) -> None:
         if self._stalled and not self.is_journal_full():
             self._stalled = False
             for connection in list(self._connections):
@@ -148,6 +151,7 @@ class Server:
                 connection.abort()
             else:
                 connection.note_unsent(gets_on=False)
+        self._maybe_resume()  # slaves that are late refuse what they held up before
 
     # -- connection.ConnectionOwner ---------------------------------------------------------------------------
 
@@ -212,7 +216,9 @@ class Server:
     def is_journal_full(self) -> bool:
         assert self._dispatcher is not None
         context = self._dispatcher.context
-        if context.store.journal.queued_bytes <= context.config.broker.queued_bytes_max:
+        if context.store.journal.queued_bytes <= context.config.broker.queued_bytes_max and (
+            context.master is None or not context.master.is_full
+        ):
             return False
         self._stalled = True
         return True

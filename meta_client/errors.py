@@ -85,6 +85,11 @@ class PartitionClosed(SendRefused):
     """An operator closed the partition: send to another one."""
 
 
+class NotReplicated(SendFailed):
+    """The message is on the master and not yet on its slaves. Consumers see it once it is, unless the master is lost
+    before. Sending it again may double it."""
+
+
 class SendUnknown(SendFailed):
     """The message was sent and no answer came: it may be stored or not. Sending again may double it."""
 

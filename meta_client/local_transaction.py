@@ -25,6 +25,7 @@ from meta_client.errors import (
     TransactionUnknown,
 )
 from meta_client.opaques import next_opaque
+from meta_client.protocol.answers import is_not_replicated
 from meta_client.protocol.errors import RemoteError, RemoteProtocolError
 from meta_client.protocol.requests import Transaction, TransactionVerb
 from meta_client.puts import Outgoing, RoundRobin
@@ -112,6 +113,8 @@ class LocalTransaction:
         try:
             self._ask(TransactionVerb.COMMIT_ONE_PHASE)
         except (NotConnected, TooManyRequests, RemoteError) as error:
+            if isinstance(error, RemoteError) and is_not_replicated(error.text):
+                raise TransactionUnknown(f"{where}: {error}") from error
             self.state = State.DOOMED
             self.rollback()  # a broker that was too busy to commit may still hold it
             raise TransactionFailed(f"{where}: {error}: it is rolled back, do its work again") from error

@@ -11,6 +11,7 @@ from meta_client.errors import (
     Destination,
     NoBroker,
     NoPartition,
+    NotReplicated,
     PartitionClosed,
     SendFailed,
     SendRefused,
@@ -19,7 +20,7 @@ from meta_client.errors import (
 )
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
-from meta_client.protocol.answers import parse_put_place
+from meta_client.protocol.answers import is_not_replicated, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
 from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError
@@ -119,7 +120,7 @@ class PendingSend:
         return self._reply.is_done
 
     def wait(self, timeout_s: float) -> SendResult:
-        """Where the message went. Raises SendRefused (PartitionClosed): not stored, or SendUnknown."""
+        """Where the message went. Raises SendRefused (PartitionClosed): not stored; NotReplicated, SendUnknown."""
         try:
             response = self._reply.wait(timeout_s)
             if not (isinstance(response, Result) and response.is_success):
@@ -135,6 +136,8 @@ class PendingSend:
             case RemoteError(status=Status.FORBIDDEN):
                 text = "an operator closed this partition: send to another one, or have it opened"
                 return PartitionClosed(text, where, error.status)
+            case RemoteError() if is_not_replicated(error.text):
+                return NotReplicated(error.text, where)
             case RemoteError():
                 text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
                 return SendRefused(" ".join(text.split()), where, error.status)

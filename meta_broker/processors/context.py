@@ -22,13 +22,20 @@ from meta_client.protocol.requests import Request
 from meta_client.protocol.responses import Behind
 from meta_client.protocol.status import Status
 
+Attach = Callable[[asyncio.Transport, str], asyncio.Protocol | None]
+
 
 class Peer(Protocol):
     """A connection, as processors see it."""
 
-    name: str  # where it connects from
-    local_transactions: dict[LocalKey, Transaction]
     held_bytes: int  # of answers that wait at the fence
+
+    @property
+    def name(self) -> str:
+        """Where it connects from."""
+
+    @property
+    def local_transactions(self) -> dict[LocalKey, Transaction]: ...
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the peer; dropped when it has gone."""
@@ -45,6 +52,9 @@ class Peer(Protocol):
     def take_deferred(self, key: BranchKey) -> bytes:
         """What was deferred about *key* in this turn, to be sent with what follows."""
 
+    def promise(self, answer: bytes) -> None:
+        """*answer* follows at the fence: for who may have to tell before what it would say."""
+
     def unanswered(self) -> None:
         """The request that is being handled has no answer, or is kept and bounded elsewhere until it has."""
 
@@ -57,7 +67,7 @@ class Peer(Protocol):
     def go_on(self) -> None:
         """It is answered."""
 
-    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+    def hand_over(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer*, and let who *attach* gives speak on the connection from now on. False: it can't be."""
 
     def quit(self) -> None:

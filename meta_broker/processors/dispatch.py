@@ -1,5 +1,6 @@
 """From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeGuard, assert_never
 
@@ -13,6 +14,7 @@ from meta_broker.processors.get import GetProcessor
 from meta_broker.processors.reading import Reading
 from meta_broker.processors.refused_writes import RefusedWrites
 from meta_broker.processors.stats import StatsProcessor
+from meta_broker.processors.sync_writes import SyncWrites
 from meta_broker.processors.writes import MasterWrites, Writes
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer
@@ -56,9 +58,13 @@ class Dispatcher:
         self._checkpoint = CheckpointProcessor(context)
         self._stats = StatsProcessor(context)
         slave = context.slave
-        self._writes: Writes = (
-            MasterWrites(context, self.topic_decided) if slave is None else RefusedWrites(context, slave)
-        )
+        self._writes: Writes
+        if slave is not None:
+            self._writes = RefusedWrites(context, slave)
+        else:
+            self._writes = MasterWrites(context, self.topic_decided)
+            if (master := context.master) is not None and master.section.mode == "sync":
+                self._writes = SyncWrites(context, master, self._writes, time.monotonic)
         self.expire = self._writes.expire
         self._keys.look_again()
 

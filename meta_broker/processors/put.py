@@ -52,6 +52,7 @@ class PutProcessor:
             return
         text_of_place = b"%d %d %d" % (first_id, put.partition, done.publications[0].base)
         answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
+        peer.promise(answer)
         context.store.fence.after(done.lsn, self._acknowledge, done, peer, answer)
 
     def _append(self, put: Put | MultiPut, name: PartitionName) -> tuple[int, Done]:

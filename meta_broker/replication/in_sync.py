@@ -147,6 +147,7 @@ class InSync:
     def written(self, node: ReplicationNode) -> None:
         """What `look` gave stands in ZooKeeper."""
         assert node is self.writing
+        self._well += len(set(node.in_sync) - set(self.members))  # who joins is well
         self.node, self.writing = node, None
 
     def _wanted(self, fence: Lsn, now: float) -> ReplicationNode:

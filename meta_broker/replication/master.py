@@ -24,6 +24,8 @@ from zk.replication import ReplicationNode
 log = logging.getLogger(__name__)
 
 POSITION_DELAY_S = 0.005  # a fence that moved is told with the next data, or after so long
+# In mode sync, fsynced here and not there; beyond, sockets are not read: a slave that is slower sets the pace.
+UNREPLICATED_BYTES_MAX = 32 * 1024 * 1024
 LAST_WORD_S = 2.0  # at a clean stop, for slaves to take the rest
 
 # Writes a node to ZooKeeper, in its own time, then calls the function on the loop thread.
@@ -59,6 +61,7 @@ class Master:
         self._timer: asyncio.TimerHandle | None = None
         self._tell_due: asyncio.TimerHandle | None = None
         self._told = Lsn(0)  # the fence
+        self._late_below = Lsn(0)
         self._is_closing = False
         self._drained = asyncio.Event()  # while it closes: every slave has what there is
         self._is_closed = False
@@ -94,6 +97,30 @@ class Master:
     def unreplicated_bytes(self) -> int:
         """Acknowledged here, if it were for this broker alone, and not by the slaves that must have it."""
         return self.journal.acknowledged_here - self.store.fence.acknowledged
+
+    def late(self, lsn: Lsn) -> None:
+        """What was written below *lsn* is not replicated in time."""
+        self._late_below = lsn
+
+    def why_refusing(self) -> str:
+        """Why nothing new can be written at present; blank: it can."""
+        if self.in_sync.is_refusing:
+            return (
+                f"slaves in sync: {','.join(map(str, self.in_sync.members)) or 'none'}, not all of them there: "
+                f"{self.section.in_sync_min} must be"
+            )
+        if self._late_below > self.store.fence.acknowledged:
+            return "what was written before is not yet replicated"
+        return ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for slaves that producers must, too."""
+        return (
+            self.section.mode == "sync"
+            and self.unreplicated_bytes > UNREPLICATED_BYTES_MAX
+            and not self.why_refusing()  # else they are told
+        )
 
     def links(self) -> list[tuple[int, Feeder | None]]:
         """Every slave that is known, with its link if it has one."""

@@ -12,6 +12,7 @@ class ReplicationSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     mode: Literal["async", "sync"] = "async"  # sync: nothing is acknowledged that a slave in sync does not have
     in_sync_min: int = 1  # sync: with fewer slaves in sync, `without_slaves` says what becomes of writes
     without_slaves: Literal["refuse", "degrade"] = "refuse"
+    timeout_ms: int = 5_000  # sync: the longest wait for slaves; then the producer hears of it
     silence_ms: int = 3_000  # a link on which nothing came for so long is closed
     lag_ms: int = 3_000  # who is so far behind is in sync no more
     heartbeat_ms: int = 500
@@ -19,6 +20,7 @@ class ReplicationSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 REPLICATION_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "in_sync_min": (1, 100),
+    "timeout_ms": (100, 3_600_000),
     "silence_ms": (100, 3_600_000),
     "lag_ms": (100, 3_600_000),
     "heartbeat_ms": (10, 600_000),

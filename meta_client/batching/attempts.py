@@ -5,10 +5,19 @@ from typing import NamedTuple
 from journal.batches import BatchSequence
 from meta_client.batching.batch import Batch
 from meta_client.calls import checked_result, wait_result
-from meta_client.errors import ConnectionLost, Destination, NoBroker, ReplyTimeout, SendFailed, SendRefused, SendUnknown
+from meta_client.errors import (
+    ConnectionLost,
+    Destination,
+    NoBroker,
+    NotReplicated,
+    ReplyTimeout,
+    SendFailed,
+    SendRefused,
+    SendUnknown,
+)
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
-from meta_client.protocol.answers import PutPlace, parse_put_place
+from meta_client.protocol.answers import PutPlace, is_not_replicated, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.protocol.requests import MultiPut, Put
@@ -40,6 +49,8 @@ def outcome_of(batch: Batch, reply: PendingReply) -> Outcome:
     except (ConnectionLost, ReplyTimeout) as error:
         return Again(error)
     except RemoteError as error:
+        if is_not_replicated(error.text):
+            return NotReplicated(error.text, where(batch))
         text = f"the broker refused: {error.text or 'it gave no reason'}"
         return SendRefused(" ".join(text.split()), where(batch), error.status)
     except MetaError as error:

@@ -114,6 +114,15 @@ def format_put_place(place: PutPlace) -> bytes:
     return b"%d %d %d" % (place.message_id, place.partition, -1 if place.offset is None else place.offset)
 
 
+# How a master in mode sync tells that a write is done there, and that no slave has it yet. The whole text names it.
+NOT_REPLICATED = "Message stored on master and not yet replicated"
+
+
+def is_not_replicated(text: str) -> bool:
+    """Whether a refusal says so: it may be seen later, or be lost with the master."""
+    return NOT_REPLICATED in text
+
+
 def parse_put_place(message: bytes) -> PutPlace:
     """Read the three numbers of a put's 200."""
     try:

@@ -1,7 +1,5 @@
 """Waiting fetches against a dumb list, under random operations."""
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from journal.records import PartitionName
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
+from meta_broker.processors.context import Attach
 from meta_broker.processors.waiting import TICK_MS, WaitingFetch, WaitingFetches
 from meta_client.protocol.requests import Fetch, Request
 
@@ -39,13 +38,16 @@ class Somebody:
     def take_deferred(self, key: BranchKey) -> bytes:
         raise AssertionError(key)
 
+    def promise(self, answer: bytes) -> None:
+        raise AssertionError(answer)
+
     def unanswered(self) -> None:
         raise AssertionError
 
     def again(self, request: Request) -> None:
         raise AssertionError(request)
 
-    def hand_over(self, answer: bytes, attach: Callable[[asyncio.Transport, str], asyncio.Protocol | None]) -> bool:
+    def hand_over(self, answer: bytes, attach: Attach) -> bool:
         raise AssertionError(answer, attach)
 
     def hold(self) -> None:

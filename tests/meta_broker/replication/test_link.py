@@ -1,5 +1,6 @@
 """A master's end of a link, on a real broker, with a slave's end that speaks by hand."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +11,22 @@ from journal.checkpoint import read_newest
 from journal.checksum import crc32
 from journal.segments import segment_base
 from journal.storage import DirectoryStorage
+from journal.xid import XaKey, Xid
 from meta_broker.replication.frames import Anew, LifeNumbers, Refused, Welcome
-from meta_client.protocol.requests import Get, Put, Replicate, Version
+from meta_client.protocol.answers import NOT_REPLICATED
+from meta_client.protocol.requests import Get, Put, Replicate, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.links import RawSlave, raw_slave
 from tests.fixtures.replicas import wait_until
+from tests.fixtures.wire import Refused as RefusedWrite
 from tests.fixtures.wire import WireClient
+from zk.corner import Corner
+from zk.replication import ReplicationNode, claim_epoch, read_replication
+from zk.session import ZooKeeperSession
 
-FAST = "[replication]\nheartbeat_ms = 100\nsilence_ms = 1000\nlag_ms = 1000\n"
+FAST = "[replication]\nheartbeat_ms = 100\nsilence_ms = 1000\nlag_ms = 1000\ntimeout_ms = 500\n"
 SYNC = CONFIG + FAST + 'mode = "sync"\n'
 SMALL_SEGMENTS = CONFIG.replace("segment_bytes = 4194304", "segment_bytes = 131072\nmessage_bytes_max = 65536") + FAST
 BODY = b"x" * 1000
@@ -185,3 +192,115 @@ def test_sync_nothing_is_answered_or_seen_before_the_slave_has_it(sync_broker: B
         assert isinstance(answer, Result)
         assert answer.is_success
         assert isinstance(consumer.ask(Get("orders", "g", 0, 0, 10_000, 2)), Value)
+
+
+def in_sync(slave: RawSlave, client: WireClient) -> None:
+    """Have *slave* follow, and be counted on."""
+    slave.begin()
+    follow_all(slave, client)
+    wait_until(lambda: "in_sync true" in replication_lines(client)[1], "the slave is in sync")
+
+
+def test_sync_a_write_that_waits_too_long_is_told_so_and_seen_once_a_slave_has_it(sync_broker: BrokerProcess) -> None:
+    key = XaKey(Xid(1, b"g", b"b"), "uq")
+    with (
+        WireClient(sync_broker.port) as producer,
+        WireClient(sync_broker.port) as other,
+        raw_slave(sync_broker.port) as slave,
+    ):
+        in_sync(slave, other)
+        other.verb(TransactionVerb.BEGIN, key, qualifier="uq")
+        other.put("orders", 1, b"in a branch", key)
+        producer.send(Put("orders", 0, 0, None, None, 1, BODY))
+        with pytest.raises(RefusedWrite, match=f"code=-7,msg=PREPARE .* {NOT_REPLICATED}"):
+            other.verb(TransactionVerb.PREPARE, key, qualifier="uq")
+        late = producer.receive()
+        assert isinstance(late, Result)
+        assert late.status == Status.INTERNAL_ERROR
+        assert late.text.startswith(f"put to [partition 'orders-0'] at offset 0: {NOT_REPLICATED}")
+        slave.report()  # still there, and still not further
+        with pytest.raises(RefusedWrite, match="nothing was done: what was written before is not yet replicated"):
+            producer.put("orders", 0, BODY)
+        with pytest.raises(RefusedWrite, match=r"code=-7,msg=BEGIN .* nothing was done"):
+            other.verb(TransactionVerb.BEGIN, key, qualifier="uq")
+        assert producer.result(Get("orders", "g", 0, 0, 10_000, 2)).status == Status.NOT_FOUND
+        follow_all(slave, other)
+        wait_until(lambda: isinstance(producer.ask(Get("orders", "g", 0, 0, 10_000, 3)), Value), "it is seen", 5)
+        assert other.verb(TransactionVerb.RECOVER, None, qualifier="uq") == str(key).encode()
+
+
+def test_sync_without_slaves_writes_are_refused_at_once_or_go_on_alone(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=SYNC) as broker, WireClient(broker.port) as client:
+        before = time.monotonic()
+        with pytest.raises(
+            RefusedWrite, match="nothing was done: slaves in sync: none, not all of them there: 1 must be"
+        ):
+            client.put("orders", 0, BODY)
+        assert time.monotonic() - before < 0.4
+    with (
+        running_broker(tmp_path / "other", None, config=SYNC + 'without_slaves = "degrade"\n') as broker,
+        WireClient(broker.port) as client,
+    ):
+        client.put("orders", 0, BODY)
+        with raw_slave(broker.port) as slave:
+            in_sync(slave, client)
+            assert words_of(replication_lines(client)[0])["state"] == "sync"
+        # It is gone. Nothing is acknowledged without it before it has left the set; that is said in the log.
+        wait_until(lambda: words_of(replication_lines(client)[0])["state"] == "degraded", "it has left")
+        assert client.put("orders", 0, BODY).offset
+        assert "in-sync set changed mode=sync joined=none left=1 in_sync=none" in broker.log
+
+
+def test_a_slave_that_takes_nothing_costs_its_master_nothing(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client, raw_slave(lone_broker.port) as slave:
+        slave.begin()
+        follow_all(slave, client)
+        for _ in range(20):
+            put_many(client, 100, b"z" * 10_000)  # warm: buffers have the size that they keep
+        before = anonymous_kib(lone_broker.pid)
+        for _ in range(100):  # the slave reads nothing; what it is sent stays in the kernel, bounded
+            put_many(client, 100, b"z" * 10_000)
+        assert end_of(client) > 100_000_000
+        assert anonymous_kib(lone_broker.pid) - before < 8 * 1024
+
+
+def put_many(client: WireClient, count: int, body: bytes) -> None:
+    client.send(*(Put("orders", 0, 0, None, None, number, body) for number in range(count)))
+    for _ in range(count):
+        answer = client.receive()
+        assert isinstance(answer, Result)
+        assert answer.is_success
+
+
+def anonymous_kib(pid: int) -> int:
+    """Memory of a process's own, without what is mapped of files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+
+
+def test_who_is_in_sync_stands_in_zookeeper_before_it_counts(tmp_path: Path, zookeeper: Corner) -> None:
+    def found() -> ReplicationNode | None:
+        return read_replication(session, 0).node
+
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=SYNC + 'without_slaves = "degrade"\n') as broker,
+        contextlib.closing(ZooKeeperSession(zookeeper.connect)) as session,
+        WireClient(broker.port) as client,
+    ):
+        session.start()
+        with raw_slave(broker.port) as slave:
+            in_sync(slave, client)
+            node = found()
+            assert node is not None
+            assert (node.epoch, node.mode, node.in_sync, node.master) == (1, "sync", (1,), broker.url)
+        wait_until(lambda: (node := found()) is not None and node.in_sync == (), "it has left")
+        client.put("orders", 0, BODY)
+        # Somebody claims a higher epoch: the next change of the set finds it, and this master is one no more.
+        claim_epoch(session, 0, read_replication(session, 0), 1, "slave 1")
+        with raw_slave(broker.port) as slave:
+            slave.begin()
+            follow_all(slave, client)
+            for _ in slave.frames():
+                pass  # until it stops
+        broker.wait()
+        assert "has epoch 2 in ZooKeeper, and this one's journal has epoch 1" in broker.log
