@@ -280,6 +280,8 @@ class Consumer:
         on_reject does; with "park" StoreFull and StorageFailed, and then the message is not kept."""
         if message.topic not in self._subscriptions:
             raise ConsumerMisuse(f"topic {message.topic} is not subscribed to by this consumer")
+        if self._member is None:
+            raise ConsumerMisuse(f"consumer {self.consumer_id}: start() it before refusing messages")
         if (refuse := self._subscriptions[message.topic].refuse) is None:
             self.pause((message.topic, message.partition))
         else:

@@ -50,6 +50,7 @@ class PullBuffer:
         self._unpark = unpark
         self._ahead: deque[Fetched] = deque()
         self._bytes = 0  # of those
+        self._was_full = False  # at the last look: somebody may be parked for want of room
         self._handed: list[Fetched] = []  # not all consumed yet
         self._is_closed = False
 
@@ -81,11 +82,11 @@ class PullBuffer:
             self.report()
             for fetched in (*self._ahead, *self._handed):
                 fetched.is_valid = fetched.is_valid and fetched.delivery is not delivery
-            had_room = self.has_room
+            self._was_full |= not self.has_room
             self._bytes -= sum(fetched.bytes for fetched in self._ahead if not fetched.is_valid)
             self._ahead = deque(fetched for fetched in self._ahead if fetched.is_valid)
             self._handed = [fetched for fetched in self._handed if fetched.is_valid]
-        self._tell_room(had_room)
+        self._tell_room()
 
     def report(self) -> None:
         """Tell the tracker what was consumed of what is out. Any thread."""
@@ -105,13 +106,12 @@ class PullBuffer:
         taken: list[ReceivedMessage] = []
         with self._changed:
             self.finish_handed()
-            had_room = self.has_room
             if self._wait(deadline):
                 while self._ahead and len(taken) < count:
                     fetched = self._hand_out(count - len(taken))
                     fetched.out = len(fetched.messages)
                     taken += fetched.messages
-        self._tell_room(had_room)
+        self._tell_room()
         return taken
 
     def iterate(self) -> Iterator[ReceivedMessage]:
@@ -132,9 +132,8 @@ class PullBuffer:
         """What an iteration hands out next; what it did before is consumed. None once the consumer is closed."""
         with self._changed:
             self.finish_handed()
-            had_room = self.has_room
             fetched = self._hand_out(CHUNK) if self._wait(None) else None
-        self._tell_room(had_room)
+        self._tell_room()
         return fetched
 
     def may_yield(self, fetched: Fetched) -> bool:
@@ -172,6 +171,7 @@ class PullBuffer:
 
     def _hand_out(self, count: int) -> Fetched:
         """The first messages of one partition, *count* at most; there are some."""
+        self._was_full |= not self.has_room
         fetched = self._ahead.popleft()
         self._bytes -= fetched.bytes
         if len(fetched.messages) > count:
@@ -200,9 +200,13 @@ class PullBuffer:
                 self._handed = [it for it in self._handed if it is not fetched]
             self._changed.notify_all()
 
-    def _tell_room(self, had_room: bool) -> None:
-        if not had_room and self.has_room:
-            self._unpark()
+    def _tell_room(self) -> None:
+        """Let the partitions go on that found no room, if there is some again."""
+        with self._changed:
+            if not (self._was_full and self.has_room):
+                return
+            self._was_full = False
+        self._unpark()
 
 
 class PullDelivery:

@@ -1,5 +1,6 @@
 """Consumers of one group that come, go, die, and lose ZooKeeper: every partition has one reader, nothing is lost."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -320,3 +321,44 @@ def test_a_broker_refuses_a_stale_owner_who_looks_again(
     epoch = sender.session.read(f"/meta/metaq/epochs/group/wide/{refused}")
     assert epoch is not None
     assert epoch.data == b"41"
+
+
+def test_who_pulls_hands_partitions_over_with_what_is_done(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
+    """Two loops share eight partitions while a third comes and goes: nothing is lost, and what comes twice was in a
+    loop's hands when its partition moved."""
+    expected = {f"{number}".encode() for number in range(3000)}
+    producer = open_client().producer()
+    for number, payload in enumerate(sorted(expected)):
+        producer.send_async("wide", payload, partition=Partition(0, number % 8))
+    producer.flush()
+    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2, prefetch_bytes=2000)
+    seen: list[bytes] = []
+    lock = threading.Lock()
+
+    def loop(consumer: Consumer, count: int | None) -> None:
+        with consumer:
+            for message in itertools.islice(consumer, count):
+                with lock:
+                    seen.append(message.payload)
+
+    consumers = [open_client().consumer("group", config=config) for _ in range(3)]
+    for consumer in consumers:
+        consumer.subscribe("wide", max_bytes=500)
+    threads = [
+        threading.Thread(target=loop, args=(consumer, count))
+        for consumer, count in zip(consumers, (None, None, 300), strict=True)
+    ]
+    for consumer in consumers:
+        consumer.start()
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: expected <= set(seen))
+    threads[2].join(10)
+    for consumer in consumers[:2]:
+        consumer.close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    moves = sum(len(it.claimed) for consumer in consumers for it in consumer.rebalances())
+    assert len(seen) - len(expected) <= moves
+    del wide_broker

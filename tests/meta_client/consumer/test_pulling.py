@@ -1,0 +1,175 @@
+"""What is fetched ahead, and what is in the user's hands: compared with a dumb model under random operations."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from meta_client.consumer.acknowledging import AckWindow
+from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
+from meta_client.consumer.pulling import PullBuffer, PullDelivery
+from meta_client.consumer.sifting import Sieve
+from meta_client.consumer.workers import Threads
+from tests.meta_client.consumer.test_listening import KEY, SIZE, batch
+
+BYTES_MAX = 10 * SIZE
+
+
+class PullMachine(RuleBasedStateMachine):
+    """One partition. The user must see every message in order, again only from where progress is after a seek."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = OffsetTracker()
+        self.tracker.own(*KEY)
+        assignments = Assignments("group", lambda: True, Threads().condition())
+        assignments.resume(0)
+        self.unparked = 0
+        self.buffer = PullBuffer(assignments, self.tracker, BYTES_MAX, self._unpark)
+        self.tracker.on_commit = self.buffer.report
+        self.delivery = PullDelivery(self.buffer, self.tracker, Sieve(None, None), None)
+        self.fetched = 0  # the next message that a fetch brings
+        self.shown = 0  # the next message that the user must see
+        self.finished = 0  # the user is done with everything before it
+        self.loop: Iterator[ReceivedMessage] | None = None
+
+    def _unpark(self) -> None:
+        self.unparked += 1
+
+    def stored(self) -> int:
+        class Store:
+            def __init__(self) -> None:
+                self.entry: OffsetEntry | None = None
+
+            def load(self, topic: object, partition: object) -> None:
+                del topic, partition
+
+            def commit(self, entries: object) -> None:
+                assert isinstance(entries, list)
+                (self.entry,) = entries
+
+        store = Store()
+        self.tracker.commit(store)
+        if store.entry is not None:
+            self._stored = store.entry.offset // SIZE
+        return self._stored
+
+    _stored = 0
+
+    @precondition(lambda self: self.delivery.has_room())
+    @rule(count=st.integers(1, 6))
+    def fetch(self, count: int) -> None:
+        outcome = self.delivery.deliver(batch(self.fetched, count))
+        self.fetched += count
+        assert outcome == (self.fetched * SIZE, None, None)
+
+    @rule(count=st.integers(1, 8))
+    def take(self, count: int) -> None:
+        self.end_loop()
+        self.finished = self.shown  # asking again says that what was taken is done
+        taken = self.buffer.take(count, 0)
+        assert [m.message_id for m in taken] == list(range(self.shown, min(self.shown + count, self.fetched)))
+        self.shown += len(taken)
+
+    @precondition(lambda self: self.shown < self.fetched)
+    @rule(steps=st.integers(1, 5))
+    def go_on_in_a_loop(self, steps: int) -> None:
+        if self.loop is None:
+            self.loop = self.buffer.iterate()
+        steps = min(steps, self.fetched - self.shown)
+        self.finished = self.shown
+        for message in itertools.islice(self.loop, steps):
+            assert message.message_id == self.shown
+            self.finished = self.shown
+            self.shown += 1
+
+    @rule()
+    def end_loop(self) -> None:
+        if self.loop is not None:
+            self.loop.close()  # type: ignore[attr-defined]  # a generator is what iterate() gives
+            self.loop = None
+
+    @rule()
+    def seek_back_to_progress(self) -> None:
+        self.end_loop()
+        at = self.stored()
+        self.delivery.forget(KEY, is_seek=True)
+        self.fetched = self.shown = self.finished = at
+
+    @invariant()
+    def progress_is_what_is_finished(self) -> None:
+        assert self.stored() == self.finished
+
+    @invariant()
+    def what_is_ahead_is_bounded(self) -> None:
+        assert self.buffer._bytes < BYTES_MAX + 6 * SIZE
+        assert self.buffer._bytes == sum(it.bytes for it in self.buffer._ahead)
+        assert self.delivery.is_settled() == (self.finished == self.fetched)
+
+
+TestPulling = PullMachine.TestCase
+TestPulling.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
+    tracker = OffsetTracker()
+    tracker.own(*KEY)
+    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments.resume(0)
+    buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+    sieve = Sieve(lambda message: message.message_id in (1, 2), None)
+    delivery = PullDelivery(buffer, tracker, sieve, None)
+    assert delivery.deliver(batch(0, 1)).consumed == OffsetEntry(*KEY, SIZE, 0)  # nothing of it is delivered
+    assert delivery.deliver(batch(1, 5)).consumed is None
+    assert delivery.deliver(batch(6, 2)).consumed is None  # something before it is out
+    assert [message.message_id for message in buffer.take(1, 0)] == [1]
+    assert [message.message_id for message in buffer.take(5, 0)] == [2]
+    buffer.take(1, 0)
+    assert tracker._entries[KEY] == OffsetEntry(*KEY, 6 * SIZE, 5)
+
+
+def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
+    tracker = OffsetTracker()
+    tracker.own(*KEY)
+    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments.resume(0)
+    buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
+    window = AckWindow(tracker.advance)
+    delivery = PullDelivery(buffer, tracker, Sieve(None, None), window)
+    delivery.deliver(batch(0, 4))
+    first = buffer.take(2, 0)
+    buffer.take(1, 0)
+    assert tracker._entries[KEY] is None
+    assert not delivery.is_settled()
+    assert window.acknowledge(first[1])
+    assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
+    delivery.forget(KEY, is_seek=False)
+    assert not window.acknowledge(first[1])
+    assert buffer.take(1, 0) == []
+
+
+def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again() -> None:
+    """The user begins to wait while there is room, and finds none left when messages are there."""
+    tracker = OffsetTracker()
+    tracker.own(*KEY)
+    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments.resume(0)
+    unparked = threading.Event()
+    buffer = PullBuffer(assignments, tracker, BYTES_MAX, unparked.set)
+    delivery = PullDelivery(buffer, tracker, Sieve(None, None), None)
+    taken: list[ReceivedMessage] = []
+    user = threading.Thread(target=lambda: taken.extend(buffer.take(100, 10)))
+    with assignments.changed:
+        user.start()
+        while not assignments.changed._waiters:  # type: ignore[attr-defined]  # it waits inside take()
+            assignments.changed.wait(0.001)
+        delivery.deliver(batch(0, 20))
+        assert not delivery.has_room()
+    user.join(10)
+    assert len(taken) == 20
+    assert unparked.is_set()
