@@ -216,9 +216,10 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
         if mine is None or theirs is None:
             key = (mine or theirs or told.branches[lsn]).key
             yield f"branch {key} from LSN {lsn} is {'missing' if theirs is None else 'not live in the records'}"
-        elif (mine.key, mine.state, mine.began_ms, mine.prepared_ms, mine.runs) != (
+        elif (mine.key, mine.state, mine.decision, mine.began_ms, mine.prepared_ms, mine.runs) != (
             theirs.key,
             theirs.state,
+            theirs.decision,
             theirs.began_ms,
             theirs.prepared_ms,
             theirs.runs,

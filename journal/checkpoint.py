@@ -18,7 +18,7 @@ from journal.batches import StoredBatch
 from journal.checksum import crc32
 from journal.fold import Branch, JournalState, Span
 from journal.frame import Lsn, Offset
-from journal.heuristics import HeuristicEnd
+from journal.heuristics import HeuristicDecision, HeuristicEnd
 from journal.lives import Life
 from journal.loss import Doubt
 from journal.outcomes import Ended
@@ -66,7 +66,7 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: Natural
 
 
-class BranchMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One live branch, with everything a commit would publish."""
 
     key: str
@@ -75,6 +75,7 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     began_ms: Natural
     prepared_ms: Natural
     runs: tuple[RunMark, ...]
+    decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
 
 class StoredMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -171,6 +172,9 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         branch = Branch(
             parse_key(live.key), Lsn(live.first_lsn), live.began_ms, BranchState[live.state], live.prepared_ms
         )
+        branch.decision = live.decision
+        if live.decision is not None and (live.decision is HeuristicDecision.COMPLETE or live.state != "PREPARED"):
+            raise ValueError(f"a live branch {live.key} in state {live.state}, decided as {live.decision.name}")
         for run in live.runs:
             name = PartitionName(run.topic, run.partition)
             run_of = Run(Lsn(run.lsn), run.bytes, run.messages, run.time_ms)
@@ -221,6 +225,7 @@ def branch_mark(branch: Branch) -> BranchMark:
                 for run in runs
             ]
         ),
+        decision=branch.decision,
     )
 
 

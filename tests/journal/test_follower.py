@@ -11,6 +11,8 @@ from journal.check import check
 from journal.copy_mark import write_mark
 from journal.errors import RottenJournal, StorageFailed
 from journal.flush_mode import SYNC, FlushMode
+from journal.frame import Kind
+from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.open_journal import MIB
 from journal.scan import Verdict
@@ -18,8 +20,8 @@ from journal.segments import segment_name
 from journal.storage import DirectoryStorage
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
-from tests.fixtures.histories import write_history
-from tests.fixtures.journals import INTERVAL, ORDERS, Index, open_store
+from tests.fixtures.histories import entries_of, write_history
+from tests.fixtures.journals import INTERVAL, ORDERS, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
 
 
@@ -75,6 +77,34 @@ def test_a_copy_takes_checkpoints_of_its_own_and_adds_no_record(master: FaultySt
     assert found.entries == index.entries
     assert again.recovered.replayed_records < 20
     again.close()
+
+
+@pytest.mark.parametrize("decision", [HeuristicDecision.COMMIT, HeuristicDecision.ROLLBACK])
+def test_a_checkpoint_between_a_decision_and_what_does_it_keeps_the_decision(decision: HeuristicDecision) -> None:
+    """A master appends both at once; its copy may have got one of them when it takes a checkpoint."""
+    source, storage = FaultyStorage(Random(1)), FaultyStorage(Random(0))
+    store = open_store(source)
+    branch = store.begin(xa("order"))
+    store.transactional_put(branch, ORDERS, [b"x" * 100], 100, 1)
+    _, prepared = store.prepare(branch)
+    store.decide(branch, decision, "ann", "to see")
+    store.close()
+    (decided,) = [entry.header for entry, _ in entries_of(source) if entry.header.kind == Kind.HEURISTIC]
+    follower = open_follower(storage)
+    feed(follower, ((lsn, data[: decided.end - lsn]) for lsn, data in stream(source, 0, Random(1), 100_000)))
+    assert follower.end == decided.end > prepared
+    follower.write_checkpoint(follower.snapshot(), {})
+    state = said(follower.state)
+    assert state.branches[0].decision is decision
+    follower.close()
+    again = open_follower(storage)
+    assert said(again.state) == state
+    again.close()
+    assert check(opened(storage), read_checkpoints(storage)).is_sound
+    promoted = open_store(storage)
+    assert not promoted.state.branches
+    assert promoted.state.end_of(ORDERS) == (100 if decision is HeuristicDecision.COMMIT else 0)
+    promoted.close()
 
 
 def torn() -> FaultyStorage:
