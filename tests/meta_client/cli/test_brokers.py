@@ -1,0 +1,60 @@
+"""`metaq brokers`: what is made of a master's text and of ZooKeeper's node, and the command with a real broker."""
+
+import json
+import subprocess
+import sys
+
+from meta_client.cli.brokers import parse_report, rows_of
+from tests.fixtures.broker import BrokerProcess
+from zk.broker_url import BrokerUrl
+from zk.cluster import BrokerEntry
+from zk.corner import Corner
+from zk.replication import ReplicationNode
+
+TEXT = """STATS\r
+master mode sync epoch 3 in_sync 1 in_sync_min 1 without_slaves refuse state sync fence 500 end 900\r
+slave 1 peer 10.0.0.1:5 in_sync true reason - flushed 500 behind_bytes 400 behind_ms 1250 serves true\r
+slave 2 peer - in_sync false reason silent flushed 0 behind_bytes 900 behind_ms 60000 serves false\r
+slave x peer - odd\r
+END\r
+"""
+MASTER, SLAVE = BrokerUrl("h", 1), BrokerUrl("h", 2)
+NODE = ReplicationNode(epoch=3, mode="sync", in_sync=(1,), in_sync_min=1, master="meta://h:1")
+
+
+def told(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    return [
+        (row["role"], row["url"], row["state"], row["in_sync"], row["behind_bytes"], row["behind_s"]) for row in rows
+    ]
+
+
+def test_a_master_and_its_slaves() -> None:
+    rows = list(rows_of(7, BrokerEntry(MASTER, {1: SLAVE}), parse_report(TEXT), NODE))
+    assert told(rows) == [
+        ("master", "meta://h:1", "sync", None, None, None),
+        ("slave 1", "meta://h:2", "follows", True, 400, 1.25),
+        ("slave 2", None, "silent", False, 900, 60.0),
+    ]
+    assert (rows[0]["broker"], rows[0]["epoch"]) == (7, 3)
+
+
+def test_without_a_master_zookeeper_tells_who_may_be_promoted() -> None:
+    rows = list(rows_of(7, BrokerEntry(None, {2: SLAVE}), None, NODE))
+    assert told(rows) == [
+        ("master", None, "away", None, None, None),
+        ("slave 1", None, "not-connected", True, None, None),
+        ("slave 2", "meta://h:2", "not-connected", False, None, None),
+    ]
+
+
+def test_any_text_is_taken() -> None:
+    for text in ("", "no master", "master", "master mode", "slave 99999999999999999999999 x y", TEXT[:80]):
+        assert next(rows_of(0, BrokerEntry(MASTER, {}), parse_report(text), None))["role"] == "master"
+
+
+def test_the_command(broker: BrokerProcess, zookeeper: Corner) -> None:
+    command = [sys.executable, "-m", "meta_client.cli.main", "brokers", "--zk", zookeeper.connect]
+    rows = json.loads(subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=30).stdout)
+    assert [(row["broker"], row["role"], row["url"], row["state"]) for row in rows] == [
+        (0, "master", broker.url, "async")
+    ]
