@@ -131,6 +131,72 @@ def test_whatever_fails_first_retries_keep_the_order(order: list[int]) -> None:
     assert lanes.take_ready(due) == batches[:IN_FLIGHT_MAX]
 
 
+BOTH = (Partition(0, 0), Partition(0, 1), Partition(1, 0))
+TWO_BROKERS = TopicView("orders", BOTH, {0: BrokerUrl("b", 1), 1: BrokerUrl("c", 1)}, BOTH)
+
+
+def fill(lanes: Lanes, wanted: Partition | None, count: int) -> list[Batch]:
+    batches = []
+    for _ in range(count):
+        batches.append(lanes.open_batch(VIEW, wanted, 0.0))
+        assert batches[-1].maybe_add(0, b"x" * 90, 110) is not None
+        lanes.seal(("orders", wanted))
+    return batches
+
+
+def test_what_nobody_wants_where_it_is_moves_and_the_rest_stays() -> None:
+    lanes = Lanes(CONFIG)
+    wanted = fill(lanes, Partition(0, 0), 1)
+    free = [batch for batch in fill(lanes, None, 16) if batch.partition == Partition(0, 0)]
+    assert len(free) == 8
+    taken = [batch for batch in lanes.take_ready(0.0) if batch.partition == Partition(0, 0)]
+    assert taken == wanted + free[: IN_FLIGHT_MAX - 1]
+    assert not lanes.maybe_move(wanted[0], TWO_BROKERS, 0.0)  # it was asked for there
+    assert not lanes.maybe_move(taken[1], VIEW, 0.0)  # nowhere is better
+    assert not lanes.maybe_move(taken[1], None, 0.0)  # nobody knows
+    for batch in taken[1:]:
+        assert lanes.maybe_move(batch, TWO_BROKERS, 0.0)
+    assert {batch.partition for batch in free} == {Partition(1, 0)}
+    assert len({batch.number for batch in free}) == 8
+    moved = []
+    while ready := [batch for batch in lanes.take_ready(0.0) if batch.partition == Partition(1, 0)]:
+        moved += ready
+        for batch in ready:
+            lanes.settled(batch)
+    assert set(moved) == set(free)
+    assert [batch.number for batch in moved] == sorted(batch.number for batch in moved)
+
+
+def test_what_may_have_arrived_does_not_move() -> None:
+    lanes, only = Lanes(CONFIG), connection()
+    first, second = fill(lanes, None, 3)[::2]
+    assert first.partition == second.partition
+    lanes.take_ready(0.0)
+    lanes.submitted(first, only)
+    first.attempts += 1
+    assert not lanes.maybe_move(first, TWO_BROKERS, 0.0)
+    first.failures += 1
+    lanes.again(first, 0.0)
+    assert lanes.maybe_move(second, TWO_BROKERS, 0.0)
+    assert (first.partition.broker_id, second.partition.broker_id) == (0, 1)
+    due = lanes.next_due()
+    assert due is not None
+    assert lanes.take_ready(due)[0] in (first, second)
+
+
+def test_who_sends_another_way_learns_whether_it_would_overtake() -> None:
+    lanes = Lanes(CONFIG)
+    assert not lanes.is_behind("orders", ONLY)
+    batch = add(lanes, b"x", 0.0)
+    assert lanes.is_behind("orders", ONLY)
+    lanes.seal_all()
+    assert lanes.is_behind("orders", ONLY)
+    lanes.take_ready(0.0)
+    assert lanes.is_behind("orders", ONLY)
+    lanes.settled(batch)
+    assert not lanes.is_behind("orders", ONLY)
+
+
 def test_a_configuration_must_make_sense() -> None:
     for wrong in ({"batch_bytes": 0}, {"linger_s": -1.0}, {"delivery_timeout_s": 0.0}, {"buffer_bytes_max": 10}):
         with pytest.raises(ValueError):

@@ -1,6 +1,7 @@
 """send_async against scripted brokers: what goes out, what each answer or silence becomes."""
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -92,6 +93,33 @@ def test_what_nobody_answers_is_given_up_as_unknown(quick: Client, start_broker:
     start_broker(0, {"orders": 1}, lambda request: HANG_UP if isinstance(request, MultiPut) else stored(request))
     with pytest.raises(SendUnknown, match=r"given up after \d+ attempts"):
         quick.producer().send_async("orders", b"x").result(10)
+
+
+def test_silence_is_given_up_when_the_time_is_over(zookeeper: Corner, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    config = BatchingConfig(linger_s=0.0, delivery_timeout_s=0.5)
+    client = Client(zookeeper.connect, session_timeout_ms=4_000, batching=config)
+    begin = time.monotonic()
+    with pytest.raises(SendUnknown, match="delivery_timeout_s is over"):
+        client.producer().send_async("orders", b"x").result(10)
+    assert time.monotonic() - begin < 3
+    client.close()
+
+
+def test_what_was_never_sent_goes_to_another_broker_and_what_was_asked_for_waits(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    dead = start_broker(0, {"orders": 1}, stored)
+    other = start_broker(1, {"orders": 1}, stored)
+    producer = quick.producer()
+    producer.send_async("orders", b"", partition="0-0").result(5)
+    dead.peer.close()  # ZooKeeper still says that it is up
+    waiting = producer.send_async("orders", b"asked for", partition="0-0")
+    handles = [producer.send_async("orders", b"x" * 150) for _ in range(40)]
+    assert {str(handle.result(2.5).partition) for handle in handles} == {"1-0"}
+    assert sum(batch.count for batch in batches(other.peer.received)) == 40
+    with pytest.raises(NoBroker, match=r"orders/0-0: delivery_timeout_s is over"):
+        waiting.result(10)
 
 
 def test_a_genuine_broker_gets_them_one_by_one_and_none_twice(quick: Client, start_broker: StartBroker) -> None:
