@@ -54,7 +54,8 @@ def test_any_text_is_taken() -> None:
 
 def test_the_command(broker: BrokerProcess, zookeeper: Corner) -> None:
     command = [sys.executable, "-m", "meta_client.cli.main", "brokers", "--zk", zookeeper.connect]
-    rows = json.loads(subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=30).stdout)
+    done = subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=30)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["broker"], row["role"], row["url"], row["state"]) for row in rows] == [
         (0, "master", broker.url, "async")
     ]
