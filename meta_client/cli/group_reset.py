@@ -5,10 +5,12 @@ import datetime
 import os
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import click
 
+from meta_client.cli.listed import read_listed
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.places import Moment, PartitionName
@@ -19,6 +21,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import milliseconds
 from meta_client.identity import host_name
 from zk.claims import Claimed, OwnedBy
 from zk.cluster import read_topic, subscribable_partitions
@@ -41,6 +44,12 @@ POLL_S: Final = 0.3
 @click.option("--to-time", type=Moment(), help="To what was put at this time or later. ISO 8601; local time.")
 @click.option("--shift", type=click.IntRange(-SHIFT_MAX, SHIFT_MAX), metavar="N", help="N messages on; -N: back.")
 @click.option("--to-group", metavar="NAME", help="To where group NAME is, as far as it has stored that.")
+@click.option(
+    "--to-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Back to where FILE says: what a reset, or describe, printed with --json.",
+)
 @store_option
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0, metavar="S", help="For members to leave.")
 @click.option("--force", is_flag=True, help="Also if members are alive, unless they are genuine ones.")
@@ -58,6 +67,7 @@ def reset(
     to_time: datetime.datetime | None,
     shift: int | None,
     to_group: str | None,
+    to_file: Path | None,
     store: str | None,
     wait_s: float,
     force: bool,
@@ -86,17 +96,17 @@ def reset(
       metaq groups reset billing --topic orders --partition 0-3 --to-offset 4096 --yes
       metaq groups reset billing --shift -100 --wait 30 --yes
       metaq groups reset billing-test --to-group billing --yes
+      metaq groups reset billing --to-latest --yes --json > before.jsonl
+      metaq groups reset billing --to-file before.jsonl --yes
       metaq groups reset ledger --store postgresql+psycopg:///shop --to-latest --yes
     """
     check_group(group)
-    target = Target(
-        to_offset, None if to_time is None else int(to_time.timestamp() * 1000), shift, to_group, to_earliest, to_latest
-    )
-    chosen = [to_offset is not None, to_time is not None, shift is not None, to_group is not None]
-    if sum((*chosen, to_earliest, to_latest)) != 1:
-        raise click.UsageError(
-            "name one target: --to-earliest, --to-latest, --to-offset, --to-time, --shift, --to-group"
-        )
+    chosen = [it is not None for it in (to_offset, to_time, shift, to_group, to_file)] + [to_earliest, to_latest]
+    if sum(chosen) != 1:
+        raise click.UsageError("name one target, such as --to-earliest, --to-time or --to-offset")
+    time_ms = None if to_time is None else milliseconds(to_time)
+    is_listed = to_group is not None or to_file is not None
+    target = Target(to_offset, time_ms, shift, is_listed, to_earliest, to_latest)
     if force and store is not None:
         raise click.UsageError("--force is for offsets in ZooKeeper: a database can't tell whose is the last word")
     acts = yes and not dry_run
@@ -113,9 +123,9 @@ def reset(
         with contextlib.ExitStack() as held:
             claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
             before = {key: offsets.load(*key) for key in keys}
-            others = _others(client, to_group, keys)
+            listed = read_listed(to_file) if to_file is not None else _others(client, to_group, keys)
             positions = Positions(client)
-            moves = plan_reset(client, positions, target, before, others)
+            moves = plan_reset(client, positions, target, before, listed)
             if is_held:
                 offsets.commit(_entries(moves, claims))
             elif acts:

@@ -28,7 +28,7 @@ class Target:
     offset: int | None = None
     time_ms: int | None = None
     shift: int | None = None  # messages; negative: back
-    group: str | None = None  # where that one is
+    is_listed: bool = False  # where another group is, or the same one was
     is_earliest: bool = False
     is_latest: bool = False
 
@@ -47,9 +47,9 @@ def plan_reset(
     positions: Positions,
     target: Target,
     before: Mapping[TopicPartition, int | None],
-    others: Mapping[TopicPartition, int | None],
+    listed: Mapping[TopicPartition, int | None],
 ) -> list[Move]:
-    """Where each partition of *before*, which says what is stored, goes; *others* is what is stored of the other group.
+    """Where each partition of *before*, which says what is stored, goes; *listed* what is listed.
 
     Raises ResetRefused if the plan can't be made for every one of them, and what asking brokers raises.
     """
@@ -57,7 +57,7 @@ def plan_reset(
     if missing := sorted(before.keys() - ranges.keys()):
         raise ResetRefused(f"the brokers of {_names(missing)} do not answer: start them, or name other partitions")
     return [
-        Move(key, stored, _after(client, positions, target, key, stored, ranges[key], others.get(key)))
+        Move(key, stored, _after(client, positions, target, key, stored, ranges[key], listed.get(key)))
         for key, stored in sorted(before.items())
     ]
 
@@ -69,14 +69,14 @@ def _after(
     key: TopicPartition,
     stored: int | None,
     found: Range,
-    other: int | None,
+    wanted: int | None,
 ) -> int | None:
     if target.is_earliest:
         return found.start
     if target.is_latest:
         return found.end
-    if target.group is not None:
-        return stored if other is None else min(max(other, found.start), found.end)
+    if target.is_listed:
+        return stored if wanted is None else min(max(wanted, found.start), found.end)
     if target.time_ms is not None:
         if found.at is None:
             raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")

@@ -153,6 +153,26 @@ def test_every_target(metaq: Metaq, broker: BrokerProcess, client: Client) -> No
         assert stored(client, "billing") == after, words
 
 
+def test_a_reset_is_undone_by_what_it_printed(
+    metaq: Metaq, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    put(broker, 6)
+    store(client, "billing", {A: 3 * FRAME})
+    undo, listed = tmp_path / "undo", tmp_path / "listed"
+    undo.write_text(metaq("reset", "billing", "--to-latest", "--yes", "--json").stdout)
+    assert (stored(client, "billing"), stored(client, "billing", B)) == (6 * FRAME, 0)
+    listed.write_text(metaq("describe", "billing", "--json").stdout)
+    metaq("reset", "billing", "--to-file", str(undo), "--yes")
+    assert (stored(client, "billing"), stored(client, "billing", B)) == (3 * FRAME, 0)
+    metaq("reset", "billing", "--to-file", str(listed), "--yes")
+    assert stored(client, "billing") == 6 * FRAME
+    for line in (b"{}", b"7", b"[" * 9999, b'{"topic": "orders", "partition": "0-0", "offset": -1}'):
+        listed.write_bytes(undo.read_bytes() + line)
+        done = metaq("reset", "billing", "--to-file", str(listed), "--yes", status=2)
+        assert "line 5 is not what `metaq groups ... --json` prints" in done.stderr
+    assert stored(client, "billing") == 6 * FRAME
+
+
 def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     for number in range(60):

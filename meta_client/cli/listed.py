@@ -1,0 +1,48 @@
+"""Offsets in a file, as `metaq groups` prints them with --json: to put a group back to where it was."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from meta_client.consumer.plan import TopicPartition
+from meta_client.protocol.errors import MetaError
+from zk.nodes import INT64_MAX, Partition
+
+LINES_MAX: Final = 1_000_000  # partitions: far more than a group has
+
+
+class BadList(MetaError):
+    """A line of the file is none that `metaq groups` prints. Nothing was changed."""
+
+
+class _Line(msgspec.Struct):
+    topic: str
+    partition: str
+    before: int | UnsetType | None = UNSET  # of a reset: where the group was until then
+    offset: int | UnsetType | None = UNSET  # of a description: where it is
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+def read_listed(path: Path) -> dict[TopicPartition, int | None]:
+    """The offsets in *path*; None where nothing was stored. Raises BadList, OSError."""
+    found: dict[TopicPartition, int | None] = {}
+    with path.open("rb") as lines:
+        for number, text in enumerate(lines, 1):
+            try:
+                line = _line.decode(text)
+                offset = line.offset if line.before is UNSET else line.before
+                partition = Partition.maybe_parse(line.partition)
+                if partition is None or offset is UNSET or number > LINES_MAX:
+                    raise ValueError("it needs topic, partition, and before or offset")
+                if offset is not None and not 0 <= offset <= INT64_MAX:
+                    raise ValueError(f"{offset} is no offset")
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise BadList(
+                    f"{path}, line {number} is not what `metaq groups ... --json` prints ({error})"
+                ) from error
+            found[line.topic, partition] = offset
+    return found
