@@ -9,6 +9,8 @@ import uvloop
 
 from meta_broker.broker import Broker
 from meta_broker.config import BrokerConfig
+from meta_broker.replication.fencing import Superseded
+from meta_broker.replication.rejoining import rejoined
 from meta_broker.replication.slave_file import SlaveFile
 from meta_broker.slave import Slave
 
@@ -18,11 +20,19 @@ log = logging.getLogger(__name__)
 def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Blocks.
 
-    *on_ready* gets one line once clients can come. Raises JournalError, BrokerError, ZooKeeperError when it can't
-    start, and StorageFailed when the journal stopped; nothing is left running or half done.
+    A master that was superseded, before it began or while it served, goes on as a slave, unless `rejoin` is false.
+
+    *on_ready* gets one line once clients can come, and another one for another role. Raises JournalError, BrokerError,
+    ZooKeeperError when it can't start, and StorageFailed when the journal stopped; nothing is left running or half
+    done.
     """
     config = in_its_role(config)
-    uvloop.run((Slave(config) if config.is_slave else Broker(config)).serve(on_ready))
+    try:
+        uvloop.run((Slave(config) if config.is_slave else Broker(config)).serve(on_ready))
+    except Superseded as superseded:
+        if config.is_slave or not config.slave.rejoin:
+            raise
+        uvloop.run(Slave(rejoined(config, superseded)).serve(on_ready))
 
 
 def in_its_role(config: BrokerConfig) -> BrokerConfig:

@@ -7,10 +7,13 @@ set has everything that anybody was told. All else is a risk, which somebody has
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from journal.tail import Tail
 from meta_broker.replication.slave_file import SlaveFacts
 from zk.replication import ReplicationNode
+
+_CLAIMANT: Final = "slave "
 
 
 class Weight(StrEnum):
@@ -77,8 +80,8 @@ def judge(standing: Standing, cluster: Cluster | None, former: Former | None = N
                 f"ZooKeeper session is over",
             )
         )
-    is_known = former is not None and former.epoch >= _newest_epoch(facts, cluster.node)
-    return found if is_known else [*found, _in_sync(facts, cluster.node)]
+    is_known = former is not None and former.epoch >= _newest_epoch(standing, cluster.node)
+    return found if is_known else [*found, _in_sync(standing, cluster.node)]
 
 
 def _behind(standing: Standing) -> Finding:
@@ -127,13 +130,19 @@ def _is_mine(facts: SlaveFacts, node: ReplicationNode) -> bool:
     return not node.master and node.claimed_by == claimant(facts)
 
 
-def _newest_epoch(facts: SlaveFacts, node: ReplicationNode | None) -> int:
+def _followed(standing: Standing) -> int:
+    """The epoch of the last master that this slave had records of: slave.json is written some time after."""
+    return max(standing.facts.epoch, standing.epoch)
+
+
+def _newest_epoch(standing: Standing, node: ReplicationNode | None) -> int:
     """Of a master that may have served."""
-    return facts.epoch if node is None or _is_mine(facts, node) else node.epoch
+    return _followed(standing) if node is None or _is_mine(standing.facts, node) else node.epoch
 
 
-def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
+def _in_sync(standing: Standing, node: ReplicationNode | None) -> Finding:
     """What the in-sync set proves."""
+    facts, followed = standing.facts, _followed(standing)
     me = facts.slave_id
     if node is None:
         return Finding(
@@ -141,11 +150,11 @@ def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
             f"no master of broker {facts.broker_id} has told ZooKeeper who is in sync: what it acknowledged since it "
             f"was last heard may not be here",
         )
-    if _newest_epoch(facts, node) > facts.epoch:
+    if _newest_epoch(standing, node) > followed:
         who = f"{node.master} is or was its master" if node.master else f"{node.claimed_by} claimed it and never served"
         return Finding(
             Weight.RISK,
-            f"ZooKeeper knows epoch {node.epoch} and this slave has followed epoch {facts.epoch}: {who}; what was "
+            f"ZooKeeper knows epoch {node.epoch} and this slave has followed epoch {followed}: {who}; what was "
             f"acknowledged under it is not here",
         )
     if node.mode == "async":
@@ -163,4 +172,10 @@ def _in_sync(facts: SlaveFacts, node: ReplicationNode | None) -> Finding:
 
 def claimant(facts: SlaveFacts) -> str:
     """How ZooKeeper names who was promoted."""
-    return f"slave {facts.slave_id}"
+    return f"{_CLAIMANT}{facts.slave_id}"
+
+
+def claimed_slave(claimed_by: str) -> int | None:
+    """The id of the slave that *claimant* named so; None for anything else."""
+    number = claimed_by.removeprefix(_CLAIMANT)
+    return int(number) if number != claimed_by and number.isascii() and number.isdigit() and len(number) <= 9 else None

@@ -74,12 +74,18 @@ class Producer:
         for _ in bodies:
             answer = client.receive()
             assert isinstance(answer, Result)
-            assert answer.is_success, answer
+            if not answer.is_success:
+                self._refused(answer)
+                continue
             message_id, partition, offset = parse_put_place(answer.message)
             assert offset is not None
             body = bodies[answer.opaque]
             self.ledger.plain[PartitionName(topic, partition), offset] = message_id, body
             self.ledger.open_puts.remove(body)
+
+    def _refused(self, answer: Result) -> None:
+        """A put that was not acknowledged, by a broker that lives."""
+        raise AssertionError(answer)
 
     def _local(self, client: WireClient) -> None:
         branch = self._begin(client, LocalKey(f"s{self._number}", next(self._local_keys)))

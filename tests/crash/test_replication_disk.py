@@ -1,0 +1,62 @@
+"""A slave whose disk is full: it says so and ends, its master goes on, and once there is room it follows again."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.test_replication_killed import REPLICATED, is_identical
+from tests.fixtures.replicas import check_identical, replicas, wait_until
+from tests.fixtures.wire import Refused, WireClient
+from zk.corner import Corner
+from zk.replication import read_replication
+from zk.session import ZooKeeperSession
+
+SMALL, LARGE = "3m", "64m"
+DEGRADING = REPLICATED.replace("MODE", "sync").replace("[replication]\n", '[replication]\nwithout_slaves = "degrade"\n')
+BODY = bytes(20_000)
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path) -> Iterator[None]:
+    """*directory* is a file system of its own. Skips where that is not allowed."""
+    directory.mkdir(parents=True)
+    words = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(directory)]
+    if (done := subprocess.run(words, capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"no file system of its own: {done.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, zookeeper: Corner) -> None:
+    directory = tmp_path / "both"
+    with (
+        small_disk(directory / "1"),
+        replicas(directory, zookeeper.connect, DEGRADING) as running,
+        ZooKeeperSession(zookeeper.connect) as session,
+        WireClient(running.master.port) as client,
+    ):
+        slave = running.slaves[0]
+
+        def in_sync() -> tuple[int, ...]:
+            node = read_replication(session, 0).node
+            return node.in_sync if node is not None else ()
+
+        wait_until(lambda: in_sync() == (1,), "the slave is in sync")
+        for _ in range(250):  # twice what the slave has room for
+            with contextlib.suppress(Refused):
+                client.put("orders", 0, BODY)
+        assert slave.wait() == 1, slave.log
+        assert "No space left on device" in slave.log.splitlines()[-1], slave.log
+        wait_until(lambda: in_sync() == (), "the master goes on without it")
+        client.put("orders", 0, b"alone")
+        subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(directory / "1")], check=True)
+        slave.start()
+        wait_until(lambda: in_sync() == (1,), "the slave is in sync again")
+        client.put("orders", 0, b"together")
+        wait_until(lambda: is_identical(running.master.data, slave.data), "both copies are the same")
+        check_identical(running.master.data, slave.data)
