@@ -73,6 +73,10 @@ class UnfinishedCopy(JournalError):
     """The directory holds the beginning of a copy, and is no journal yet. Start it as a slave until it is whole."""
 
 
+class DirectoryIsCopy(JournalError):
+    """The journal is a slave's copy: nobody but its master adds to it. Nothing was changed."""
+
+
 class RecordTooLarge(JournalError):
     """A record does not fit into a segment. Raise segment_bytes or send less at a time."""
 

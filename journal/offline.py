@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from journal.bootstrap import refuse_unfinished
 from journal.checkpoint import read_newest
-from journal.errors import NoJournal, RottenJournal
+from journal.errors import DirectoryIsCopy, NoJournal, RottenJournal
 from journal.fold import JournalState
 from journal.open_journal import JournalConfig
 from journal.recovery import PublicationSink, check_reaches, replay
@@ -14,6 +15,8 @@ from journal.scan import Scanner, Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
+
+COPY_FILE: Final = "slave.json"  # beside a journal that follows another one's: what is added here parts them
 
 
 @contextmanager
@@ -51,23 +54,36 @@ def opened_store(
     directory: Path,
     version: str,
     sink: PublicationSink | None = None,
-    epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
+    epoch: Callable[[int], int] | None = None,
 ) -> Iterator[JournalTransactionStore]:
     """The store of a broker that does not run, locked; it does what a start does: cuts a torn tail, rolls back what was
     active. What is decided is durable when the block ends; without a *sink* the indexes follow at the next start.
-    *epoch*: as `JournalTransactionStore.open` has it, called with the directory locked.
+    *epoch*: as `JournalTransactionStore.open` has it, called with the directory locked; without one a slave's copy is
+    left alone.
 
-    Raises NoJournal, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord, StorageFailed.
+    Raises NoJournal, DirectoryIsCopy, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord,
+    StorageFailed.
     """
+    if epoch is None and (directory / COPY_FILE).exists():
+        raise DirectoryIsCopy(
+            f"{directory} is a slave's copy of a journal: do this on its master, or make it the master with "
+            f"`metaq promote {directory}`"
+        )
     with opened_segments(DirectoryStorage.open_for_reading(directory)) as segments:
         identity, segment_bytes = segments.identity, segments.locate(segments.end - 1)[1].size
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         config = JournalConfig(segment_bytes=segment_bytes)
-        store = JournalTransactionStore.open(storage, identity, config, version=version, sink=sink, epoch=epoch)
+        store = JournalTransactionStore.open(
+            storage, identity, config, version=version, sink=sink, epoch=epoch or _same_epoch
+        )
         try:
             yield store
         finally:
             store.close()
     finally:
         storage.close()
+
+
+def _same_epoch(recovered: int) -> int:
+    return max(recovered, 1)

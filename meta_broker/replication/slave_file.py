@@ -12,9 +12,10 @@ import msgspec
 
 from journal.errors import StorageFailed
 from journal.moving import sync_directory
+from journal.offline import COPY_FILE
 from meta_broker.errors import ConfigError
 
-FILE_NAME: Final = "slave.json"
+FILE_NAME: Final = COPY_FILE
 _BYTES_MAX = 16 * 1024  # the file has some 300
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

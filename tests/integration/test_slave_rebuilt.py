@@ -68,7 +68,7 @@ def test_what_the_master_never_had_is_cut_and_kept_and_the_slave_goes_on_by_itse
     put_all(pair.master.port, 20)
     wait_same(pair.master, slave)
     slave.stop()
-    with opened_store(slave.data, "test") as store:  # as a master would that was alone
+    with opened_store(slave.data, "test", epoch=lambda epoch: epoch) as store:  # as a master would that was alone
         for _ in range(3):
             store.put(PartitionName("orders", 0), [bytes(100)], 100, 1)
     before = slave.port

@@ -184,3 +184,24 @@ def test_memory_does_not_grow_with_what_was_received(tmp_path: Path) -> None:
         directory.close()
     for path in (tmp_path / "master").glob("*.journal"):
         assert path.read_bytes() == (tmp_path / "copy" / path.name).read_bytes()
+
+
+def test_what_is_above_a_position_is_kept_back_and_nothing_else(master: FaultyStorage) -> None:
+    storage = FaultyStorage(Random(0))
+    follower = open_follower(storage)
+    told = feed(follower, stream(master, 0, Random(1), 3000))
+    follower.close()
+    ends = sorted({one.lsn for one in told})
+    for publish_below in (0, *ends[:: len(ends) // 7], ends[-1] - 1, ends[-1], ends[-1] + 1):
+        index = Index()
+        again = open_follower(storage, sink=index, publish_below=publish_below)
+        kept = [one for one in told if one.lsn > publish_below]
+        assert [(one.lsn, list(one.publications), one.change) for one in again.waiting] == [
+            (one.lsn, list(one.publications), one.change) for one in kept
+        ]
+        shown = Index()
+        for one in told:
+            if one.lsn <= publish_below:
+                shown.publish_all(one.publications)
+        assert index.entries == shown.entries
+        again.close()

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from journal.errors import DirectoryIsCopy
 from meta_broker.config import BrokerConfig, load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_broker.running import in_its_role, run
 from meta_broker.slave import slave_facts
 from meta_broker.slave_section import SlaveSection
+from meta_broker.store.checkpoint_taking import checkpoint_stopped
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.replicas import copied_bytes
 
 FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=7, master="meta://10.0.0.9:8123", heard_ms=1)
 
@@ -61,3 +65,13 @@ def test_the_mode_says_whether_consumers_come_unless_the_slave_does(tmp_path: Pa
     assert registers('[replication]\nmode = "sync"\n[slave]\nregister = true')
     assert not registers("[slave]\nregister = false")
     assert not registers('[replication]\nmode = "async"\n[slave]\nregister = false')
+
+
+def test_nobody_appends_to_a_copy_by_command(lone_broker: BrokerProcess) -> None:
+    """`metaq checkpoint DIR`, `metaq txn commit --dir DIR` and the like: what they add its master would never have."""
+    assert lone_broker.stop() == 0
+    before = copied_bytes(lone_broker.data)
+    SlaveFile(lone_broker.data).write(FACTS)
+    with pytest.raises(DirectoryIsCopy, match="do this on its master, or make it the master with `metaq promote"):
+        checkpoint_stopped(lone_broker.data, "test")
+    assert copied_bytes(lone_broker.data) == before
