@@ -11,6 +11,7 @@ from zk.errors import ZooKeeperError
 from zk.nodes import decode_topics, encode_topics, string_order
 from zk.paths import Consumer, ConsumerParent, check_name
 from zk.session import ZooKeeperSession
+from zk.transactions import Create, Remove
 
 
 class ConsumerIdTaken(ZooKeeperError):
@@ -64,6 +65,18 @@ class ConsumerMembership:
     def cancel(self) -> None:
         """Make a join() that waits give up at once."""
         self._cancelled.set()
+
+    def call_the_others(self) -> None:
+        """Make every member look at the group again: our id node is replaced by its like, in one step, so that nobody
+        sees the group without us, and all watches fire.
+
+        A genuine member that has failed seven times is idle until something changes; for one whose view is up to date
+        nothing has. Raises ZooKeeperUnavailable.
+        """
+        node = self._session.read(self._path)
+        if node is not None and node.session_id == self._session.session_id:
+            again = Remove(self._path, node.version), Create(self._path, node.data, ephemeral=True)
+            self._session.transact_many([again])
 
     def leave(self) -> None:
         """Remove the id node. Idempotent."""

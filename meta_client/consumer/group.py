@@ -301,8 +301,13 @@ class GroupMember:
         """Have the watchdog look if it is time to, and do what it finds."""
         try:
             cures = self._watching.maybe_look(self._snapshot)
+            if cures.get(Cure.CALL):
+                self._membership.call_the_others()
         except ZooKeeperError as error:
             _log.warning("watchdog could not look, it will again group=%s error=%s", self._member.group, error)
+            return
+        except Exception:  # whatever it is: this thread has more important things to do than to end by it
+            _log.exception("watchdog could not look, it will again group=%s", self._member.group)
             return
         if reclaimed := cures.get(Cure.RECLAIM):
             self._holdings.give_up(reclaimed)

@@ -38,6 +38,7 @@ class Cure(Enum):
 
     NONE = "nothing"  # it is not ours to cure
     REBALANCE = "rebalance"  # looks at brokers and members anew
+    CALL = "call the others"  # has every member look at the group anew: a genuine one gives up after seven tries
     RECLAIM = "reclaim"  # gives the partition up and claims it anew
 
 
@@ -75,7 +76,7 @@ class Watchdog:
         self,
         now: float,
         standings: Iterable[Standing],
-        unowned: Mapping[TopicPartition, str],
+        unowned: Mapping[TopicPartition, tuple[str, Cure]],
         ownerless: Collection[TopicPartition],
     ) -> list[Finding]:
         """What is found now for the first time. *unowned*: partitions that no member reads who should, with what is to
@@ -94,7 +95,8 @@ class Watchdog:
                 text = "its owner node is gone, so that others may read it too: claiming it anew"
                 found[key] = since, Finding(key, text, Cure.RECLAIM)
             elif lasted_s >= self._unowned_s:
-                found[key] = since, Finding(key, f"for {lasted_s:.0f} s {unowned[key]}", Cure.REBALANCE)
+                text, cure = unowned[key]
+                found[key] = since, Finding(key, f"for {lasted_s:.0f} s {text}", cure)
         self._current = {key: finding for key, (_, finding) in found.items() if finding is not None}
         new = []
         for since, finding in found.values():

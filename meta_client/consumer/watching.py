@@ -41,7 +41,9 @@ class Watching:
         self._fetcher = fetcher
         self._period_s = config.watchdog_s / LOOKS
         still_s = config.watchdog_s + config.fetch_wait_s + config.fetch_timeout_s  # what a fetch may wait is no stop
-        self._watchdog = Watchdog(still_s, session.session_timeout_s + TAKEOVER_S)
+        self._unowned_s = session.session_timeout_s + TAKEOVER_S
+        self._watchdog = Watchdog(still_s, self._unowned_s)
+        self._call_at = 0.0
         self.look_at = time.monotonic() + self._period_s
 
     def current(self) -> tuple[Finding, ...]:
@@ -66,12 +68,18 @@ class Watching:
                 *(finding.text, self._member.group, *finding.key, finding.cure.value),
             )
             cures.setdefault(finding.cure, []).append(finding.key)
+        # As long as it is so, and not once: who is called may fail again.
+        if time.monotonic() >= self._call_at:
+            cures[Cure.CALL] = [finding.key for finding in self.current() if finding.cure is Cure.CALL]
+            self._call_at = time.monotonic() + self._unowned_s if cures[Cure.CALL] else self._call_at
         return cures
 
-    def _unowned(self, snapshot: GroupSnapshot, owned: Mapping[str, frozenset[Partition]]) -> dict[TopicPartition, str]:
+    def _unowned(
+        self, snapshot: GroupSnapshot, owned: Mapping[str, frozenset[Partition]]
+    ) -> dict[TopicPartition, tuple[str, Cure]]:
         """Partitions without an owner, as far as they are this member's to tell: its own, and of others' those that
         it is the first to tell, so that not the whole group does."""
-        told, ours = dict[TopicPartition, str](), self._holdings.keys()
+        told, ours = dict[TopicPartition, tuple[str, Cure]](), self._holdings.keys()
         for topic, partitions in snapshot.partitions.items():
             missing = [p for p in partitions if p not in owned[topic] and (topic, p) not in ours]
             consumers = snapshot.consumers.get(topic, ()) if missing else ()
@@ -79,19 +87,20 @@ class Watching:
                 teller = next((other for other in consumers if other != consumer), consumer)
                 for partition in set(self._strategy(consumer, consumers, partitions)).intersection(missing):
                     if consumer == self._member.consumer_id:
-                        told[topic, partition] = "nobody owns it, and it is this consumer's share: claiming it"
+                        text = "nobody owns it, and it is this consumer's share: claiming it"
+                        told[topic, partition] = text, Cure.REBALANCE
                     elif teller == self._member.consumer_id:
-                        told[topic, partition] = f"nobody owns it: look why {consumer} does not, or restart that one"
+                        text = f"nobody owns it: look why {consumer} does not, or restart that one"
+                        told[topic, partition] = text, Cure.CALL
         return told
 
-    def _blocked(self, snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
+    def _blocked(self, snapshot: GroupSnapshot) -> dict[TopicPartition, tuple[str, Cure]]:
         """What is our share, and another does not let go."""
-        return {
-            (topic, partition): f"{owner} holds this consumer's share: "
-            + (
-                "see what its listener waits for, or restart it"
-                if owner in snapshot.consumers.get(topic, ())
-                else "it is no member of the group any more, so end that process"
-            )
-            for (topic, partition), owner in self._holdings.blocked.items()
-        }
+        told: dict[TopicPartition, tuple[str, Cure]] = {}
+        for (topic, partition), owner in self._holdings.blocked.items():
+            if owner in snapshot.consumers.get(topic, ()):
+                text = f"{owner} holds this consumer's share: see what its listener waits for, or restart it"
+            else:
+                text = f"{owner} holds this consumer's share and is no member of the group any more: end that process"
+            told[topic, partition] = text, Cure.NONE
+        return told

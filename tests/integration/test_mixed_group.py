@@ -1,16 +1,18 @@
 """Genuine members and ours in one group: everybody agrees, nobody sees anything that is only ours."""
 
 import contextlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from meta_client.client import Client
+from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from tests.fixtures.broker import BrokerProcess
-from tests.fixtures.genuine_member import GenuineMember
+from tests.fixtures.genuine_member import TRIES, GenuineMember
 from tests.fixtures.shares import SLOW, java_sorted
 from tests.fixtures.zookeeper_tree import snapshot
 from tests.integration.conftest import Inbox, OpenClient, wait_until
@@ -95,4 +97,35 @@ def test_genuine_members_and_ours_agree(
     assert folders <= {"brokers", "consumers", "metaq"}
     consumers = {path.split("/")[4] for path in tree if path.startswith("/meta/consumers/")}
     assert consumers <= {"ids", "owners", "offsets"}
+    del wide_broker
+
+
+def test_a_genuine_member_that_has_given_up_is_called(
+    wide_broker: BrokerProcess, open_client: OpenClient, genuine: Callable[[str, str], GenuineMember]
+) -> None:
+    """A listener of ours holds a partition for longer than a genuine member tries; once it is free, nothing changes in
+    the group any more, and nobody would own what is that member's."""
+    inbox, sender = Inbox(), open_client()
+    config = ConsumerConfig(consumer_id="a", rest_s_max=0.2, watchdog_s=0.4, fetch_wait_s=0.2)
+    ours = open_client().consumer(GROUP, config=config)
+    ours.subscribe(TOPIC, inbox)
+    ours.start()
+    held, release, entered = Partition(0, 7), threading.Event(), threading.Event()
+
+    def hold(batch: Batch) -> None:
+        if batch.partition == held:
+            entered.set()
+            assert release.wait(20)
+
+    inbox.before = hold
+    sender.producer().send(TOPIC, b"slow", partition=held)
+    assert entered.wait(10)
+    java = genuine("b", "default")
+    wait_until(lambda: java.failed_tries == TRIES and not java.owned())
+    release.set()
+    wait_until(lambda: bool(ours.findings()), timeout_s=15)
+    assert "nobody owns it: look why mixed_b does not" in ours.findings()[0].text
+    wait_until(agreed(sender, "default", ours, java))
+    assert inbox.payloads == {b"slow": 1}
+    assert java.failed_tries == TRIES
     del wide_broker

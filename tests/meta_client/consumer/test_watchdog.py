@@ -65,12 +65,13 @@ def test_the_reason_is_that_of_now() -> None:
 
 def test_a_partition_without_an_owner_is_told_when_nobody_has_had_the_time() -> None:
     watchdog = Watchdog(STILL_S, UNOWNED_S)
-    unowned = {KEY: "nobody owns it: look why g_b does not, or restart that one"}
+    text = "nobody owns it: look why g_b does not, or restart that one"
+    unowned = {KEY: (text, Cure.CALL)}
     assert watchdog.look(0, (), unowned, ()) == []
     assert watchdog.look(5, (), {}, ()) == []  # somebody has it: the next time counts anew
     assert watchdog.look(10, (), unowned, ()) == []
     assert watchdog.look(20, (), unowned, ()) == []
-    assert watchdog.look(23, (), unowned, ()) == [Finding(KEY, f"for 13 s {unowned[KEY]}", Cure.REBALANCE)]
+    assert watchdog.look(23, (), unowned, ()) == [Finding(KEY, f"for 13 s {text}", Cure.CALL)]
     assert watchdog.look(33, (), unowned, ()) == []
     assert len(watchdog.current()) == 1
 
