@@ -169,7 +169,8 @@ class RoundRobin:
         """As choose, for who can wait: a partition whose broker is away will do if there is no other, and so will
         one of a broker that is *avoided*. Raises NoPartition."""
         if wanted is not None:
-            if wanted in view.known:
+            is_away = wanted.broker_id not in view.urls  # and what it offers is known once it is back
+            if wanted in view.known or (is_away and view.known):
                 return wanted
             return _checked(view, wanted, view.available, None)
         elsewhere = view.available

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from meta_client.client import Client
-from meta_client.errors import NoBroker, PartitionClosed, SendRefused, SendUnknown
+from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, SendUnknown
+from meta_client.placing import ByAttribute, key_hash
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import MultiPut, Put, Request, Version
@@ -124,6 +125,25 @@ def test_a_broker_that_comes_back_in_time_gets_it(client: Client, start_broker: 
     later = threading.Timer(0.3, start_broker, args=(0, {"orders": 1}, stored))
     later.start()
     assert producer.send("orders", b"", timeout_s=10).partition == Partition(0, 0)
+    later.join()
+
+
+def test_a_key_waits_for_a_broker_that_was_away_from_the_beginning(client: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, stored)
+    producer = client.producer(partitioner=ByAttribute({"orders": {0: 1, 1: 1}}))
+    key = next(key for key in "abcdefgh" if key_hash(key) % 2)
+    with pytest.raises(
+        NoBroker, match=r"orders/1-0 on broker 1: not sent within 0\.2 s.*waiting for broker 1: it is not up"
+    ):
+        producer.send("orders", b"", attribute=key, timeout_s=0.2)
+    with pytest.raises(NoPartition, match="the topic has no such partition"):
+        producer.send("orders", b"", partition="0-1")
+    handle = producer.send_async("orders", b"first", attribute=key)
+    later = threading.Timer(0.3, start_broker, args=(1, {"orders": 1}, stored))
+    later.start()
+    assert producer.send("orders", b"second", attribute=key, timeout_s=10).partition == Partition(1, 0)
+    assert handle.is_done
+    assert handle.result(0).partition == Partition(1, 0)
     later.join()
 
 
