@@ -189,6 +189,26 @@ def waiting_1000(case: str) -> Result:
     return waiting.waiting(case)
 
 
+def replicate_async(case: str) -> Result:
+    """1 KiB messages, one process, flush sync, to a master with an asynchronous slave, and to one without."""
+    return replication.beside(case, "async", "MB/s", _load_1k, KIB / 1e6)
+
+
+def replicate_sync(case: str) -> Result:
+    """1 KiB messages, one process, flush sync, to a master with a synchronous slave, and to one without."""
+    return replication.beside(case, "sync", "MB/s", _load_1k, KIB / 1e6)
+
+
+def replicate_send_32(case: str) -> Result:
+    """Single blocking sends of 1 KiB, 32 threads, to a master with a synchronous slave, and to one without."""
+    return replication.beside(case, "sync", "messages/s", _load_send_32)
+
+
+def catch_up(case: str) -> Result:
+    """A slave that begins with nothing, beside a master of 5 GB: until it is in sync."""
+    return replication.catch_up(case, 5 * recovery.GB)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and what is acceptable."""
@@ -223,6 +243,10 @@ CASES: Final[dict[str, Case]] = {
     "recover-singles": Case(recover_singles, Bar("value", 80)),
     "index-put": Case(index_put, Bar("ratio", 0.50)),
     "index-find": Case(index_find, Bar("ratio", 0.10, is_ceiling=True)),
+    "replicate-async": Case(replicate_async, Bar("ratio", 0.55)),
+    "replicate-sync": Case(replicate_sync, Bar("ratio", 0.40)),
+    "replicate-send-32": Case(replicate_send_32, Bar("ratio", 0.45)),
+    "catch-up": Case(catch_up, Bar("ratio", 0.40)),
     "promote": Case(replication.promote_5gb, Bar("value", 3, is_ceiling=True)),
     "listen-100b": Case(listen_100b, Bar("messages_s", 400_000)),
     "aio-produce-100b": Case(aio_produce_100b, Bar("ratio", 0.7)),
@@ -261,6 +285,18 @@ def _send(case: str, threads: int) -> Result:
     with stage("sync") as on, Client(on.zookeeper) as client:
         sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: _sender(client, b"x" * KIB))
         return Result(case, sent / elapsed, "messages/s", sync_floor(on.directory), {"threads": threads})
+
+
+def _load_1k(client: Client) -> tuple[int, float]:
+    producer, payload = client.producer(), b"x" * KIB
+    send_for(producer, payload, PRODUCE_S / 10)
+    start = time.perf_counter()
+    sent = send_for(producer, payload, PRODUCE_S)
+    return sent, time.perf_counter() - start
+
+
+def _load_send_32(client: Client) -> tuple[int, float]:
+    return _in_threads(32, PRODUCE_S, lambda number: _sender(client, b"x" * KIB))
 
 
 def _sender(client: Client, payload: bytes) -> Callable[[], None]:

@@ -1,16 +1,77 @@
 """What a slave costs its master, how fast a new one catches up, and how soon one takes its master's place."""
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench.floors import byte_floor
 from bench.recovery import GB, directory_for, fill, prepare_branches, started, store_in
 from bench.result import Result
+from bench.stage import Stage, stage
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
+from meta_client import Client
 from zk.embedded import EmbeddedZooKeeper
-from zk.replication import ReplicationNode, write_replication
+from zk.replication import ReplicationNode, read_replication, write_replication
 from zk.session import ZooKeeperSession
 
 KIB = 1024
+JOIN_TIMEOUT_S = 300.0
+CONFIG = '[topics.bench]\npartitions = 8\n[replication]\nmode = "{mode}"\n'
+
+Load = Callable[[Client], tuple[int, float]]
+"""Works for a while; how much was acknowledged, and in what time."""
+
+
+def beside(case: str, mode: str, unit: str, load: Load, scale: float = 1.0) -> Result:
+    """*load* on a master whose slave follows in *mode*; the floor is the same without a slave, in the same run."""
+    with stage("sync") as on, Client(on.zookeeper) as client:
+        done, elapsed = load(client)
+        floor = done / elapsed * scale
+    with stage("sync", CONFIG.format(mode=mode)) as on, slave(on), Client(on.zookeeper) as client:
+        wait_in_sync(on)
+        done, elapsed = load(client)
+    return Result(case, done / elapsed * scale, unit, floor, {"mode": mode})
+
+
+@contextlib.contextmanager
+def slave(on: Stage) -> Iterator[None]:
+    """A slave process of the stage's broker, from an empty directory; it ends with the block."""
+    words = ["broker", "--role", "slave", "--slave-id", "1", "--data", str(on.directory / "slave"), "--id", "0"]
+    words += ["--port", "0", "--zk", on.zookeeper, "--config", str(on.directory / "broker.toml"), "--flush", "sync"]
+    with started(words):
+        yield
+
+
+def wait_in_sync(on: Stage) -> float:
+    """Until slave 1 has everything; the seconds that took."""
+    start = time.perf_counter()
+    with ZooKeeperSession(on.zookeeper) as session:
+        while (node := read_replication(session, 0).node) is None or 1 not in node.in_sync:
+            if time.perf_counter() - start > JOIN_TIMEOUT_S:
+                raise RuntimeError(f"the slave is not in sync after {JOIN_TIMEOUT_S:g} s: {node}")
+            time.sleep(0.02)
+    return time.perf_counter() - start
+
+
+def catch_up(case: str, total: int) -> Result:
+    """MB/s at which a slave that has nothing comes to have *total* bytes, its start included.
+
+    The floor is that of bytes: over loopback into a file, and back.
+    """
+    with stage("interval:100") as on, Client(on.zookeeper) as client:
+        producer, payload = client.producer(), b"x" * (64 * KIB)
+        for _ in range(total // len(payload)):
+            producer.send_async("bench", payload)
+        producer.flush()
+        start = time.perf_counter()
+        with slave(on):
+            wait_in_sync(on)
+            elapsed = time.perf_counter() - start
+        floor = byte_floor(on.directory, total)
+    return Result(case, total / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, floor.detail())
+
+
 RECORD_BYTES = 8 * KIB
 
 
