@@ -27,6 +27,7 @@ from journal.records import Record
 from journal.recovery import NoSink, PublicationSink, Recovered, cut_tail, restore, trim
 from journal.scan import Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.snapshot import Snapshot
 from journal.storage import Buffer, Storage
 from journal.stream import Piece, RecordStream
 from journal.stream_writer import StreamWriter
@@ -183,12 +184,20 @@ class JournalFollower(Checkpointed):
     def lives(self) -> list[Life]:
         """Who wrote what is here, oldest first."""
         lives = self.state.lives
-        return lives if self.is_complete else [life for life in lives if life.lsn < self.end]
+        return lives if self._fold.copying is None else [life for life in lives if life.lsn < self.end]
 
     @property
     def is_complete(self) -> bool:
-        """False while it copies what its first checkpoint holds already: the state is further on than the records."""
-        return self._fold.copying is None
+        """Is the state what the records say, so that it may be served, and checkpoints taken of it?
+
+        False while it copies what its first checkpoint holds already: the state is further on than the records. And
+        between the records of a repair that dropped some: the next ones say what is open until then.
+        """
+        return self._fold.copying is None and self.state.doubt is None
+
+    def begin_snapshot(self) -> Snapshot:
+        assert self.is_complete, "no checkpoint can say that"
+        return super().begin_snapshot()
 
     # -- the stream -------------------------------------------------------------------------------------------
 

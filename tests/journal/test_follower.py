@@ -15,13 +15,14 @@ from journal.frame import Kind
 from journal.heuristics import HeuristicDecision
 from journal.inspection import read_checkpoints
 from journal.open_journal import MIB
+from journal.repair import carry_out, plan_repair
 from journal.scan import Verdict
 from journal.segments import segment_name
 from journal.storage import DirectoryStorage
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.histories import entries_of, write_history
-from tests.fixtures.journals import INTERVAL, ORDERS, Index, open_store, xa
+from tests.fixtures.journals import INTERVAL, ORDERS, SEGMENT_BYTES, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
 
 
@@ -205,3 +206,29 @@ def test_what_is_above_a_position_is_kept_back_and_nothing_else(master: FaultySt
                 shown.publish_all(one.publications)
         assert index.entries == shown.entries
         again.close()
+
+
+def test_a_copy_of_a_repaired_journal_takes_no_checkpoint_while_anything_is_open(master: FaultyStorage) -> None:
+    source, storage = copy_of(master), FaultyStorage(Random(0))
+    lost = [entry.header for entry, _ in entries_of(source) if entry.header.kind == Kind.PUT][1]
+    file = source.files[segment_name(0)] if lost.lsn < SEGMENT_BYTES else source.files[segment_name(SEGMENT_BYTES)]
+    file.cached[lost.body_lsn % SEGMENT_BYTES] ^= 1
+    segments = opened(source)
+    plan = plan_repair(segments, read_checkpoints(source), None)
+    carry_out(plan, segments, None)
+    segments.close()
+    open_store(source).close()  # says where partitions go on
+    follower, seen = open_follower(storage), set[bool]()
+    while pieces := list(stream(source, follower.end, Random(1), 1000)):
+        feed(follower, iter(pieces[:6]))
+        seen.add(follower.is_complete)
+        if follower.is_complete and follower.end:
+            follower.write_checkpoint(follower.snapshot(), {})
+        state = said(follower.state)
+        follower.close()
+        follower = open_follower(storage)  # held bytes are gone, and come again
+        assert said(follower.state) == state
+    assert seen == {True, False}
+    assert follower.is_complete
+    follower.close()
+    assert image(storage) == image(source)
