@@ -1,6 +1,7 @@
 """A broker with a topic of eight partitions, clients beside it, and listeners that remember."""
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,8 @@ from kazoo.client import KazooClient
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
-from zk.corner import Corner
+from zk.corner import Corner, corner
+from zk.embedded import EmbeddedZooKeeper
 
 WIDE = """
 [topics.wide]
@@ -87,3 +89,28 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+TOPICS = 80
+ONE_PARTITION = "".join(
+    f"\n[topics.one-{number}{more}]\npartitions = 1\n" for number in range(TOPICS) for more in ("", "-b")
+)
+_topic_numbers = itertools.cycle(range(TOPICS))  # more than any module has tests
+_shared_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def shared(zookeeper_server: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corner]:
+    """The corner of ZooKeeper of a broker that the tests of a module share; each takes a `topic` of its own."""
+    with (
+        corner(zookeeper_server.connect, f"shared-{next(_shared_numbers)}") as part,
+        running_broker(tmp_path_factory.mktemp("shared") / "broker", part.connect, config=CONFIG + ONE_PARTITION),
+    ):
+        yield part
+
+
+@pytest.fixture
+def topic(shared: Corner) -> str:
+    """A topic of one partition that nobody has used: what is sent to it is in order, from offset 0 on."""
+    del shared
+    return f"one-{next(_topic_numbers)}"

@@ -15,27 +15,25 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.refusing import Reject, Retry
 from meta_client.errors import ConsumerMisuse
 from tests.integration.conftest import expire, wait_until
+from zk.corner import Corner
 from zk.nodes import Partition
 from zk.offsets import ZooKeeperOffsets
 
-TOPIC = "meta-test"  # one partition: what is sent is in order
 ONLY = Partition(0, 0)
 QUICK = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1)
 
-pytestmark = pytest.mark.usefixtures("broker")
 
-
-def send(client: Client, count: int, prefix: str = "") -> list[bytes]:
+def send(client: Client, topic: str, count: int, prefix: str = "") -> list[bytes]:
     producer = client.producer()
     payloads = [f"{prefix}{number}".encode() for number in range(count)]
     for payload in payloads:
-        producer.send_async(TOPIC, payload)
+        producer.send_async(topic, payload)
     producer.flush()
     return payloads
 
 
-def stored(client: Client, group: str = "group") -> int | None:
-    node = ZooKeeperOffsets(client.session, group).load(TOPIC, ONLY)
+def stored(client: Client, topic: str, group: str = "group") -> int | None:
+    node = ZooKeeperOffsets(client.session, group).load(topic, ONLY)
     return None if node is None else node.offset
 
 
@@ -53,34 +51,46 @@ class Calls:
 
 
 @pytest.fixture
+def client(shared: Corner) -> Iterator[Client]:
+    with Client(shared.connect, session_timeout_ms=4_000) as it:
+        yield it
+
+
+@pytest.fixture
 def consumer(client: Client) -> Iterator[Consumer]:
     with client.consumer("group", config=QUICK) as it:
         yield it
 
 
-def test_messages_one_by_one_and_one_that_fails_twice_is_seen_three_times(client: Client, consumer: Consumer) -> None:
+def test_messages_one_by_one_and_one_that_fails_twice_is_seen_three_times(
+    client: Client, consumer: Consumer, topic: str
+) -> None:
     calls = Calls(m1=[RuntimeError("again"), RuntimeError("first")])
-    expected = send(client, 4)
-    consumer.subscribe(TOPIC, on_message=calls, retries_max=10)
+    expected = send(client, topic, 4)
+    consumer.subscribe(topic, on_message=calls, retries_max=10)
     consumer.start()
     wait_until(lambda: len(calls.payloads) == 6)
     assert calls.payloads == [b"0", b"1", b"1", b"1", b"2", b"3"]
-    wait_until(lambda: stored(client) == 4 * 21)
+    wait_until(lambda: stored(client, topic) == 4 * 21)
     assert Counter(calls.payloads).keys() == set(expected)
 
 
-def test_what_was_taken_before_a_message_that_fails_is_committed(client: Client, consumer: Consumer) -> None:
+def test_what_was_taken_before_a_message_that_fails_is_committed(
+    client: Client, consumer: Consumer, topic: str
+) -> None:
     calls = Calls(m2=[RuntimeError("never")] * 1000)
-    send(client, 4)
-    consumer.subscribe(TOPIC, on_message=calls)
+    send(client, topic, 4)
+    consumer.subscribe(topic, on_message=calls)
     consumer.start()
-    wait_until(lambda: stored(client) == 42)
+    wait_until(lambda: stored(client, topic) == 42)
     wait_until(lambda: calls.payloads.count(b"2") > 3)
     assert calls.payloads[:2] == [b"0", b"1"]
     assert b"3" not in calls.payloads
 
 
-def test_a_refused_message_is_dropped_or_handed_to_a_function_that_is_called_until_it_returns(client: Client) -> None:
+def test_a_refused_message_is_dropped_or_handed_to_a_function_that_is_called_until_it_returns(
+    client: Client, topic: str
+) -> None:
     for policy in ("drop", "own"):
         refused: list[tuple[bytes, str]] = []
 
@@ -92,18 +102,18 @@ def test_a_refused_message_is_dropped_or_handed_to_a_function_that_is_called_unt
         calls = Calls(m1=[RuntimeError("bad")] * 100)
         with client.consumer(policy, config=QUICK) as consumer:
             if policy == "drop":
-                send(client, 3)
-            consumer.subscribe(TOPIC, on_message=calls, retries_max=1, on_reject="drop" if policy == "drop" else refuse)
+                send(client, topic, 3)
+            consumer.subscribe(topic, on_message=calls, retries_max=1, on_reject="drop" if policy == "drop" else refuse)
             consumer.start()
             wait_until(lambda calls=calls: b"2" in calls.payloads)  # type: ignore[misc]  # bound while it is the loop's
-            wait_until(lambda policy=policy: stored(client, policy) == 63)  # type: ignore[misc]  # the same
+            wait_until(lambda policy=policy: stored(client, topic, policy) == 63)  # type: ignore[misc]  # the same
         if policy == "drop":
             assert calls.payloads == [b"0", b"1", b"1", b"2"]
         else:
             assert refused == [(b"1", "bad")] * 2
 
 
-def test_reject_needs_no_repetition_and_retry_says_when(client: Client, consumer: Consumer) -> None:
+def test_reject_needs_no_repetition_and_retry_says_when(client: Client, consumer: Consumer, topic: str) -> None:
     refused: list[bytes] = []
     times: list[float] = []
 
@@ -114,28 +124,32 @@ def test_reject_needs_no_repetition_and_retry_says_when(client: Client, consumer
         if len(times) == 1:
             raise Retry("the database restarts", after_s=0.5)
 
-    send(client, 2)
-    consumer.subscribe(TOPIC, on_message=on_message, on_reject=lambda message, error: refused.append(message.payload))
+    send(client, topic, 2)
+    consumer.subscribe(topic, on_message=on_message, on_reject=lambda message, error: refused.append(message.payload))
     consumer.start()
     wait_until(lambda: len(times) == 2)
     assert refused == [b"0"]
     assert times[1] - times[0] >= 0.5
 
 
-def test_a_partition_stops_at_a_refused_message_until_it_is_told_to_go_on(client: Client, consumer: Consumer) -> None:
+def test_a_partition_stops_at_a_refused_message_until_it_is_told_to_go_on(
+    client: Client, consumer: Consumer, topic: str
+) -> None:
     calls = Calls(m1=[RuntimeError("bad")] * 2)
-    send(client, 3)
-    consumer.subscribe(TOPIC, on_message=calls, retries_max=1)
+    send(client, topic, 3)
+    consumer.subscribe(topic, on_message=calls, retries_max=1)
     consumer.start()
-    wait_until(lambda: consumer.paused() == [(TOPIC, ONLY)])
+    wait_until(lambda: consumer.paused() == [(topic, ONLY)])
     time.sleep(0.3)
     assert calls.payloads == [b"0", b"1", b"1"]
-    consumer.resume((TOPIC, ONLY))
+    consumer.resume((topic, ONLY))
     wait_until(lambda: calls.payloads[3:] == [b"1", b"2"])
     assert consumer.paused() == []
 
 
-def test_of_a_batch_that_fails_only_the_message_to_blame_is_refused(client: Client, consumer: Consumer) -> None:
+def test_of_a_batch_that_fails_only_the_message_to_blame_is_refused(
+    client: Client, consumer: Consumer, topic: str
+) -> None:
     batches: list[list[bytes]] = []
     refused: list[bytes] = []
 
@@ -145,16 +159,16 @@ def test_of_a_batch_that_fails_only_the_message_to_blame_is_refused(client: Clie
         if b"1" in payloads:
             raise RuntimeError("bad")
 
-    expected = send(client, 3)
-    consumer.subscribe(TOPIC, on_batch, retries_max=2, on_reject=lambda message, error: refused.append(message.payload))
+    expected = send(client, topic, 3)
+    consumer.subscribe(topic, on_batch, retries_max=2, on_reject=lambda message, error: refused.append(message.payload))
     consumer.start()
-    wait_until(lambda: stored(client) == 63)
+    wait_until(lambda: stored(client, topic) == 63)
     assert batches == [expected] * 3 + [[b"0"], [b"1"], [b"2"]]
     assert refused == [b"1"]
 
 
-def test_only_what_the_filter_accepts_is_delivered_and_all_of_it_is_consumed(client: Client) -> None:
-    send(client, 100)
+def test_only_what_the_filter_accepts_is_delivered_and_all_of_it_is_consumed(client: Client, topic: str) -> None:
+    send(client, topic, 100)
     forms: dict[str, list[bytes]] = {"batch": [], "message": [], "pull": []}
     for group, seen in forms.items():
         with client.consumer(group, config=QUICK) as consumer:
@@ -170,22 +184,24 @@ def test_only_what_the_filter_accepts_is_delivered_and_all_of_it_is_consumed(cli
 
             match group:
                 case "batch":
-                    consumer.subscribe(TOPIC, take_all, max_bytes=300, accept=odd)
+                    consumer.subscribe(topic, take_all, max_bytes=300, accept=odd)
                 case "message":
-                    consumer.subscribe(TOPIC, on_message=take, max_bytes=300, accept=odd)
+                    consumer.subscribe(topic, on_message=take, max_bytes=300, accept=odd)
                 case _:
-                    consumer.subscribe(TOPIC, max_bytes=300, accept=odd)
+                    consumer.subscribe(topic, max_bytes=300, accept=odd)
             consumer.start()
             while group == "pull" and (messages := consumer.fetch(10, timeout_s=1)):
                 seen += [message.payload for message in messages]
-            wait_until(lambda group=group: stored(client, group) == 10 * 21 + 90 * 22)  # type: ignore[misc]  # as above
+            wait_until(lambda group=group: stored(client, topic, group) == 10 * 21 + 90 * 22)  # type: ignore[misc]  # as above
         assert seen == [b"%d" % number for number in range(1, 50, 2)]
 
 
-def test_iteration_and_fetch_share_what_was_fetched_ahead_and_commit_behind_the_user(client: Client) -> None:
-    expected = send(client, 1000)
+def test_iteration_and_fetch_share_what_was_fetched_ahead_and_commit_behind_the_user(
+    client: Client, topic: str
+) -> None:
+    expected = send(client, topic, 1000)
     with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(TOPIC, max_bytes=2000)
+        consumer.subscribe(topic, max_bytes=2000)
         consumer.start()
         seen = [message.payload for message in consumer.fetch(10)]
         for message in consumer:
@@ -193,14 +209,14 @@ def test_iteration_and_fetch_share_what_was_fetched_ahead_and_commit_behind_the_
             if len(seen) == 400:
                 time.sleep(0.3)
                 before = message.offset
-                assert stored(client) == before  # all before the one in our hands, and not that one
+                assert stored(client, topic) == before  # all before the one in our hands, and not that one
                 break
         seen += [message.payload for message in consumer.fetch(100)]
         assert len(seen) > 400
         count = len(seen)
     assert seen == expected[:count]
     with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(TOPIC)
+        consumer.subscribe(topic)
         consumer.start()
         rest: list[bytes] = []
         while messages := consumer.fetch(1000, timeout_s=1.0):
@@ -210,11 +226,11 @@ def test_iteration_and_fetch_share_what_was_fetched_ahead_and_commit_behind_the_
     assert seen + rest == expected
 
 
-def test_a_block_that_raises_does_not_consume_what_was_in_hand(client: Client) -> None:
-    send(client, 3)
+def test_a_block_that_raises_does_not_consume_what_was_in_hand(client: Client, topic: str) -> None:
+    send(client, topic, 3)
 
     def consume_one_and_fail(consumer: Consumer) -> None:
-        consumer.subscribe(TOPIC)
+        consumer.subscribe(topic)
         consumer.start()
         for message in consumer:
             if message.payload == b"1":
@@ -223,30 +239,30 @@ def test_a_block_that_raises_does_not_consume_what_was_in_hand(client: Client) -
     with pytest.raises(ZeroDivisionError), client.consumer("group", config=QUICK) as consumer:
         consume_one_and_fail(consumer)
     with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(TOPIC)
+        consumer.subscribe(topic)
         consumer.start()
         assert [message.payload for message in consumer.fetch(2)] == [b"1", b"2"]
 
 
-def test_closing_from_elsewhere_ends_an_iteration(client: Client) -> None:
+def test_closing_from_elsewhere_ends_an_iteration(client: Client, topic: str) -> None:
     consumer = client.consumer("group", config=QUICK)
-    consumer.subscribe(TOPIC)
+    consumer.subscribe(topic)
     consumer.start()
     seen: list[bytes] = []
     thread = threading.Thread(target=lambda: seen.extend(message.payload for message in consumer))
     thread.start()
-    send(client, 2)
+    send(client, topic, 2)
     wait_until(lambda: len(seen) == 2)
     consumer.close()
     thread.join(10)
     assert not thread.is_alive()
 
 
-def test_what_is_fetched_ahead_is_bounded(client: Client) -> None:
-    send(client, 2000)
+def test_what_is_fetched_ahead_is_bounded(client: Client, topic: str) -> None:
+    send(client, topic, 2000)
     config = ConsumerConfig(rest_s_max=0.1, prefetch_bytes=5000, runners=2)
     with client.consumer("group", config=config) as consumer:
-        consumer.subscribe(TOPIC, max_bytes=1000)
+        consumer.subscribe(topic, max_bytes=1000)
         consumer.start()
         first = consumer.fetch(1)
         time.sleep(0.3)
@@ -258,7 +274,9 @@ def test_what_is_fetched_ahead_is_bounded(client: Client) -> None:
     assert [message.payload for message in seen] == [b"%d" % number for number in range(2000)]
 
 
-def test_manual_acknowledgement_rolls_back_to_what_was_acknowledged(client: Client, consumer: Consumer) -> None:
+def test_manual_acknowledgement_rolls_back_to_what_was_acknowledged(
+    client: Client, consumer: Consumer, topic: str
+) -> None:
     """Spec 13.2, B03."""
     calls: list[bytes] = []
 
@@ -269,62 +287,62 @@ def test_manual_acknowledgement_rolls_back_to_what_was_acknowledged(client: Clie
         if len(calls) == 10:
             assert consumer.acknowledge(message)
 
-    expected = send(client, 5)
-    consumer.subscribe(TOPIC, on_message=on_message, acknowledge="manual")
+    expected = send(client, topic, 5)
+    consumer.subscribe(topic, on_message=on_message, acknowledge="manual")
     consumer.start()
-    wait_until(lambda: stored(client) == 5 * 21)
+    wait_until(lambda: stored(client, topic) == 5 * 21)
     time.sleep(0.2)
     assert calls == expected * 2
 
 
-def test_manual_acknowledgement_of_what_was_fetched(client: Client) -> None:
-    send(client, 10)
+def test_manual_acknowledgement_of_what_was_fetched(client: Client, topic: str) -> None:
+    send(client, topic, 10)
     with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(TOPIC, acknowledge="manual", max_bytes=100)
+        consumer.subscribe(topic, acknowledge="manual", max_bytes=100)
         consumer.start()
         messages: list[ReceivedMessage] = []
         while len(messages) < 6:
             messages += consumer.fetch(6 - len(messages))
         consumer.fetch(1, timeout_s=0.3)
-        assert stored(client) is None
+        assert stored(client, topic) is None
         assert consumer.acknowledge(messages[2])
         assert consumer.acknowledge(messages[1])  # acknowledged already
-        wait_until(lambda: stored(client) == 63)
-        assert consumer.rollback(TOPIC, ONLY)
+        wait_until(lambda: stored(client, topic) == 63)
+        assert consumer.rollback(topic, ONLY)
         assert not consumer.acknowledge(messages[5])  # it will come again
         assert consumer.fetch(1)[0].payload == b"3"
         with pytest.raises(ConsumerMisuse, match="manual"):
-            consumer.acknowledge(messages[0]._replace(topic="orders"))
-    assert stored(client) == 63
+            consumer.acknowledge(messages[0]._replace(topic=f"{topic}-b"))
+    assert stored(client, topic) == 63
 
 
-def test_seeking_drops_what_is_fetched_ahead_and_moves_progress(client: Client) -> None:
-    send(client, 100)
+def test_seeking_drops_what_is_fetched_ahead_and_moves_progress(client: Client, topic: str) -> None:
+    send(client, topic, 100)
     time.sleep(0.01)
     noon = datetime.now(UTC)
     time.sleep(0.01)
-    send(client, 100, "later-")
+    send(client, topic, 100, "later-")
     with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(TOPIC, max_bytes=500)
+        consumer.subscribe(topic, max_bytes=500)
         consumer.start()
         seen = consumer.fetch(150)
         while len(seen) < 150:
             seen += consumer.fetch(150 - len(seen))
         for to, payload in ((0, b"0"), (noon, b"later-0"), (seen[5].offset, b"5"), ("earliest", b"0")):
-            assert consumer.seek(TOPIC, ONLY, to)  # type: ignore[arg-type]  # each of them is a position
+            assert consumer.seek(topic, ONLY, to)  # type: ignore[arg-type]  # each of them is a position
             assert consumer.fetch(1)[0].payload == payload
-        consumer.seek(TOPIC, ONLY, "latest")
+        consumer.seek(topic, ONLY, "latest")
         assert consumer.fetch(1, timeout_s=0.2) == []
-        new = send(client, 1, "new-")
+        new = send(client, topic, 1, "new-")
         assert [message.payload for message in consumer.fetch(10)] == new
-        assert not consumer.seek(TOPIC, Partition(7, 7), 0)
+        assert not consumer.seek(topic, Partition(7, 7), 0)
         with pytest.raises(ValueError, match="start -1"):
-            consumer.seek(TOPIC, ONLY, -1)
-        consumer.seek(TOPIC, ONLY, seen[7].offset)
-        wait_until(lambda: stored(client) == seen[7].offset)
+            consumer.seek(topic, ONLY, -1)
+        consumer.seek(topic, ONLY, seen[7].offset)
+        wait_until(lambda: stored(client, topic) == seen[7].offset)
 
 
-def test_a_listener_may_seek_and_its_batch_does_not_count_then(client: Client, consumer: Consumer) -> None:
+def test_a_listener_may_seek_and_its_batch_does_not_count_then(client: Client, consumer: Consumer, topic: str) -> None:
     calls: list[bytes] = []
 
     def on_message(message: ReceivedMessage) -> None:
@@ -332,63 +350,63 @@ def test_a_listener_may_seek_and_its_batch_does_not_count_then(client: Client, c
         if len(calls) == 3:
             consumer.seek(message.topic, message.partition, 21)
 
-    send(client, 5)
-    consumer.subscribe(TOPIC, on_message=on_message)
+    send(client, topic, 5)
+    consumer.subscribe(topic, on_message=on_message)
     consumer.start()
     wait_until(lambda: len(calls) == 9)
     time.sleep(0.1)
     assert calls == [b"0", b"1", b"2", b"3", b"4", b"1", b"2", b"3", b"4"]
-    wait_until(lambda: stored(client) == 105)
+    wait_until(lambda: stored(client, topic) == 105)
 
 
-def test_a_group_may_begin_at_a_time_or_always_at_the_end(client: Client) -> None:
-    send(client, 10)
+def test_a_group_may_begin_at_a_time_or_always_at_the_end(client: Client, topic: str) -> None:
+    send(client, topic, 10)
     time.sleep(0.01)
     noon = datetime.now(UTC)
-    expected = send(client, 10, "later-")
+    expected = send(client, topic, 10, "later-")
     with client.consumer("group", config=ConsumerConfig(start=noon, rest_s_max=0.1)) as consumer:
-        consumer.subscribe(TOPIC)
+        consumer.subscribe(topic)
         consumer.start()
         assert [message.payload for message in consumer.fetch(100)] == expected
-    missed = send(client, 5, "missed-")
+    missed = send(client, topic, 5, "missed-")
     config = ConsumerConfig(start="latest", starts_anew=True, rest_s_max=0.1)
     with client.consumer("group", config=config) as consumer:
-        consumer.subscribe(TOPIC)
+        consumer.subscribe(topic)
         consumer.start()
         wait_until(consumer.is_caught_up)
-        new = send(client, 3, "new-")
+        new = send(client, topic, 3, "new-")
         assert [message.payload for message in consumer.fetch(100)] == new
     del missed
 
 
-def test_a_paused_partition_is_quiet_and_its_neighbours_are_not(client: Client, consumer: Consumer) -> None:
+def test_a_paused_partition_is_quiet_and_its_neighbours_are_not(client: Client, consumer: Consumer, topic: str) -> None:
     seen: list[tuple[str, bytes]] = []
-    for topic in (TOPIC, "orders"):
-        client.producer().send(topic, b"before")
-        consumer.subscribe(topic, on_message=lambda message: seen.append((message.topic, message.payload)))
+    for name in (topic, f"{topic}-b"):
+        client.producer().send(name, b"before")
+        consumer.subscribe(name, on_message=lambda message: seen.append((message.topic, message.payload)))
     consumer.start()
     wait_until(lambda: len(seen) == 2)
-    consumer.pause((TOPIC, ONLY))
+    consumer.pause((topic, ONLY))
     producer = client.producer()
-    producer.send(TOPIC, b"after")
-    producer.send("orders", b"after")
-    wait_until(lambda: ("orders", b"after") in seen)
+    producer.send(topic, b"after")
+    producer.send(f"{topic}-b", b"after")
+    wait_until(lambda: (f"{topic}-b", b"after") in seen)
     time.sleep(0.3)
-    assert (TOPIC, b"after") not in seen
-    consumer.resume((TOPIC, ONLY))
-    wait_until(lambda: (TOPIC, b"after") in seen, timeout_s=2)
+    assert (topic, b"after") not in seen
+    consumer.resume((topic, ONLY))
+    wait_until(lambda: (topic, b"after") in seen, timeout_s=2)
 
 
-def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: Client) -> None:
-    expected = send(client, 50)
+def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: Client, topic: str) -> None:
+    expected = send(client, topic, 50)
     config = ConsumerConfig(rest_s_max=0.1, commit_period_s=3600, duplicates_max=100)
     cached, plain = Calls(), Calls()
     with (
         client.consumer("cached", config=config) as one,
         client.consumer("plain", config=ConsumerConfig(rest_s_max=0.1, commit_period_s=3600)) as other,
     ):
-        one.subscribe(TOPIC, on_message=cached)
-        other.subscribe(TOPIC, on_message=plain)
+        one.subscribe(topic, on_message=cached)
+        other.subscribe(topic, on_message=plain)
         one.start()
         other.start()
         wait_until(lambda: len(cached.payloads) == len(plain.payloads) == 50)
@@ -396,11 +414,11 @@ def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: 
         wait_until(lambda: len(plain.payloads) == 100)
         wait_until(one.is_caught_up)
         assert cached.payloads == expected
-        assert one.seek(TOPIC, ONLY, "earliest")  # who asks to see them again does
+        assert one.seek(topic, ONLY, "earliest")  # who asks to see them again does
         wait_until(lambda: len(cached.payloads) == 100)
 
 
-def test_wrong_uses_are_named(client: Client) -> None:
+def test_wrong_uses_are_named(client: Client, topic: str) -> None:
     consumer = client.consumer("group")
     with pytest.raises(ConsumerMisuse, match="start"):
         consumer.fetch()
@@ -412,11 +430,11 @@ def test_wrong_uses_are_named(client: Client) -> None:
         ({"on_message": print, "on_reject": "explode"}, "on_reject 'explode'"),
     ):
         with pytest.raises(ValueError, match=match):
-            consumer.subscribe(TOPIC, **wrong)
-    consumer.subscribe(TOPIC, on_message=print)
+            consumer.subscribe(topic, **wrong)
+    consumer.subscribe(topic, on_message=print)
     consumer.start()
     with pytest.raises(ConsumerMisuse, match="all its topics have listeners"):
         iter(consumer)
     with pytest.raises(ConsumerMisuse, match='acknowledge="manual"'):
-        consumer.rollback(TOPIC, ONLY)
+        consumer.rollback(topic, ONLY)
     consumer.close()

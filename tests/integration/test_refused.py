@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import ConsumerMisuse
 from meta_client.refused.errors import StoreFull, StoreInUse
 from tests.integration.conftest import wait_until
-from tests.integration.test_consuming import ONLY, TOPIC, Calls, send, stored
+from tests.integration.test_consuming import ONLY, Calls, send, stored
 from zk.corner import Corner
 
-pytestmark = pytest.mark.usefixtures("broker")
+
+@pytest.fixture
+def client(shared: Corner) -> Iterator[Client]:
+    with Client(shared.connect, session_timeout_ms=4_000) as it:
+        yield it
 
 
 def config(directory: Path, period_s: float = 3600, **more: Any) -> ConsumerConfig:
@@ -27,14 +32,14 @@ def config(directory: Path, period_s: float = 3600, **more: Any) -> ConsumerConf
     )
 
 
-def test_six_deliveries_then_redelivery_until_it_is_taken(client: Client, tmp_path: Path) -> None:
+def test_six_deliveries_then_redelivery_until_it_is_taken(client: Client, tmp_path: Path, topic: str) -> None:
     """Spec 13.2, B02: one delivery, five repetitions, two redeliveries; the other message comes once."""
     calls = Calls(m0=[RuntimeError("bad")] * 7)
-    send(client, 2)
+    send(client, topic, 2)
     with client.consumer("group", config=config(tmp_path, 0.3)) as consumer:
-        consumer.subscribe(TOPIC, on_message=calls, retries_max=5, on_reject="park")
+        consumer.subscribe(topic, on_message=calls, retries_max=5, on_reject="park")
         consumer.start()
-        wait_until(lambda: stored(client) == 42)
+        wait_until(lambda: stored(client, topic) == 42)
         wait_until(lambda: len(calls.payloads) == 9)
         wait_until(lambda: not consumer.refused())
     assert calls.payloads.count(b"0") == 8
@@ -42,43 +47,45 @@ def test_six_deliveries_then_redelivery_until_it_is_taken(client: Client, tmp_pa
     assert calls.payloads[:7] == [b"0"] * 6 + [b"1"]
 
 
-def test_the_next_life_of_a_mended_consumer_takes_what_the_last_one_parked(client: Client, tmp_path: Path) -> None:
-    send(client, 3)
+def test_the_next_life_of_a_mended_consumer_takes_what_the_last_one_parked(
+    client: Client, tmp_path: Path, topic: str
+) -> None:
+    send(client, topic, 3)
     with client.consumer("group", config=config(tmp_path)) as consumer:
-        consumer.subscribe(TOPIC, on_message=Calls(m1=[RuntimeError("bad")] * 9), retries_max=0, on_reject="park")
+        consumer.subscribe(topic, on_message=Calls(m1=[RuntimeError("bad")] * 9), retries_max=0, on_reject="park")
         consumer.start()
-        wait_until(lambda: stored(client) == 63)
+        wait_until(lambda: stored(client, topic) == 63)
         (waiting,) = consumer.refused()
-        assert (str(waiting.place), waiting.record.reason) == (f"{TOPIC}/0-0@21", "RuntimeError('bad')")
+        assert (str(waiting.place), waiting.record.reason) == (f"{topic}/0-0@21", "RuntimeError('bad')")
         other = client.consumer("group", config=config(tmp_path))
-        other.subscribe(TOPIC, on_message=print)
+        other.subscribe(topic, on_message=print)
         with pytest.raises(StoreInUse):
             other.start()
     mended = Calls()
     with client.consumer("group", config=config(tmp_path)) as consumer:
-        consumer.subscribe(TOPIC, on_message=mended)
+        consumer.subscribe(topic, on_message=mended)
         consumer.start()
         consumer.redeliver()
         wait_until(lambda: mended.payloads == [b"1"])
         wait_until(lambda: not consumer.refused())
 
 
-def test_a_full_store_holds_the_partition_up_and_loses_nothing(client: Client, tmp_path: Path) -> None:
+def test_a_full_store_holds_the_partition_up_and_loses_nothing(client: Client, tmp_path: Path, topic: str) -> None:
     calls = Calls(m0=[RuntimeError("bad")] * 99, m1=[RuntimeError("bad")] * 3)
-    send(client, 3)
+    send(client, topic, 3)
     with client.consumer("group", config=config(tmp_path, refused_bytes_max=1500)) as consumer:
-        consumer.subscribe(TOPIC, on_message=calls, retries_max=0, on_reject="park")
+        consumer.subscribe(topic, on_message=calls, retries_max=0, on_reject="park")
         consumer.start()
         wait_until(lambda: b"2" in calls.payloads)
         assert calls.payloads == [b"0", b"1", b"1", b"1", b"1", b"2"]
-        message = ReceivedMessage(TOPIC, ONLY, 0, 0, 0, None, b"", 21)
+        message = ReceivedMessage(topic, ONLY, 0, 0, 0, None, b"", 21)
         with pytest.raises(StoreFull):
             consumer.refuse(message._replace(offset=63), ValueError("by hand"))
         with pytest.raises(ConsumerMisuse):
-            consumer.refuse(message._replace(topic="orders"), ValueError())
+            consumer.refuse(message._replace(topic=f"{topic}-b"), ValueError())
 
 
-def test_a_redelivery_and_a_delivery_of_one_partition_never_overlap(client: Client, tmp_path: Path) -> None:
+def test_a_redelivery_and_a_delivery_of_one_partition_never_overlap(client: Client, tmp_path: Path, topic: str) -> None:
     busy = threading.Lock()
     seen: list[bytes] = []
     refusing = threading.Event()
@@ -93,29 +100,29 @@ def test_a_redelivery_and_a_delivery_of_one_partition_never_overlap(client: Clie
         finally:
             busy.release()
 
-    first = send(client, 50)
+    first = send(client, topic, 50)
     with client.consumer("group", config=config(tmp_path, 0.05)) as consumer:
-        consumer.subscribe(TOPIC, on_message=on_message, retries_max=0, on_reject="park", max_bytes=100)
+        consumer.subscribe(topic, on_message=on_message, retries_max=0, on_reject="park", max_bytes=100)
         consumer.start()
         wait_until(lambda: len(consumer.refused()) == 50)
         refusing.clear()
-        more = send(client, 200, "more-")
+        more = send(client, topic, 200, "more-")
         wait_until(lambda: len(seen) == 250)
         assert sorted(seen) == sorted(first + more)
         wait_until(lambda: not consumer.refused())
 
 
-def test_who_pulls_refuses_by_hand(client: Client, tmp_path: Path) -> None:
-    send(client, 3)
+def test_who_pulls_refuses_by_hand(client: Client, tmp_path: Path, topic: str) -> None:
+    send(client, topic, 3)
     with client.consumer("group", config=config(tmp_path)) as consumer:
-        consumer.subscribe(TOPIC, on_reject="park", acknowledge="manual")
+        consumer.subscribe(topic, on_reject="park", acknowledge="manual")
         consumer.start()
         message = consumer.fetch(1)[0]
         consumer.refuse(message, ValueError("no such customer"))
         assert consumer.acknowledge(message)
-        assert [str(waiting.place) for waiting in consumer.refused()] == [f"{TOPIC}/0-0@0"]
+        assert [str(waiting.place) for waiting in consumer.refused()] == [f"{topic}/0-0@0"]
     with pytest.raises(ValueError, match="refused_directory"):
-        client.consumer("group").subscribe(TOPIC, on_message=print, on_reject="park")
+        client.consumer("group").subscribe(topic, on_message=print, on_reject="park")
 
 
 def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -125,30 +132,30 @@ def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_the_command_line_lists_resends_and_drops(client: Client, tmp_path: Path, zookeeper: Corner) -> None:
-    send(client, 3)
+def test_the_command_line_lists_resends_and_drops(client: Client, tmp_path: Path, shared: Corner, topic: str) -> None:
+    send(client, topic, 3)
     directory = tmp_path / "refused"
     consumer = client.consumer("group", config=config(directory))
-    calls = Calls(m0=[RuntimeError("bad")], m1=[OSError(5)], m2=[OSError()])
-    consumer.subscribe(TOPIC, on_message=calls, retries_max=0, on_reject="park")
+    calls = Calls(m0=[RuntimeError("bad")] * 99, m1=[OSError(5)] * 99, m2=[OSError()] * 99)
+    consumer.subscribe(topic, on_message=calls, retries_max=0, on_reject="park")
     with consumer:
         wait_until(lambda: len(consumer.refused()) == 3)
         listed = [json.loads(line) for line in metaq("list", str(directory), "--json").stdout.splitlines()]
         assert [(row["message"], row["payload"]) for row in listed] == [
-            (f"{TOPIC}/0-0@0", "0"),
-            (f"{TOPIC}/0-0@21", "1"),
-            (f"{TOPIC}/0-0@42", "2"),
+            (f"{topic}/0-0@0", "0"),
+            (f"{topic}/0-0@21", "1"),
+            (f"{topic}/0-0@42", "2"),
         ]
         assert "RuntimeError('bad')" in metaq("list", str(directory)).stdout
         assert "in use by another consumer" in metaq("drop", str(directory), "--all", status=2).stderr
     assert "name messages" in metaq("drop", str(directory), status=2).stderr
     assert "names no message" in metaq("drop", str(directory), "x", status=2).stderr
-    assert "no such message waits" in metaq("drop", str(directory), f"{TOPIC}/0-0@7", status=1).stderr
-    assert "dropped 1 messages" in metaq("drop", str(directory), f"{TOPIC}/0-0@21").stderr
-    metaq("resend", str(directory), "--all", "--to", "orders", "--zk", zookeeper.connect)
+    assert "no such message waits" in metaq("drop", str(directory), f"{topic}/0-0@7", status=1).stderr
+    assert "dropped 1 messages" in metaq("drop", str(directory), f"{topic}/0-0@21").stderr
+    metaq("resend", str(directory), "--all", "--to", f"{topic}-b", "--zk", shared.connect)
     assert "no refused message waits here" in metaq("list", str(directory)).stdout
     with client.consumer("reader") as reader:
-        reader.subscribe("orders")
+        reader.subscribe(f"{topic}-b")
         reader.start()
         found: list[bytes] = []
         while len(found) < 2:

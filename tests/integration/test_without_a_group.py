@@ -10,9 +10,11 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import BrokerAway, ConsumerMisuse, InvalidGroup, NotConnected, NothingToRead
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.integration.conftest import OpenClient, expire, wait_until
-from tests.integration.test_consuming import ONLY, QUICK, TOPIC, Calls, send, stored
+from tests.integration.test_consuming import ONLY, QUICK, Calls, send, stored
 from zk.corner import Corner
 from zk.nodes import Partition
+
+TOPIC = "meta-test"  # one partition
 
 
 def test_assigned_partitions_are_read_whoever_else_reads_them(broker: BrokerProcess, client: Client) -> None:
@@ -47,7 +49,7 @@ def _is_up(client: Client) -> bool:
 
 
 def test_an_assignment_of_a_group_goes_on_where_it_stopped(broker: BrokerProcess, client: Client) -> None:
-    expected = send(client, 20)
+    expected = send(client, TOPIC, 20)
     seen: list[bytes] = []
     for _ in range(2):
         with client.consumer("group", config=QUICK) as consumer:
@@ -56,14 +58,14 @@ def test_an_assignment_of_a_group_goes_on_where_it_stopped(broker: BrokerProcess
             consumer.start()
             seen += [message.payload for message in consumer.fetch(10)]
     assert seen == expected
-    assert stored(client) == 10 * 21 + 10 * 22
+    assert stored(client, TOPIC) == 10 * 21 + 10 * 22
     with client.consumer("group", config=QUICK) as consumer:
         consumer.subscribe(TOPIC)
         consumer.assign((TOPIC, ONLY))
         consumer.start()
         assert consumer.seek(TOPIC, ONLY, 21)
         assert consumer.fetch(1)[0].payload == b"1"
-    assert stored(client) == 42
+    assert stored(client, TOPIC) == 42
     del broker
 
 
@@ -90,7 +92,7 @@ def test_every_instance_of_a_broadcast_group_sees_everything_once(
     broker: BrokerProcess, client: Client, open_client: OpenClient
 ) -> None:
     other = open_client()
-    expected = send(client, 30)
+    expected = send(client, TOPIC, 30)
     seen: dict[str, list[bytes]] = {"web-1": [], "web-2": []}
     for _ in range(2):
         for instance, of in (("web-1", client), ("web-2", other)):
