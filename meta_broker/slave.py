@@ -97,7 +97,8 @@ class Slave:
             calm_collector()
             await asyncio.to_thread(self._file.write, facts)  # from here on this is a slave's directory
             topics = Topics(config.topics, store.source.state.topics)
-            offering = Offering(topics, store, membership, decides=False)
+            serves = membership is not None and config.slave_registers
+            offering = Offering(topics, store, membership if serves else None, decides=False)
             following = Following(
                 facts,
                 self._file,
@@ -107,7 +108,7 @@ class Slave:
                 server.wake,
                 self._over,
                 wall_clock_ms,
-                serves=membership is not None and config.slave_registers,
+                serves=serves,
             )
             stack.push_async_callback(following.close)
             url = BrokerUrl(config.url_host, self._port)
@@ -323,9 +324,14 @@ def _tell_topics(
     topics.used.update(used)
     if decided:
         topics.changed()
-    for topic in {*used, *decided}:
-        offering.topic_changed(topic)
+    for topic in used:
+        # A slave that catches up meets thousands: what is stored of each is only looked for where no section says it.
+        if topics.find(topic) is not None:
+            offering.topic_used(topic)
+        else:
+            offering.topic_changed(topic)
     for topic in decided:
+        offering.topic_changed(topic)
         dispatcher.topic_decided(topic)
 
 

@@ -20,6 +20,7 @@ from tests.fixtures.wire import Refused, WireClient
 from tests.fixtures.zookeeper_tree import snapshot
 from tests.integration.conftest import Inbox, OpenClient
 from zk.corner import Corner
+from zk.replication import read_replication
 from zk.session import ZooKeeperSession
 
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
@@ -47,6 +48,14 @@ def topics_of(session: ZooKeeperSession, name: str) -> dict[str, tuple[bytes, bo
 def wait_registered(session: ZooKeeperSession, slave_id: int = 1, *, is_there: bool = True) -> None:
     path = f"/meta/brokers/ids/0/slave{slave_id}"
     wait_until(lambda: (session.read(path) is not None) == is_there, f"{path} is there: {is_there}")
+
+
+def wait_in_sync(session: ZooKeeperSession, master: ReplicaProcess) -> None:
+    def is_in_sync() -> bool:
+        node = read_replication(session, 0).node
+        return node is not None and (node.in_sync, node.master) == ((1,), master.url)
+
+    wait_until(is_in_sync, "slave 1 is in sync")
 
 
 def put_all(port: int, first: int, count: int, topic: str = "orders") -> None:
@@ -314,7 +323,7 @@ def test_synchronously_ten_producers_reach_ten_groups_and_go_on_where_the_slave_
     inboxes = [Inbox() for _ in range(10)]
     with replicas(tmp_path / "pair", zookeeper.connect, config) as running, contextlib.ExitStack() as stack:
         (slave,) = running.slaves
-        wait_registered(session)
+        wait_in_sync(session, running.master)
         client = open_client()
         for number, inbox in enumerate(inboxes):
             consumer = stack.enter_context(client.consumer(f"group-{number}", config=PATIENT))
@@ -335,7 +344,8 @@ def test_synchronously_ten_producers_reach_ten_groups_and_go_on_where_the_slave_
         former = running.promote(slave)
         stack.callback(former.kill)
         former.slave_id = former.number
-        former.start()  # without a slave in sync nobody would be answered
+        former.start()
+        wait_in_sync(session, running.master)  # before, writes are refused
         produce(1000)
         for inbox in inboxes:
             wait_for(inbox, 1100)
