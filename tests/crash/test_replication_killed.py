@@ -147,7 +147,8 @@ class Story:
         else:
             assert slave.stop() == 0, slave.log
         findings = slave.dry_run()["findings"]
-        is_whole = not [one for one in findings if one["weight"] == "risk"]
+        risks = [one["text"] for one in findings if one["weight"] == "risk"]
+        is_whole = not risks
         if is_whole:
             running.promote(slave)
             self.promotions += 1
@@ -161,7 +162,7 @@ class Story:
             master.start()
             slave.start()
         self.check()
-        return f"{trouble}, {'paused' if is_paused else 'killed'}, {'promoted' if is_whole else 'restarted'}"
+        return f"{trouble}, {'paused' if is_paused else 'killed'}, {'; '.join(risks) or 'promoted'}"
 
     def live_again_alone(self) -> None:
         """The master comes back while no slave follows, is read, and dies again: nobody may have been shown what only
@@ -283,8 +284,8 @@ def read_back(port: int) -> tuple[Log, set[BranchKey]]:
 @contextlib.contextmanager
 def stories(directory: Path, zookeeper: Corner, mode: str, seed: int, random: Random) -> Iterator[Story]:
     """A master and a slave; at the end they hold the same bytes."""
-    config = REPLICATED.replace("MODE", mode)
-    with replicas(directory, zookeeper.connect, config) as running, ZooKeeperSession(zookeeper.connect) as session:
+    config, connect = REPLICATED.replace("MODE", mode), f"{zookeeper.connect}/{directory.name}"  # of its own: epochs
+    with replicas(directory, connect, config) as running, ZooKeeperSession(connect) as session:
         yield Story(running, session, seed, random)
         wait_until(lambda: is_identical(running.master.data, running.slaves[0].data), "both copies are the same")
         check_identical(running.master.data, running.slaves[0].data)
