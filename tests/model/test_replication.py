@@ -1,0 +1,459 @@
+"""Master, slaves, links and promotion, on the pure parts alone, under random steps: nothing acknowledged is lost.
+
+Journals are lists of units of eight bytes, each of which says who wrote it. Links are queues of bytes that are cut,
+delayed, and lose or repeat a frame; power cuts take what was not fsynced; ZooKeeper is one node, written by
+compare-and-set, whose answers are late. METAQ_MODEL_SEED repeats a run, METAQ_MODEL_STEPS makes it longer.
+"""
+
+import os
+import struct
+import time
+from collections import deque
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from journal.checksum import crc32
+from journal.fence import LSN_MAX
+from journal.frame import Lsn
+from journal.lives import Life
+from journal.segments import Identity
+from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.frames import (
+    Anew,
+    Data,
+    FrameDecoder,
+    Hello,
+    Part,
+    Position,
+    Refused,
+    Report,
+    Welcome,
+    data_head,
+    encode,
+)
+from meta_broker.replication.in_sync import InSync
+from meta_broker.replication.master_side import Extent, MasterSide, Share, judge
+from meta_broker.replication.section import ReplicationSection
+from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Holding, Receive, SlaveSide
+from meta_client.protocol.errors import RemoteProtocolError
+from zk.replication import ReplicationNode
+
+IDENTITY = Identity("metaq", 0)
+UNIT = struct.Struct("<BHIx")  # epoch, incarnation, unit at which the life began
+BROKERS = 3
+ID = st.integers(0, BROKERS - 1)
+
+
+class Copy:
+    """One broker's directory, and the process over it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.units: list[Life] = []
+        self.flushed = 0  # units
+        self.master: MasterProcess | None = None
+        self.link: Link | None = None  # as a slave
+        self.is_master = False  # the directory's part: what a start makes of it
+        self.rest = b""  # of a unit that is not all here
+
+    @property
+    def lives(self) -> list[Life]:
+        return list(dict.fromkeys(self.units))
+
+    @property
+    def end(self) -> Lsn:
+        return Lsn(len(self.units) * UNIT.size)
+
+    def bytes_of(self, start: int, end: int) -> bytes:
+        units = self.units[start // UNIT.size : -(-end // UNIT.size)]
+        raw = b"".join(UNIT.pack(life.epoch, life.incarnation, life.lsn // UNIT.size) for life in units)
+        return raw[start % UNIT.size :][: end - start]
+
+    def power_cut(self, kept: int) -> None:
+        """What was fsynced stays, and of the rest the first *kept* units."""
+        del self.units[self.flushed + kept :]
+        self.flushed = len(self.units)
+        self.rest = b""
+        self.link = self.master = None
+
+
+class Link:
+    """A connection: bytes under way, frame by frame, and what either end makes of them."""
+
+    def __init__(self, slave: Copy, master: "MasterProcess") -> None:
+        self.master, self.slave = master, slave
+        self.to_master: deque[bytes] = deque()
+        self.to_slave: deque[bytes] = deque()
+        self.at_master = FrameDecoder(Hello, Report)
+        self.at_slave = FrameDecoder(Welcome, Anew, Refused, Part, Data, Position)
+        self.feeding: MasterSide | None = None
+        holding = Holding(tuple((*life,) for life in slave.lives), Lsn(0), slave.end)
+        self.side = SlaveSide(IDENTITY, slave.number, holding, serves=False, product="")
+        self.to_master.append(encode(self.side.hello))
+
+
+class MasterProcess:
+    """A master that runs, on *copy*."""
+
+    def __init__(self, copy: Copy, epoch: int, node: ReplicationNode | None, section: ReplicationSection, now: float):
+        incarnation = max((life.incarnation for life in copy.units), default=0) + 1
+        self.copy = copy
+        self.epoch = epoch
+        self.life = Life(epoch, incarnation, copy.end)
+        copy.units.append(self.life)
+        self.links: dict[int, Link] = {}
+        self.in_sync = InSync(section, epoch, f"meta://{copy.number}:1", now)
+        self.in_sync.recovered(node, now)
+        self.fence = Lsn(0)
+        self.writing: ReplicationNode | None = None  # on its way to ZooKeeper
+        self.written: ReplicationNode | None = None  # there, and the answer is on its way
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.copy.lives, Lsn(0), self.copy.end)
+
+
+class ReplicationMachine(RuleBasedStateMachine):
+    steps = 0  # of all machines together
+    promotions = cuts = 0
+
+    @initialize(policy=st.sampled_from(["refuse", "degrade"]))
+    def begin(self, policy: str) -> None:
+        self.section = ReplicationSection(mode="sync", without_slaves="refuse" if policy == "refuse" else "degrade")
+        self.now = 0.0
+        self.node: ReplicationNode | None = None
+        self.version = 0
+        self.acknowledged: list[Life] = []  # every unit that any master ever acknowledged, in order
+        self.copies = [Copy(number) for number in range(BROKERS)]
+        self.copies[0].is_master = True
+        self.start_master(0)
+
+    def count(self) -> None:
+        type(self).steps += 1
+
+    # -- the master -------------------------------------------------------------------------------------------
+
+    @rule(number=ID)
+    def start_master(self, number: int) -> None:
+        self.count()
+        copy = self.copies[number]
+        if not copy.is_master or copy.master is not None:
+            return
+        recovered = copy.units[-1].epoch if copy.units else 1
+        if self.node is not None and self.node.epoch > recovered:
+            copy.is_master = False  # superseded: it rejoins
+            return
+        copy.master = MasterProcess(copy, recovered, self.node, self.section, self.now)
+
+    @rule(number=ID, units=st.integers(1, 5))
+    def append(self, number: int, units: int) -> None:
+        self.count()
+        if (master := self.copies[number].master) is not None:
+            self.copies[number].units += [master.life] * units
+
+    @rule(number=ID)
+    def flush(self, number: int) -> None:
+        self.count()
+        copy = self.copies[number]
+        copy.flushed = len(copy.units)
+        self.advance(copy)
+
+    def advance(self, copy: Copy) -> None:
+        if (master := copy.master) is None:
+            return
+        fence = min(copy.flushed * UNIT.size, master.in_sync.replicated)
+        if fence > master.fence:
+            master.fence = Lsn(fence)
+            units = copy.units[: fence // UNIT.size]
+            shared = min(len(units), len(self.acknowledged))
+            assert units[:shared] == self.acknowledged[:shared], "acknowledged, and something else stands there"
+            self.acknowledged += units[shared:]
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 0.9]), beats=st.integers(1, 6))
+    def time_passes(self, seconds: float, beats: int) -> None:
+        self.count()
+        for _ in range(beats):
+            self.now += seconds
+            for copy in self.copies:
+                if (master := copy.master) is not None:
+                    if (wanted := master.in_sync.look(master.fence, self.now)) is not None:
+                        assert master.writing is None
+                        master.writing = wanted
+                    for link in master.links.values():
+                        if link.feeding is not None:
+                            link.to_slave.append(encode(self.position(master)))
+
+    def position(self, master: MasterProcess) -> Position:
+        return Position(master.fence, master.copy.end, 0, False, "sync")
+
+    @rule(number=ID)
+    def zookeeper_takes_it(self, number: int) -> None:
+        self.count()
+        copy = self.copies[number]
+        if (master := copy.master) is None or master.writing is None:
+            return
+        if self.node is not None and self.node.epoch > master.epoch:
+            copy.power_cut(len(copy.units))  # superseded: it stops
+            copy.is_master = False
+            return
+        self.node, master.written, master.writing = master.writing, master.writing, None
+
+    @rule(number=ID)
+    def zookeeper_answers(self, number: int) -> None:
+        self.count()
+        if (master := self.copies[number].master) is not None and master.written is not None:
+            master.in_sync.written(master.written)
+            master.written = None
+            self.advance(master.copy)
+
+    @rule(number=ID, kept=st.integers(0, 5))
+    def power_cut(self, number: int, kept: int) -> None:
+        self.count()
+        copy = self.copies[number]
+        for other in self.copies:
+            if other.link is not None and (other is copy or other.link.master.copy is copy):
+                self.drop(other)
+        copy.power_cut(kept)
+
+    # -- links ------------------------------------------------------------------------------------------------
+
+    @rule(number=ID, whom=ID)
+    def dial(self, number: int, whom: int) -> None:
+        self.count()
+        copy, master = self.copies[number], self.copies[whom].master
+        if copy.is_master or copy.link is not None or master is None or number == whom:
+            return
+        copy.link = Link(copy, master)
+
+    @rule(number=ID)
+    def cut_link(self, number: int) -> None:
+        self.count()
+        self.drop(self.copies[number])
+
+    def drop(self, slave: Copy) -> None:
+        if (link := slave.link) is not None:
+            slave.link, slave.rest = None, b""
+            if link.master.links.get(slave.number) is link:
+                del link.master.links[slave.number]
+                link.master.in_sync.lost(slave.number)
+
+    @rule(number=ID, size=st.sampled_from([1, 8, 13, 100]))
+    def feed(self, number: int, size: int) -> None:
+        self.count()
+        if (link := self.copies[number].link) is None or link.feeding is None:
+            return
+        side, copy = link.feeding, link.master.copy
+        size = min(size, side.next_bytes(copy.end, LSN_MAX))
+        if size:
+            link.to_slave.append(data_head(side.sent, size) + copy.bytes_of(side.sent, side.sent + size))
+            side.went(size)
+
+    @rule(number=ID)
+    def report(self, number: int) -> None:
+        self.count()
+        copy = self.copies[number]
+        if copy.link is not None and copy.link.side.is_streaming:
+            copy.link.to_master.append(encode(Report(Lsn(copy.flushed * UNIT.size))))
+
+    @rule(number=ID, frames=st.integers(1, 5))
+    def deliver_to_master(self, number: int, frames: int) -> None:
+        self.count()
+        slave = self.copies[number]
+        while frames and (link := slave.link) is not None and link.to_master:
+            frames -= 1
+            try:
+                for frame in link.at_master.receive_data(link.to_master.popleft()):
+                    self.master_hears(link, frame)
+            except (LinkRefused, RemoteProtocolError):
+                self.drop(slave)
+
+    def master_hears(self, link: Link, frame: object) -> None:
+        master, number = link.master, link.slave.number
+        match frame:
+            case Hello():
+                if link.feeding is not None:
+                    raise LinkRefused("twice")
+                found = judge(frame, IDENTITY, master.extent)
+                begin = found.parting if isinstance(found, Share) else Lsn(0)
+                if isinstance(found, Share):
+                    greeting = encode(self.welcome(master, begin))
+                else:
+                    greeting = encode(self.anew(master, found.reason))
+                link.feeding = MasterSide(number, begin)
+                master.in_sync.linked(number, master.copy.end, self.now)
+                master.links[number] = link
+                link.to_slave.append(greeting)
+            case Report(flushed):
+                if link.feeding is None:
+                    raise LinkRefused("early")
+                link.feeding.report(flushed)
+                master.in_sync.heard(number, flushed, master.copy.end, self.now)
+                self.advance(master.copy)
+
+    def welcome(self, master: MasterProcess, parting: Lsn) -> Welcome:
+        proof = crc32(master.copy.bytes_of(0, parting))
+        return Welcome(
+            epoch=master.epoch,
+            parting=parting,
+            proof_bytes=parting,
+            proof=proof,
+            beat_ms=500,
+            silence_ms=3000,
+            master="m",
+        )
+
+    def anew(self, master: MasterProcess, reason: str) -> Anew:
+        return Anew(
+            epoch=master.epoch, start=0, checkpoint_bytes=0, reason=reason, beat_ms=500, silence_ms=3000, master="m"
+        )
+
+    @rule(number=ID, frames=st.integers(1, 9))
+    def deliver_to_slave(self, number: int, frames: int) -> None:
+        self.count()
+        slave = self.copies[number]
+        while frames and (link := slave.link) is not None and link.to_slave:
+            frames -= 1
+            try:
+                for frame in link.at_slave.receive_data(link.to_slave.popleft()):
+                    self.slave_acts(link, link.side.receive(frame))
+            except (LinkRefused, RemoteProtocolError):
+                self.drop(slave)
+
+    def slave_acts(self, link: Link, action: object) -> None:
+        slave = link.slave
+        match action:
+            case CheckProof(parting, size, _):
+                cut = link.side.proved(crc32(slave.bytes_of(parting - size, parting)))
+                if isinstance(cut, Cut):
+                    type(self).cuts += 1
+                    gone = slave.units[cut.lsn // UNIT.size :]
+                    kept = cut.lsn // UNIT.size
+                    assert self.acknowledged[kept : kept + 1] != gone[:1], "cut what was acknowledged"
+                    del slave.units[kept:]
+                    slave.flushed = min(slave.flushed, kept)
+            case BeginAnew():
+                assert not slave.units, "nobody is to begin anew here: every life is known"
+            case Receive(lsn, data):
+                assert lsn == slave.end + len(slave.rest)
+                raw = slave.rest + bytes(data)
+                whole = len(raw) - len(raw) % UNIT.size
+                for epoch, incarnation, began in UNIT.iter_unpack(raw[:whole]):
+                    slave.units.append(Life(epoch, incarnation, Lsn(began * UNIT.size)))
+                slave.rest = raw[whole:]
+            case Heard(fence):
+                count = min(fence, slave.end) // UNIT.size
+                assert slave.units[:count] == self.acknowledged[:count], "a slave shows what nobody acknowledged"
+
+    @rule(number=ID, repeat=st.booleans(), to_slave=st.booleans())
+    def a_frame_is_lost_or_repeated(self, number: int, repeat: bool, to_slave: bool) -> None:
+        self.count()
+        if (link := self.copies[number].link) is None:
+            return
+        queue = link.to_slave if to_slave else link.to_master
+        if queue and repeat:
+            queue.appendleft(queue[0])
+        elif queue:
+            queue.popleft()
+
+    @rule(number=ID, whom=ID, grows=st.integers(0, 5), size=st.sampled_from([8, 16, 100]))
+    def all_goes_well(self, number: int, whom: int, grows: int = 0, size: int = 100) -> None:
+        """The steps of a slave that gets into sync, in their order: by chance alone they hardly ever follow."""
+        self.start_master(whom)
+        self.dial(number, whom)
+        for _ in range(3):
+            self.deliver_to_master(number, 5)
+            self.deliver_to_slave(number, 9)
+            self.dial(number, whom)  # after a cut of what the master never had
+        if grows:
+            self.append(whom, grows)
+            self.flush(whom)
+        for _ in range(3):
+            self.feed(number, size)
+            self.deliver_to_slave(number, 9)
+        for copy in (number, whom):
+            self.flush(copy)
+        self.report(number)
+        self.deliver_to_master(number, 9)
+        self.time_passes(0.1, 1)
+        self.zookeeper_takes_it(whom)
+        self.zookeeper_answers(whom)
+
+    # -- promotion --------------------------------------------------------------------------------------------
+
+    @rule(number=ID, dies=st.booleans())
+    def promote(self, number: int, dies: bool) -> None:
+        """As `metaq promote` does, of a slave that ZooKeeper calls in sync; the master may be dead, or only cut off."""
+        self.count()
+        copy = self.copies[number]
+        if copy.is_master or self.node is None or number not in self.node.in_sync:
+            return
+        if dies:
+            for other in self.copies:
+                if other.master is not None:
+                    self.power_cut(other.number, 0)
+        self.drop(copy)
+        copy.power_cut(0)
+        type(self).promotions += 1
+        assert copy.units[: len(self.acknowledged)] == self.acknowledged, "what was acknowledged is not there"
+        epoch = self.node.epoch + 1
+        left = tuple(slave_id for slave_id in self.node.in_sync if slave_id != number)
+        self.node = msgspec.structs.replace(self.node, epoch=epoch, master="", in_sync=left)
+        copy.is_master = True
+        copy.master = MasterProcess(copy, epoch, self.node, self.section, self.now)
+
+    @rule(number=ID, whom=ID, tail=st.integers(0, 3), dies=st.booleans(), silent=st.booleans(), written=st.booleans())
+    def a_slave_takes_over(self, number: int, whom: int, tail: int, dies: bool, silent: bool, written: bool) -> None:
+        """And the former master, with a tail that nobody else has, follows it."""
+        self.all_goes_well(number, whom)
+        if silent:
+            self.cut_link(number)
+            for _ in range(8):
+                self.time_passes(0.5, 1)
+            if written:
+                self.zookeeper_takes_it(whom)
+                self.zookeeper_answers(whom)
+        if tail:
+            self.append(whom, tail)
+            self.flush(whom)
+        self.promote(number, dies)
+        self.time_passes(0.9, 6)
+        self.zookeeper_takes_it(whom)  # a master that lives on finds that it is superseded
+        self.start_master(whom)
+        self.all_goes_well(whom, number)
+
+    @invariant()
+    def what_is_acknowledged_stands_with_its_master(self) -> None:
+        for copy in getattr(self, "copies", ()):
+            if (master := copy.master) is not None:
+                count = master.fence // UNIT.size
+                assert copy.units[:count] == self.acknowledged[:count]
+
+
+STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "20000"))
+STEPS_A_MACHINE = 100
+
+
+@pytest.mark.timeout(600 + STEPS_MIN // 100)
+def test_nothing_acknowledged_is_lost() -> None:
+    chosen = int(os.environ.get("METAQ_MODEL_SEED") or time.time_ns() % 2**32)
+    print(f"METAQ_MODEL_SEED={chosen}")
+    ReplicationMachine.steps = ReplicationMachine.promotions = ReplicationMachine.cuts = 0
+    seed(chosen)(ReplicationMachine)
+    run_state_machine_as_test(
+        ReplicationMachine,
+        settings=settings(
+            max_examples=STEPS_MIN // 400 + 10,  # an example is some hundred steps, those of the stories counted
+            stateful_step_count=STEPS_A_MACHINE,
+            deadline=None,
+            print_blob=True,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+        ),
+    )
+    print(f"steps={ReplicationMachine.steps} promotions={ReplicationMachine.promotions} cuts={ReplicationMachine.cuts}")
+    assert ReplicationMachine.steps >= STEPS_MIN
+    assert ReplicationMachine.promotions
+    assert ReplicationMachine.cuts
