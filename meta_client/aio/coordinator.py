@@ -186,8 +186,8 @@ class Transaction:
         """Commit both sides, or roll both back when the block raised.
 
         Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
-        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled meanwhile leaves
-        it to `recover`, unless nothing was decided: then it is rolled back.
+        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled
+        meanwhile has rolled back, or leaves both sides to `recover`: from the moment at which it decides.
         """
         assert self._rules is not None
         await run(self._rules.__exit__, kind, error, trace)
