@@ -22,7 +22,7 @@ WIDE = """
 partitions = 8
 """
 
-OpenClient = Callable[[], Client]
+OpenClient = Callable[..., Client]
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def wide_broker(tmp_path: Path, zookeeper: Corner) -> Iterator[BrokerProcess]:
 def open_client(zookeeper: Corner) -> Iterator[OpenClient]:
     """Open any number of clients; closed at the end, those that were closed before included."""
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(Client(zookeeper.connect, session_timeout_ms=4_000))
+        yield lambda session_timeout_ms=4_000: stack.enter_context(
+            Client(zookeeper.connect, session_timeout_ms=session_timeout_ms)
+        )
 
 
 @pytest.fixture

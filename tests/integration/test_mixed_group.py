@@ -107,7 +107,7 @@ def test_a_genuine_member_that_has_given_up_is_called(
     the group any more, and nobody would own what is that member's."""
     inbox, sender = Inbox(), open_client()
     config = ConsumerConfig(consumer_id="a", rest_s_max=0.2, watchdog_s=0.4, fetch_wait_s=0.2)
-    ours = open_client().consumer(GROUP, config=config)
+    ours = open_client(session_timeout_ms=2_000).consumer(GROUP, config=config)
     ours.subscribe(TOPIC, inbox)
     ours.start()
     held, release, entered = Partition(0, 7), threading.Event(), threading.Event()

@@ -68,13 +68,13 @@ def test_a_share_that_nobody_claims_or_lets_go_is_named(
     wide_broker: BrokerProcess, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member that claims nothing, and an owner that is no member: genuine ones can do both."""
-    stuck, client = open_client(), open_client()
+    stuck, client = open_client(), open_client(session_timeout_ms=2_000)
     ConsumerMembership(stuck.session, "group", "group_aaa").join(frozenset({"wide"}), print)
     assert stuck.session.create("/meta/consumers/group/owners/wide/0-7", b"group_ghost", ephemeral=True)
     consumer = client.consumer("group", config=WATCHFUL)
     consumer.subscribe("wide", Inbox())
     consumer.start()
-    # The session's timeout of 4 s and two more: a dead member's partitions may be without an owner for so long.
+    # The session's timeout of 2 s and two more: a dead member's partitions may be without an owner for so long.
     wait_until(lambda: len(consumer.findings()) == 5, timeout_s=15)
     found = {finding.key[1].number: finding.text for finding in consumer.findings()}
     for number in range(4):

@@ -143,4 +143,4 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestGroup.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

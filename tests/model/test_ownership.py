@@ -205,9 +205,15 @@ class Owners(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(who=st.integers(0, 2), other=st.integers(0, 2), is_java=st.booleans())
-    def sleep_through_the_end(self, who: int, other: int, *, is_java: bool) -> None:
-        """Stopped until the session is over, and another owns the partition; on waking, kazoo is faster than we are."""
+    @rule(
+        who=st.integers(0, 2),
+        other=st.integers(0, 2),
+        is_java=st.booleans(),
+        then=st.sampled_from(["commit", "release"]),
+    )
+    def sleep_through_the_end(self, who: int, other: int, then: str, *, is_java: bool) -> None:
+        """Stopped until the session is over, and another owns the partition; on waking, kazoo is faster than we are:
+        what was about to be sent goes out in the new session."""
         process, heir = self.process(who), self.process(other)
         if process is None or heir is None or process is heir:
             return
@@ -221,6 +227,8 @@ class Owners(RuleBasedStateMachine):
         else:
             self.claim(other, quick=True)
         self.ask(who)
+        self.at_once(who)
+        (self.commit if then == "commit" else self.release)(who)
         self.at_once(who)
 
     @rule(who=st.integers(0, 2), seconds=st.sampled_from([1.0, 7.0]), later=st.sampled_from([0.0, 4.0]))
@@ -317,4 +325,4 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
-TestOwners.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestOwners.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)

@@ -38,7 +38,7 @@ def proxy(zookeeper_server: EmbeddedZooKeeper) -> Iterator[TcpProxy]:
 @pytest.fixture
 def proxied(proxy: TcpProxy, zookeeper: Corner) -> Iterator[ZooKeeperSession]:
     chroot = zookeeper.connect.partition("/")[2]
-    with ZooKeeperSession(f"{proxy.connect}/{chroot}", session_timeout_ms=2_000) as session:
+    with ZooKeeperSession(f"{proxy.connect}/{chroot}", session_timeout_ms=1_500) as session:
         yield session
 
 
@@ -69,7 +69,7 @@ def test_it_knows_what_the_server_grants(open_session: OpenSession) -> None:
 
 def test_an_idle_session_keeps_its_lease(open_session: OpenSession) -> None:
     session = open_session(session_timeout_ms=1_000)
-    end = time.monotonic() + 2.5
+    end = time.monotonic() + 1.5
     while time.monotonic() < end:
         assert session.lease.is_valid()
         time.sleep(0.01)
@@ -95,9 +95,9 @@ def test_it_is_over_before_the_session_is_when_the_link_swallows_everything(
         began = time.monotonic()
         wait_until(lambda: not proxied.lease.is_valid())
         assert session.read("/here") is not None  # it is there still
-        assert time.monotonic() - began < 2.0 * LEASE_PART + 0.3
+        assert time.monotonic() - began < 1.5 * LEASE_PART + 0.3
         wait_until(lambda: proxied._state is SessionState.SUSPENDED)
-        assert time.monotonic() - began < 2.0 * LEASE_PART * 2
+        assert time.monotonic() - began < 1.5 * LEASE_PART * 2
         proxy.heal()
         wait_until(proxied.lease.is_valid)
     finally:
