@@ -118,6 +118,7 @@ class Following:
         self._is_dirty = True
         if not self._is_linked:
             self._is_linked = True
+            self._written_at = 0.0  # at once: who was never heard of may lack anything, as far as a promotion can tell
             log.info("following master=%s epoch=%d end=%d behind=%d", master, epoch, end, end - self.follower.end)
         if (mode, in_sync) != (before.mode, before.in_sync):
             log.info("in sync changed mode=%s in_sync=%s", mode, in_sync)
