@@ -6,7 +6,7 @@ import functools
 import gc
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from journal.errors import StorageFailed
@@ -93,7 +93,8 @@ class Broker:
             write_node = self._membership.in_sync_changed if self._membership is not None else None
             master = Master(loop, store, self._config.replication, str(url), worker, server.progress, write_node)
             context.master = master
-            stack.push_async_callback(master.close)
+            stack.push_async_callback(master.close)  # slaves get the last checkpoint's record, too
+            stack.enter_context(_last_checkpoint(store))
             context.replicas = lambda: [ReadReplica(*found) for found in master.serving()]
             master.begin(node)
             stack.push_async_callback(server.close)
@@ -204,18 +205,22 @@ class Broker:
 
 @contextlib.asynccontextmanager
 async def _closing(store: MessageStore) -> AsyncIterator[None]:
-    """Close the store: after a clean stop with a last checkpoint and a word on what is in doubt, else without."""
+    """Close the store."""
     try:
         yield
     except BaseException:
         with contextlib.suppress(StorageFailed):  # it was told: that is why we are here
             store.close()
         raise
-    try:
-        store.last_checkpoint()
-        tell_left(store.transactions)
-    finally:
-        store.close()
+    store.close()
+
+
+@contextlib.contextmanager
+def _last_checkpoint(store: MessageStore) -> Iterator[None]:
+    """After a clean stop, take a last checkpoint, and say what is in doubt."""
+    yield
+    store.last_checkpoint()
+    tell_left(store.transactions)
 
 
 def _ready_line(config: BrokerConfig, store: MessageStore, url: str) -> str:

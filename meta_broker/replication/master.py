@@ -218,7 +218,7 @@ class Master:
     def _node_written(self, node: ReplicationNode) -> None:
         before = self.in_sync.node
         self.in_sync.written(node)
-        if before is None or before.in_sync != node.in_sync:
+        if (before.in_sync if before is not None else ()) != node.in_sync:
             log.warning("in-sync set changed mode=%s %s", node.mode, changed(before, node))
         self._limit()
 

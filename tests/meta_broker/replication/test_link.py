@@ -1,6 +1,8 @@
 """A master's end of a link, on a real broker, with a slave's end that speaks by hand."""
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,5 +304,35 @@ def test_who_is_in_sync_stands_in_zookeeper_before_it_counts(tmp_path: Path, zoo
             follow_all(slave, client)
             for _ in slave.frames():
                 pass  # until it stops
-        broker.wait()
-        assert "has epoch 2 in ZooKeeper, and this one's journal has epoch 1" in broker.log
+        told = "has epoch 2 in ZooKeeper, and this one's journal has epoch 1"
+        wait_until(lambda: told in broker.log, "it is told that it is superseded")
+
+
+def test_a_clean_stop_sends_its_last_record_and_a_tail_that_no_slave_has_is_in_no_checkpoint(tmp_path: Path) -> None:
+    with (
+        running_broker(tmp_path / "broker", None, config=SYNC) as broker,
+        WireClient(broker.port) as client,
+        raw_slave(broker.port) as slave,
+    ):
+        in_sync(slave, client)
+        client.send(Put("orders", 0, 0, None, None, 1, BODY))
+        slave.follow_to(end_of(client))
+        before = slave.end
+        slave.report()
+        assert client.receive().opaque == 1
+        client.close()
+        os.kill(broker.pid, signal.SIGTERM)
+        for _ in slave.frames():
+            if slave.end > before:  # the record of the last checkpoint
+                slave.report()
+        assert broker.wait() == 0
+        number = read_newest(DirectoryStorage.open_for_reading(broker.data)).number
+        assert number > 0
+        broker.start()
+        with raw_slave(broker.port) as again, WireClient(broker.port) as other:
+            in_sync(again, other)
+            other.send(Put("orders", 0, 0, None, None, 2, BODY))
+            again.follow_to(end_of(other))
+            other.close()
+            assert broker.stop() == 0
+        assert read_newest(DirectoryStorage.open_for_reading(broker.data)).number == number
