@@ -60,7 +60,9 @@ class SlaveFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageFailed(f"{self.path}: {error.strerror}") from error
+            raise StorageFailed(
+                f"{self._directory}: {error.strerror}: give --data a directory that this user can read and write"
+            ) from error
         except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
             raise ConfigError(
                 f"{self.path}: not what a slave writes ({error}): replace it by one line, "
