@@ -15,8 +15,10 @@ from meta_client.errors import (
     TransactionUnknown,
 )
 from meta_client.producer import Producer
+from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.xa import XaCode, format_xa_failure
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, Handler, Peer, ok, opaque_of
 
@@ -134,6 +136,17 @@ def test_a_commit_without_answer_is_unknown(producer: Producer, start_broker: St
     producer.send("orders", b"")
     with pytest.raises(TransactionUnknown, match="may have acted"):
         transaction.commit()
+
+
+def test_a_commit_that_no_slave_has_yet_may_be_seen_or_not(producer: Producer, start_broker: StartBroker) -> None:
+    text = format_xa_failure(XaCode.XAER_RMFAIL, f"COMMIT_ONE_PHASE of TX:s:1: {NOT_REPLICATED}: within 5 s").encode()
+    refusal = b"result 500 " + str(len(text)).encode() + b" %d\r\n" + text
+    peer = start_broker(0, {"orders": 1}, refuse(TransactionVerb.COMMIT_ONE_PHASE, refusal)).peer
+    transaction = producer.transaction()
+    producer.send("orders", b"")
+    with pytest.raises(TransactionUnknown, match=NOT_REPLICATED):
+        transaction.commit()
+    assert verbs(peer) == ["BEGIN", "put", "COMMIT_ONE_PHASE"]  # no ROLLBACK of what is done
 
 
 def test_a_connection_that_broke_before_the_commit_took_it_along(producer: Producer, start_broker: StartBroker) -> None:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from meta_client.client import Client
-from meta_client.errors import NoBroker, NoPartition, PartitionClosed, SendRefused, SendUnknown
+from meta_client.errors import NoBroker, NoPartition, NotReplicated, PartitionClosed, SendRefused, SendUnknown
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import Put, Request, Version
@@ -64,6 +64,11 @@ def test_the_brokers_choice_of_partition_counts(client: Client, start_broker: St
     ("answer", "error", "text"),
     [
         (b"result 403 0 %d\r\n", PartitionClosed, r"send to orders/0-0 on meta://.*an operator closed this partition"),
+        (
+            b"result 500 47 %d\r\nMessage stored on master and not yet replicated",
+            NotReplicated,
+            r"send to orders/0-0 on meta://.*: Message stored on master and not yet replicated",
+        ),
         (b"result 500 4 %d\r\nwhy?", SendRefused, r"send to orders/0-0 on meta://.*the broker refused: why\?"),
         (b"result 200 3 %d\r\n1 2", SendUnknown, "is not a put's answer"),
         (b"value 0 %d\r\n", SendUnknown, "answered with messages"),
