@@ -24,6 +24,7 @@ SUMMARIES: Final = {
     "dev": "Run ZooKeeper and a broker for development.",
     "broker": "Run a broker.",
     "promote": "Make a stopped slave the master.",
+    "brokers": "Masters and slaves: who follows whom, how far, and who is in sync.",
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
     "consume": "Show messages.",
@@ -33,7 +34,7 @@ SUMMARIES: Final = {
     "groups": "List consumer groups, owners and lag; set a group to other offsets.",
     "txn": "What is in doubt, and how to end it by hand.",
     "checkpoint": "Have a checkpoint written now, live or offline.",
-    "journal": "Read a broker's log offline: dump, check.",
+    "journal": "Read a broker's log offline: dump, check, cuts; and repair it.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
 }
 
