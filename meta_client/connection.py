@@ -30,7 +30,10 @@ from meta_client.protocol.version import Capabilities
 from zk.broker_url import BrokerUrl
 
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
-RECEIVE_BYTES = 64 * 1024  # a larger buffer is mapped and unmapped for every call, which costs ten times the reading
+# A buffer above 128 KiB is mapped and unmapped for every call, which costs ten times as much as reading a short answer:
+# taken only while there is that much to read.
+RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES_BULK = 256 * 1024
 JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheaper than a system call
 UNREAD_MAX = 16  # answers due before somebody reads, though nobody waits for one yet
 WAITING_FEW = 4  # answers due, up to which who waits reads
@@ -56,8 +59,9 @@ class Connection:
         self._active_at = time.monotonic()  # last byte in or out
         self.is_refused = False  # by a broker that has too many
         self._capabilities: Capabilities | None = None  # threads may ask twice, and hear the same
-        self._reading = threading.Lock()  # guards the next four
+        self._reading = threading.Lock()  # guards the next five
         self._decoder = ResponseDecoder()
+        self._receive_bytes = RECEIVE_BYTES
         self._readable = select.poll()
         self._beat = HeartBeat()
         self._beat_opaque: int | None = None
@@ -249,8 +253,9 @@ class Connection:
             if not is_readable:
                 self._obey(self._beat.check(self._active_at, time.monotonic()))
                 return
-            if not (chunk := self._socket.recv(RECEIVE_BYTES)):
+            if not (chunk := self._socket.recv(self._receive_bytes)):
                 raise ConnectionLost("the broker closed it")
+            self._receive_bytes = RECEIVE_BYTES_BULK if len(chunk) >= RECEIVE_BYTES else RECEIVE_BYTES
             self._active_at = time.monotonic()
             self._deliver(self._decoder.receive_data(chunk))
         except RemoteProtocolError as error:
