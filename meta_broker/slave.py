@@ -129,6 +129,7 @@ class Slave:
             await server.listen(dispatcher)
             link = FollowerLink(following)
             following.progress = link.progress
+            following.on_news = lambda: following.tick(loop.time())
             running = loop.create_task(link.run())
             running.add_done_callback(self._link_ended)
             stack.push_async_callback(_cancelled, running)

@@ -58,6 +58,7 @@ class Following:
         self.follower = follower
         self.serves = serves  # will it be registered?
         self.progress: Callable[[], None] = lambda: None  # told whenever the copy's disk got on
+        self.on_news: Callable[[], None] = lambda: None  # told when a tick should not be waited for
         self.on_topics: Callable[[Iterable[str], Iterable[str]], None] = lambda used, decided: None
         self._facts = facts
         self._file = file
@@ -116,12 +117,15 @@ class Following:
             in_sync=in_sync,
         )
         self._is_dirty = True
+        is_news = (mode, in_sync) != (before.mode, before.in_sync)
         if not self._is_linked:
-            self._is_linked = True
-            self._written_at = 0.0  # at once: who was never heard of may lack anything, as far as a promotion can tell
+            self._is_linked = is_news = True
             log.info("following master=%s epoch=%d end=%d behind=%d", master, epoch, end, end - self.follower.end)
         if (mode, in_sync) != (before.mode, before.in_sync):
             log.info("in sync changed mode=%s in_sync=%s", mode, in_sync)
+        if is_news:
+            self._written_at = 0.0  # at once: a slave that never heard of a master may lack anything, for a promotion
+            self.on_news()
         if fence != before.fence:
             self._store.limit_to(fence)
             self._wake()

@@ -159,6 +159,8 @@ class Story:
         if is_paused:
             load.wait()
         if not is_whole:  # the master did not count on its slave: it comes back itself
+            if slave.link is not None:
+                slave.link.heal()
             master.start()
             slave.start()
         self.check()

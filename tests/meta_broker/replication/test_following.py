@@ -188,13 +188,20 @@ def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Ope
         first = on.file.read()
         assert first == on.following.facts
         assert (first.fence, first.end, first.heard_ms, first.master) == (written.puts[0], written.end, 5_000, MASTER)
-        on.heard(written.puts[1], written.end, in_sync=True)
+        on.heard(written.puts[1], written.end)
         on.following.tick(100.5)
         await asyncio.sleep(0.05)
         assert on.file.read() == first
         on.following.tick(101.0)
         await asyncio.sleep(0.05)
         assert on.file.read() == on.following.facts != first
+        news: list[SlaveFacts] = []
+        on.following.on_news = lambda: news.append(on.following.facts)
+        on.heard(written.puts[1], written.end, in_sync=True)  # what a promotion goes by is written at once
+        assert [facts.in_sync for facts in news] == [True]
+        on.following.tick(101.1)
+        await asyncio.sleep(0.05)
+        assert on.file.read() == on.following.facts
         on.heard(written.end, written.end)
         await on.following.close()
         await on.following.close()
