@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import AsyncIterator, Collection, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Final, Self, cast
 
-from meta_client.aio.bridge import wait
+from meta_client.aio.bridge import run, wait
 from meta_client.aio.connections import Connections
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import Producer
@@ -15,14 +17,19 @@ from meta_client.aio.workers import Tasks
 from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.lanes import BatchingConfig
 from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
-from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.browsing import browse
+from meta_client.consumer.config import ConsumerConfig, check_group
 from meta_client.consumer.consumer import Consumer as ConsumerRules
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
 from meta_client.placing import Partitioner
 from meta_client.single_sends import SingleSends
+from zk.nodes import Node
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+
+BROWSED: Final = 256  # messages that browse takes at a time
 
 
 class Client:
@@ -98,16 +105,36 @@ class Client:
             partitioner,
         )
 
-    def consumer(self, group: str, offsets: OffsetStore | None = None, *, config: ConsumerConfig = CONFIG) -> Consumer:
+    def consumer(
+        self,
+        group: str | None,
+        offsets: OffsetStore | None = None,
+        *,
+        broadcast: str | None = None,
+        config: ConsumerConfig = CONFIG,
+    ) -> Consumer:
         """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given,
-        which a thread asks. config.runners is how many listeners are awaited at a time.
+        which a thread asks. config.runners is how many listeners are awaited at a time. What *broadcast* does, and a
+        *group* that is None, meta_client.Client.consumer says.
 
         Raises InvalidGroup, ConsumerMisuse, zk's InvalidName, ClientClosed outside of `async with`.
         """
         self._check_open()
+        if broadcast is not None:
+            group = f"{check_group(group or '')}@{check_group(broadcast)}"
         rules = ConsumerRules(self.session, self.connections, group, offsets, config, self._forget, Tasks())
         self._consumers = (*self._consumers, rules)
         return Consumer(rules)
+
+    async def browse(self, topic: str) -> AsyncIterator[ReceivedMessage]:
+        """Every message that *topic* holds now, a partition after the other, without a group and without a trace: for
+        `async for`. meta_client.Client.browse says where it ends, and what it raises."""
+        self._check_open()
+        session = cast(ZooKeeperSession, _WaitedSession(self.session))  # all of it that is asked for
+        messages = browse(session, self.connections, topic, lambda seconds: wait(asyncio.sleep(seconds)))
+        while chunk := await run(_take, messages):
+            for message in chunk:
+                yield message
 
     def _forget(self, consumer: ConsumerRules) -> None:
         self._consumers = tuple(other for other in self._consumers if other is not consumer)
@@ -129,3 +156,21 @@ class Client:
         self.topology.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
+
+
+class _WaitedSession:
+    """ZooKeeper, for rules that read it in a task: threads ask."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self.paths = session.paths
+
+    def children(self, path: str) -> list[str]:
+        return wait(asyncio.to_thread(self._session.children, path))
+
+    def read_many(self, paths: Collection[str]) -> dict[str, Node]:
+        return wait(asyncio.to_thread(self._session.read_many, paths))
+
+
+def _take(messages: Iterator[ReceivedMessage]) -> list[ReceivedMessage]:
+    return list(itertools.islice(messages, BROWSED))

@@ -77,6 +77,11 @@ class Consumer:
             on_reject=on_reject,
         )
 
+    def assign(self, *partitions: TopicPartition) -> None:
+        """Consume exactly these partitions, whoever else does, instead of a share of a group's: before start(), once.
+        meta_client.Consumer.assign says the rest."""
+        self._rules.assign(*partitions)
+
     async def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError."""
         await asyncio.to_thread(self._rules.start)

@@ -5,10 +5,10 @@ browser leaves such a partition out.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from meta_client.calls import checked_value, wait_result
-from meta_client.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
@@ -18,6 +18,7 @@ from meta_client.opaques import next_opaque
 from meta_client.protocol.answers import parse_offset
 from meta_client.protocol.errors import Moved, NotFound
 from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery
+from meta_client.transport import Transports
 from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.nodes import Partition
@@ -29,7 +30,12 @@ FETCH_TIMEOUT_S = 10.0
 REST_S = 0.2
 
 
-def browse(session: ZooKeeperSession, connections: Connections, topic: str) -> Iterator[ReceivedMessage]:
+Sleep = Callable[[float], object]
+
+
+def browse(
+    session: ZooKeeperSession, connections: Transports, topic: str, sleep: Sleep = time.sleep
+) -> Iterator[ReceivedMessage]:
     """Every message that *topic* holds when a partition's turn comes, partitions in the order of their numbers.
 
     Raises NothingToRead, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError, InvalidMessage, ZooKeeperError.
@@ -42,11 +48,16 @@ def browse(session: ZooKeeperSession, connections: Connections, topic: str) -> I
         if (end := _end(connections, topic, partition, url)) is None:
             continue
         request = FetchRequest(topic, partition, 0, FETCH_BYTES, REST_S)
-        yield from read_to_end(connections, request, url, GROUP, end)
+        yield from read_to_end(connections, request, url, GROUP, end, sleep)
 
 
 def read_to_end(
-    connections: Connections, request: FetchRequest, url: BrokerUrl | None, group: str, end: int | None = None
+    connections: Transports,
+    request: FetchRequest,
+    url: BrokerUrl | None,
+    group: str,
+    end: int | None = None,
+    sleep: Sleep = time.sleep,
 ) -> Iterator[ReceivedMessage]:
     """The messages from where *request* stands on, until there are no more, or that begin before *end*; it stands
     behind them then.
@@ -72,17 +83,17 @@ def read_to_end(
             raise broken
         else:
             request.cut_off(body)
-            time.sleep(request.rest_s)
+            sleep(request.rest_s)
 
 
-def _fetch(connections: Connections, request: FetchRequest, url: BrokerUrl, group: str) -> bytes:
+def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group: str) -> bytes:
     connection = connections.get(url, CONNECT_TIMEOUT_S)
     get = Get(request.topic, group, request.partition.number, request.offset, request.bytes_max, next_opaque())
     what = f"get {request.topic}/{request.partition} at {request.offset} from {url}"
     return checked_value(connection.submit(get).wait(FETCH_TIMEOUT_S), what).body
 
 
-def _end(connections: Connections, topic: str, partition: Partition, url: BrokerUrl | None) -> int | None:
+def _end(connections: Transports, topic: str, partition: Partition, url: BrokerUrl | None) -> int | None:
     """Where the partition ends now; None if nothing was ever put there."""
     query = OffsetQuery(topic, GROUP, partition.number, OFFSET_END, next_opaque())
     connection = connections.get(_checked(topic, partition, url), CONNECT_TIMEOUT_S)

@@ -13,10 +13,11 @@ from meta_client.aio.producer import Producer
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.refusing import Reject
-from meta_client.errors import ClientClosed, ConsumerMisuse
+from meta_client.errors import ClientClosed, ConsumerMisuse, NothingToRead
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
 from zk.corner import Corner
+from zk.nodes import Partition
 
 PATIENCE_S = 20
 
@@ -143,6 +144,29 @@ async def test_what_is_refused_waits_in_the_store_and_is_offered_again(
             consumer.redeliver()
             await until(lambda: taken == [b"first", b"last", b"bad"])
             await until(lambda: not consumer.refused())
+
+
+@in_loop
+async def test_without_a_share_of_a_group(zookeeper: Corner, broker: BrokerProcess) -> None:
+    """Partitions by hand, every message for every instance, and a browser."""
+    async with Client(zookeeper.connect) as client:
+        await send(client.producer(), numbers(0, 1000))
+        assert Counter([message.payload async for message in client.browse("orders")]) == Counter(numbers(0, 1000))
+        with pytest.raises(NothingToRead):
+            await anext(client.browse("nowhere"))
+
+        by_hand = client.consumer(None)
+        by_hand.subscribe("orders")
+        by_hand.assign(("orders", Partition(0, 1)), ("orders", Partition(0, 2)))
+        async with by_hand:
+            messages = await by_hand.fetch(10, timeout_s=PATIENCE_S)
+        assert {message.partition for message in messages} <= {Partition(0, 1), Partition(0, 2)}
+
+        for instance in ("one", "two"):
+            consumer = client.consumer("reader", broadcast=instance)
+            consumer.subscribe("orders")
+            async with consumer, asyncio.timeout(PATIENCE_S):
+                assert {message.payload async for message in _first(consumer, 1000)} == set(numbers(0, 1000))
 
 
 @in_loop
