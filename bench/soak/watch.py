@@ -1,5 +1,6 @@
 """What is measured each second: the broker's memory, files, threads and time, its journal, and the load's delays."""
 
+import contextlib
 import statistics
 import time
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ class Watch:
         delays = self._account.take_delays() or [0.0]
         cuts = statistics.quantiles([*delays, delays[-1]], n=100)
         status = dict(line.split(":", 1) for line in (self._process / "status").read_text().splitlines())
-        sizes = [path.stat().st_size for path in self._data.glob("*.journal*")]
+        sizes: list[int] = []
+        for path in self._data.glob("*.journal*"):
+            with contextlib.suppress(FileNotFoundError):  # retention has deleted it since
+                sizes.append(path.stat().st_size)
         return Sample(
             round(now - self._start, 1),
             int(status["VmRSS"].split()[0]) / 1000,
