@@ -1,5 +1,6 @@
 """The state of an open journal, and the checkpoints that are taken of it: the same for a broker and for a slave."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -13,7 +14,7 @@ from journal.recovery import Recovered
 from journal.snapshot import Snapshot
 
 
-class Checkpointed:
+class Checkpointed(ABC):
     """A state, and the journal whose fold it is. Owner thread only, but for `write_checkpoint`."""
 
     def __init__(self, journal: OpenJournal, recovered: Recovered, clock_ms: Callable[[], int]) -> None:
@@ -66,9 +67,9 @@ class Checkpointed:
         write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
         return number
 
+    @abstractmethod
     def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
         """Checkpoint *number* is durable: what there is to do about that."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Write and fsync what is queued. Idempotent. Raises StorageFailed if the journal had stopped."""

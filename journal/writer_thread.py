@@ -7,6 +7,7 @@ failed write or fsync is final: the kernel may have dropped the pages and a retr
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -23,7 +24,7 @@ BATCH_BYTES_MAX = 2 * 1024 * 1024
 Item = TypeVar("Item")
 
 
-class WriterThread(Generic[Item]):
+class WriterThread(ABC, Generic[Item]):
     """Writes to *segments* from *end* on; what it queues, and how that is written, its kinds say."""
 
     batch_bytes_max = BATCH_BYTES_MAX
@@ -167,13 +168,13 @@ class WriterThread(Generic[Item]):
             is_sync_due = True
         return batch, is_sync_due, self._closing and not self._queue
 
+    @abstractmethod
     def _split(self, queue: list[Item]) -> tuple[list[Item], int]:
         """The front of the queue that is one batch, and its bytes as `queued_bytes` counts them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, batch: list[Item]) -> None:
         """Write *batch* to its segments, and move `written`."""
-        raise NotImplementedError
 
     def _put(self, file: StorageFile, position: int, buffers: Sequence[Buffer]) -> None:
         file.write(position, buffers)

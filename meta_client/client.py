@@ -12,7 +12,7 @@ from meta_client.batching.sender import Sender
 from meta_client.connections import Connections
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
-from meta_client.consumer.config import ConsumerConfig, check_group
+from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.direct import DirectTopology, parse_brokers
@@ -177,9 +177,8 @@ class Client:
         Raises InvalidGroup, zk's InvalidName, ConsumerMisuse for offsets of another group, and NotSupported without
         ZooKeeper (`direct`).
         """
-        if broadcast is not None:
-            group = f"{check_group(group or '')}@{check_group(broadcast)}"
-        consumer = Consumer(self.session, self.connections, group, offsets, config, self._forget)
+        named = group_of(group, broadcast)
+        consumer = Consumer(self.session, self.connections, named, offsets, config, self._forget)
         with self._lock:
             self._check_open()
             self._consumers = (*self._consumers, consumer)

@@ -19,7 +19,7 @@ from meta_client.batching.lanes import BatchingConfig
 from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
-from meta_client.consumer.config import ConsumerConfig, check_group
+from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed
@@ -120,9 +120,8 @@ class Client:
         Raises InvalidGroup, ConsumerMisuse, zk's InvalidName, ClientClosed outside of `async with`.
         """
         self._check_open()
-        if broadcast is not None:
-            group = f"{check_group(group or '')}@{check_group(broadcast)}"
-        rules = ConsumerRules(self.session, self.connections, group, offsets, config, self._forget, Tasks())
+        named = group_of(group, broadcast)
+        rules = ConsumerRules(self.session, self.connections, named, offsets, config, self._forget, Tasks())
         self._consumers = (*self._consumers, rules)
         return Consumer(rules)
 

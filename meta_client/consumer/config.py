@@ -73,6 +73,11 @@ def check_group(group: str) -> str:
     return group
 
 
+def group_of(group: str | None, broadcast: str | None) -> str | None:
+    """The group of a consumer: of its own, if it shares with nobody but *broadcast*. Raises InvalidGroup."""
+    return group if broadcast is None else f"{check_group(group or '')}@{check_group(broadcast)}"
+
+
 def check_bytes_max(bytes_max: int) -> int:
     """Return *bytes_max* if a fetch may ask for so much. Raises ValueError."""
     if not 1 <= bytes_max <= BODY_BYTES_MAX:
