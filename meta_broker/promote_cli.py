@@ -1,28 +1,25 @@
 """`metaq promote`: a stopped slave takes its master's place."""
 
 import contextlib
-import datetime
 import json
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
-import msgspec
 
-from journal.tail import tail_lines
+from journal.transaction_store import wall_clock_ms
 from meta_broker.cli import broker_options, log_to_stderr, serve
 from meta_broker.config import BrokerConfig, load
 from meta_broker.errors import ConfigError
-from meta_broker.replication.judgement import Cluster, Finding, Former, Standing, Weight, judge
+from meta_broker.promote_report import Survey, survey_lines, survey_object
+from meta_broker.replication.judgement import Finding, Weight, judge
 from meta_broker.replication.promotion import compare, is_answering, look, promote, read_cluster, slave_in, wait_gone
 from zk.replication import Found
 from zk.session import ZooKeeperSession
 
 REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
-SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` has all
 
 
 @click.command(name="promote")
@@ -87,9 +84,9 @@ def promote_command(
         cluster, found = read_cluster(session, facts.broker_id) if session is not None else (None, Found(None, None))
         standing = look(directory)
         compared = compare(former, directory) if former is not None else None
-        findings = judge(standing, cluster, compared)
-        _print(directory, standing, cluster, compared, findings, as_json=as_json)
-        _check(findings, dry_run=dry_run, accept_loss=accept_loss)
+        survey = Survey(directory, standing, cluster, compared, judge(standing, cluster, compared))
+        _print(survey, as_json=as_json)
+        _check(survey.findings, dry_run=dry_run, accept_loss=accept_loss)
         if dry_run:
             return
         if not yes and not click.confirm(f"make {directory} the master of broker {facts.broker_id}?", err=True):
@@ -127,7 +124,13 @@ def _wait_for_master(session: ZooKeeperSession, config: BrokerConfig) -> None:
     wait_gone(session, config.broker_id, wait_s)
 
 
-def _check(findings: list[Finding], *, dry_run: bool, accept_loss: bool) -> None:
+def _print(survey: Survey, *, as_json: bool) -> None:
+    lines = [json.dumps(survey_object(survey))] if as_json else survey_lines(survey, wall_clock_ms())
+    for line in lines:
+        click.echo(line)
+
+
+def _check(findings: Sequence[Finding], *, dry_run: bool, accept_loss: bool) -> None:
     """Ends the command with status 1 unless this may go on."""
     stops = [finding for finding in findings if finding.weight is Weight.STOP]
     risks = [finding for finding in findings if finding.weight is Weight.RISK]
@@ -138,74 +141,3 @@ def _check(findings: list[Finding], *, dry_run: bool, accept_loss: bool) -> None
         would = "would need" if dry_run else "not promoted: needs"
         click.echo(f"{would} --accept-loss, for each line that says risk", err=True)
         sys.exit(REFUSED)
-
-
-def _print(
-    directory: Path,
-    standing: Standing,
-    cluster: Cluster | None,
-    former: Former | None,
-    findings: list[Finding],
-    *,
-    as_json: bool,
-) -> None:
-    if as_json:
-        click.echo(json.dumps(_object(directory, standing, cluster, former, findings)))
-        return
-    facts, now_ms = standing.facts, time.time_ns() // 1_000_000
-    click.echo(f"slave {facts.slave_id} of broker {facts.broker_id}, cluster {facts.cluster}: {directory}")
-    click.echo(f"  journal     LSN {standing.start} to {standing.end}, epoch {standing.epoch}")
-    in_doubt = standing.in_doubt
-    click.echo(f"  in doubt    {len(in_doubt)}")
-    for key in in_doubt[:SHOWN_MAX]:
-        click.echo(f"                {key}")
-    if len(in_doubt) > SHOWN_MAX:
-        click.echo(f"                and {len(in_doubt) - SHOWN_MAX} more: metaq txn list --dir {directory}")
-    if facts.heard_ms:
-        at = datetime.datetime.fromtimestamp(facts.heard_ms / 1000).astimezone().isoformat(timespec="seconds")
-        ago_s = max(0, (now_ms - facts.heard_ms) // 1000)
-        click.echo(
-            f"  last heard  {at}, {ago_s} s ago, from {facts.master}: its journal ended at LSN {facts.end}, "
-            f"acknowledged up to {facts.fence}"
-        )
-    if cluster is not None:
-        node = cluster.node
-        said = "nothing" if node is None else f"epoch {node.epoch}, {node.mode}, in sync: {_ids(node.in_sync)}"
-        click.echo(f"  ZooKeeper   {said}; master: {cluster.master or 'none'}; slaves: {_ids(cluster.slaves)}")
-    for finding in findings:
-        click.echo(f"  {finding.weight:<11} {finding.text}")
-    if former is not None and former.lost is not None:
-        for line in tail_lines(former.lost):
-            click.echo(f"              {line}")
-
-
-def _ids(slaves: Any) -> str:
-    return ", ".join(map(str, sorted(slaves))) or "none"
-
-
-def _object(
-    directory: Path, standing: Standing, cluster: Cluster | None, former: Former | None, findings: list[Finding]
-) -> dict[str, object]:
-    facts = standing.facts
-    node = cluster.node if cluster else None
-    return {
-        "directory": str(directory),
-        "cluster": facts.cluster,
-        "broker": facts.broker_id,
-        "slave": facts.slave_id,
-        "start": standing.start,
-        "end": standing.end,
-        "epoch": standing.epoch,
-        "in_doubt": list(standing.in_doubt),
-        "active": standing.active,
-        "heard_ms": facts.heard_ms or None,
-        "master_end": facts.end,
-        "master_fence": facts.fence,
-        "master": cluster.master if cluster else None,
-        "zookeeper_epoch": node.epoch if node else None,
-        "mode": node.mode if node else None,
-        "in_sync": list(node.in_sync) if node else None,
-        "lost": msgspec.to_builtins(former.lost) if former and former.lost else None,
-        "findings": [{"weight": finding.weight, "text": finding.text} for finding in findings],
-        "can_lose": any(finding.weight is not Weight.NOTE for finding in findings),
-    }
