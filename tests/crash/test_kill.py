@@ -12,13 +12,9 @@ from random import Random
 
 import pytest
 
-from journal.xid import BranchKey
-from meta_client.protocol.answers import parse_keys
-from meta_client.protocol.requests import TransactionVerb
 from tests.crash.ledger import Log, check
-from tests.crash.workload import CONFIG, PARTITIONS, QUALIFIER, Producer, Reader, end_of
+from tests.crash.workload import CONFIG, PARTITIONS, Producer, Reader, end_of, read_back
 from tests.fixtures.broker import BrokerProcess
-from tests.fixtures.wire import WireClient
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "6"))
 ROUNDS_PER_DIRECTORY = 10  # everything is read back after every kill: a directory must not grow without end
@@ -47,8 +43,8 @@ def many_lives(broker: BrokerProcess, rounds: int, seed: int, random: Random) ->
     for _ in range(rounds):
         with ThreadPoolExecutor(PRODUCERS + 1) as threads:
             ends = {name: end_of(messages) for name, messages in former.items()}
-            tasks = [threads.submit(producer.run, broker.port) for producer in producers]
-            tasks.append(threads.submit(reader.run, broker.port, ends))
+            tasks = [threads.submit(producer.run, broker.client) for producer in producers]
+            tasks.append(threads.submit(reader.run, broker.client, ends))
             time.sleep(random.uniform(0.1, 0.9))
             broker.kill()
             for task in tasks:
@@ -59,7 +55,7 @@ def many_lives(broker: BrokerProcess, rounds: int, seed: int, random: Random) ->
             time.sleep(random.uniform(0.0, 0.5))
             broker.kill()
         broker.start()
-        log, in_doubt = read_back(broker)
+        log, in_doubt = read_back(broker.client)
         check([producer.ledger for producer in producers], log, in_doubt)
         for name, messages in former.items():
             seen = messages + reader.seen[name]
@@ -68,15 +64,6 @@ def many_lives(broker: BrokerProcess, rounds: int, seed: int, random: Random) ->
     assert any(producer.ledger.plain for producer in producers), "nothing was put"
     assert broker.stop() == 0
     broker.start()
-    log, in_doubt = read_back(broker)
+    log, in_doubt = read_back(broker.client)
     check([producer.ledger for producer in producers], log, in_doubt)
     assert log == former
-
-
-def read_back(broker: BrokerProcess) -> tuple[Log, set[BranchKey]]:
-    """Everything the broker holds: messages, in offsets without gap or overlap, and branches in doubt."""
-    with WireClient(broker.port) as client:
-        log = {name: client.read_all(*name) for name in PARTITIONS}
-        keys = parse_keys(client.verb(TransactionVerb.RECOVER, None, qualifier=QUALIFIER))
-    assert len(set(keys)) == len(keys)
-    return log, set(keys)

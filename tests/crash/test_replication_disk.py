@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_replication_killed import REPLICATED, is_identical
-from tests.fixtures.replicas import check_identical, replicas, wait_until
+from tests.crash.replicated import REPLICATED, is_identical
+from tests.fixtures.replicas import Replicas, check_identical, wait_until
 from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
 from zk.replication import read_replication
@@ -36,7 +36,7 @@ def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, 
     directory = tmp_path / "both"
     with (
         small_disk(directory / "1"),
-        replicas(directory, zookeeper.connect, DEGRADING) as running,
+        Replicas(directory, zookeeper.connect, DEGRADING) as running,
         ZooKeeperSession(zookeeper.connect) as session,
         WireClient(running.master.port) as client,
     ):

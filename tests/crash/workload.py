@@ -1,11 +1,12 @@
 """Clients that put, prepare, commit and roll back at random until their broker dies, and write down what they know."""
 
 import itertools
+from collections.abc import Callable
 from random import Random
 
 from journal.records import PartitionName
 from journal.xid import BranchKey, LocalKey, XaKey, Xid
-from meta_client.protocol.answers import parse_put_place
+from meta_client.protocol.answers import parse_keys, parse_put_place
 from meta_client.protocol.messages import HEADER_BYTES, Message
 from meta_client.protocol.requests import PARTITION_ANY, Put, Transaction, TransactionVerb
 from meta_client.protocol.responses import Result, Value
@@ -35,6 +36,7 @@ BODY_BYTES_MAX = 3_000
 BURST_MAX = 30
 QUALIFIER = "crash"
 V = TransactionVerb
+Connect = Callable[[], WireClient]  # a new connection to the broker at hand; raises ConnectionError
 
 
 class Producer:
@@ -47,10 +49,10 @@ class Producer:
         self._bodies = itertools.count()
         self._local_keys = itertools.count()
 
-    def run(self, port: int) -> None:
+    def run(self, connect: Connect) -> None:
         """Work until the broker dies. Everything but its death raises."""
         try:
-            with WireClient(port) as client:
+            with connect() as client:
                 while True:
                     step = self._random.choice(
                         [self._plain, self._plain, self._local, self._xa, self._xa, self._finish]
@@ -146,12 +148,12 @@ class Reader:
     def __init__(self) -> None:
         self.seen: Log = {}
 
-    def run(self, port: int, ends: dict[PartitionName, int]) -> None:
+    def run(self, connect: Connect, ends: dict[PartitionName, int]) -> None:
         """Follow the partitions from *ends* on until the broker dies."""
         self.seen = {name: [] for name in PARTITIONS}
         offsets = dict(ends)
         try:
-            with WireClient(port) as client:
+            with connect() as client:
                 for name in itertools.cycle(PARTITIONS):
                     if isinstance(client.get(*name, offsets[name], 1), Value):
                         found = client.read_all(*name, offsets[name])
@@ -167,3 +169,12 @@ def end_of(messages: list[tuple[int, Message]]) -> int:
         return 0
     offset, last = messages[-1]
     return offset + HEADER_BYTES + len(last.payload)
+
+
+def read_back(connect: Connect) -> tuple[Log, set[BranchKey]]:
+    """Everything the broker shows: messages, in offsets without gap or overlap, and branches in doubt."""
+    with connect() as client:
+        log = {name: client.read_all(*name) for name in PARTITIONS}
+        keys = parse_keys(client.verb(TransactionVerb.RECOVER, None, qualifier=QUALIFIER))
+    assert len(set(keys)) == len(keys)
+    return log, set(keys)

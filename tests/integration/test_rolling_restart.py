@@ -10,7 +10,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import SendFailed
 from tests.fixtures.broker import CONFIG
-from tests.fixtures.replicas import Replicas, replicas, wait_until
+from tests.fixtures.replicas import Replicas, wait_until
 from tests.integration.conftest import Inbox, OpenClient
 from zk.corner import Corner
 from zk.nodes import Partition
@@ -85,8 +85,8 @@ def wait_all_move(sources: Collection[Source]) -> None:
 def test_everything_arrives_in_its_order(tmp_path: Path, zookeeper: Corner, open_client: OpenClient) -> None:
     inbox, stop = Inbox(), threading.Event()
     with (
-        replicas(tmp_path / "a", zookeeper.connect, REPLICATED, broker_id=0) as one,
-        replicas(tmp_path / "b", zookeeper.connect, REPLICATED, broker_id=1) as other,
+        Replicas(tmp_path / "a", zookeeper.connect, REPLICATED, broker_id=0) as one,
+        Replicas(tmp_path / "b", zookeeper.connect, REPLICATED, broker_id=1) as other,
     ):
         client = open_client()
         wait_until(lambda: in_sync(one, client) and in_sync(other, client), "both slaves are in sync")

@@ -9,7 +9,7 @@ import pytest
 from journal.offline import opened_store
 from journal.records import PartitionName
 from tests.fixtures.broker import CONFIG
-from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, replicas, wait_until
+from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
@@ -27,7 +27,7 @@ when = 0.1
 
 @pytest.fixture
 def pair(tmp_path: Path, zookeeper: Corner) -> Iterator[Replicas]:
-    with replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running:
+    with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running:
         yield running
 
 
@@ -89,7 +89,7 @@ def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path
     put_all(other.port, 10)
     assert other.stop() == 0
     before = copied_bytes(other.data)
-    with replicas(tmp_path / "pair", zookeeper.connect, CONFIG, slaves=0) as running:
+    with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG, slaves=0) as running:
         put_all(running.master.port, 20)
         slave = ReplicaProcess(other.data, zookeeper.connect, 1, CONFIG)
         try:
@@ -107,7 +107,7 @@ def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path
 def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_to(
     tmp_path: Path, zookeeper: Corner
 ) -> None:
-    with replicas(tmp_path / "pair", zookeeper.connect, FORGETFUL) as running:
+    with Replicas(tmp_path / "pair", zookeeper.connect, FORGETFUL) as running:
         master, (slave,) = running.master, running.slaves
         put_all(master.port, 20)
         wait_same(master, slave)

@@ -15,7 +15,7 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.protocol.requests import Fetch, Put, Stats, TopicCommand, TopicVerb, Transaction, TransactionVerb
 from meta_client.protocol.responses import Behind, Data, Result
 from tests.fixtures.broker import CONFIG
-from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, replicas, wait_until
+from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until
 from tests.fixtures.wire import Refused, WireClient
 from tests.fixtures.zookeeper_tree import snapshot
 from tests.integration.conftest import Inbox, OpenClient
@@ -30,7 +30,7 @@ PATIENT = ConsumerConfig(rest_s_max=0.1)
 @pytest.fixture
 def pair(tmp_path: Path, zookeeper: Corner) -> Iterator[Replicas]:
     """Master 0 and its slave 1."""
-    with replicas(tmp_path / "pair", zookeeper.connect, QUICK) as running:
+    with Replicas(tmp_path / "pair", zookeeper.connect, QUICK) as running:
         yield running
 
 
@@ -262,7 +262,7 @@ def test_two_masters_and_three_slaves_one_of_which_starts_again(
     """H03, H08: totals are right, and each slave follows its own master alone."""
     inbox = Inbox()
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(replicas(tmp_path / "first", zookeeper.connect, QUICK, slaves=2))
+        first = stack.enter_context(Replicas(tmp_path / "first", zookeeper.connect, QUICK, slaves=2))
         (tmp_path / "other").mkdir()
         other = [ReplicaProcess(tmp_path / "other" / name, zookeeper.connect, None, QUICK) for name in "ms"]
         other[1].slave_id = 1
@@ -295,7 +295,7 @@ def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
     """With no memory to speak of, whatever is not the newest message is out of it."""
     config = QUICK.replace("[broker]\n", "[broker]\nmemory_ratio = 0\n")
     inbox = Inbox()
-    with replicas(tmp_path / "pair", zookeeper.connect, config) as running:
+    with Replicas(tmp_path / "pair", zookeeper.connect, config) as running:
         (slave,) = running.slaves
         wait_registered(session)
         put_all(running.master.port, 0, 400)
@@ -321,7 +321,7 @@ def test_synchronously_ten_producers_reach_ten_groups_and_go_on_where_the_slave_
     """H04, H05: they swap roles."""
     config = QUICK + '\n[replication]\nmode = "sync"\n[slave]\nregister = true\n'
     inboxes = [Inbox() for _ in range(10)]
-    with replicas(tmp_path / "pair", zookeeper.connect, config) as running, contextlib.ExitStack() as stack:
+    with Replicas(tmp_path / "pair", zookeeper.connect, config) as running, contextlib.ExitStack() as stack:
         (slave,) = running.slaves
         wait_in_sync(session, running.master)
         client = open_client()
