@@ -53,6 +53,8 @@ class Retention:
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
             return False
         journal = self._source.journal
+        if not len(journal.segments):
+            return False  # a copy that waits for its first bytes
         if self._floor(journal.end) > next(iter(journal.segments))[0]:
             return True
         self._due = time.monotonic() + self._schedule.next_s(_now())

@@ -175,7 +175,8 @@ def test_a_slave_takes_no_writes_and_names_its_master(pair: Replicas, session: Z
 def test_a_slave_waits_for_its_first_master_and_shows_nothing_until_it_has_heard_from_one(
     tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession
 ) -> None:
-    slave = ReplicaProcess(tmp_path / "slave", zookeeper.connect, 3, QUICK)
+    retention = "\n[retention]\nhours = 1.0\nbytes = 4194304\nwhen = 0.1\n"  # that has nothing to look at yet
+    slave = ReplicaProcess(tmp_path / "slave", zookeeper.connect, 3, QUICK + retention)
     master = ReplicaProcess(tmp_path / "master", zookeeper.connect, None, QUICK)
     try:
         slave.start()

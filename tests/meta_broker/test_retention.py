@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from journal.check import check
+from journal.follower import JournalFollower
 from journal.inspection import read_checkpoints
+from journal.open_journal import JournalConfig
 from journal.records import PartitionName
 from journal.scan import Verdict
-from journal.segments import Segments
+from journal.segments import Identity, Segments
 from journal.storage import DirectoryStorage
 from journal.transaction_store import Done
 from journal.xid import XaKey, Xid
 from meta_broker.config import BrokerConfig, BrokerSection, RetentionSection
 from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.far_read import FarRead
+from meta_broker.store.indexes import Indexes
 from meta_broker.store.message_store import MessageStore
 
 ORDERS, STOCK = PartitionName("orders", 0), PartitionName("stock", 1)
@@ -174,6 +177,33 @@ def test_without_a_section_nothing_ever_goes(tmp_path: Path) -> None:
             assert on.read_all(ORDERS) == b"".join(map(message, range(40)))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("section", [BY_BYTES, BY_HOURS])
+def test_a_copy_that_waits_for_its_first_bytes_has_nothing_to_drop(tmp_path: Path, section: RetentionSection) -> None:
+    """As a slave's tick asks, and its stop, for as long as no master was ever heard of."""
+
+    async def story(worker: ThreadPoolExecutor) -> None:
+        broker = BrokerSection(segment_bytes=SEGMENT_BYTES, checkpoint_seconds=0.0)
+        config = BrokerConfig(data=tmp_path, broker_id=0, port=0, broker=broker, retention=section)
+        store = MessageStore.open_over(config, open_copy)
+        try:
+            for _ in range(3):
+                store.advance()
+                store.maybe_checkpoint(asyncio.get_running_loop(), worker)
+                await store.finish_checkpoint()
+            store.last_checkpoint()
+        finally:
+            store.close()
+
+    with ThreadPoolExecutor(1) as worker:
+        asyncio.run(story(worker))
+    assert list(tmp_path.glob("checkpoint.*")) == []
+
+
+def open_copy(storage: DirectoryStorage, indexes: Indexes) -> JournalFollower:
+    config = JournalConfig(segment_bytes=SEGMENT_BYTES)
+    return JournalFollower.open(storage, Identity("metaq", 0), config, sink=indexes)
 
 
 def test_a_branch_in_doubt_keeps_what_it_put_and_everything_behind_it(tmp_path: Path) -> None:
