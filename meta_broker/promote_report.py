@@ -10,6 +10,7 @@ import msgspec
 
 from journal.tail import tail_lines
 from meta_broker.replication.judgement import Cluster, Finding, Former, Standing, Weight
+from meta_client.cli.journal_text import printable
 
 SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` has all
 
@@ -52,7 +53,7 @@ def survey_lines(survey: Survey, now_ms: int) -> Iterator[str]:
         yield f"  {finding.weight:<11} {finding.text}"
     if former is not None and former.lost is not None:
         for line in tail_lines(former.lost):
-            yield f"              {line}"
+            yield f"              {printable(line)}"
 
 
 def survey_object(survey: Survey) -> dict[str, object]:

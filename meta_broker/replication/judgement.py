@@ -110,19 +110,30 @@ def _compared(standing: Standing, former: Former) -> Finding:
         return Finding(Weight.RISK, "the two journals share no life: nothing tells that one is a copy of the other")
     lost = former.lost
     if lost.is_silent:
-        return Finding(Weight.NOTE, f"everything in the former master's journal is here, up to LSN {lost.start}")
+        text = f"everything in the former master's journal is here, up to LSN {lost.start}"
+        if lost.redone.count:
+            text += f"; {lost.redone.count} branches are ended once more, as an operator's decision that is here says"
+        return Finding(Weight.NOTE, text)
     said = [
         f"{lost.messages} messages",
         f"{lost.prepared.count} branches in doubt",
         f"{lost.committed.count} commits",
         f"{lost.rolled_back.count} rollbacks",
-        *(f"{count} {kind}" for kind, count in sorted(lost.others.items())),
     ]
+    if lost.decided.count or lost.forgotten.count:
+        said.append(f"{lost.decided.count} decisions of operators, {lost.forgotten.count} forgotten")
+    said += [f"{count} {kind}" for kind, count in sorted(lost.others.items())]
     return Finding(
         Weight.RISK,
         f"the former master's journal goes on here, LSN {lost.start} to {lost.end}: {', '.join(said)}; what of it was "
-        f"acknowledged would be lost",
+        f"acknowledged would be lost{_again(lost)}",
     )
+
+
+def _again(lost: Tail) -> str:
+    """What an operator has to look after."""
+    count = sum(branches.count for branches in lost.again.values())
+    return f"; {count} branches that were ended there are in doubt again here" if count else ""
 
 
 def _is_mine(facts: SlaveFacts, node: ReplicationNode) -> bool:

@@ -78,7 +78,8 @@ def look(directory: Path) -> Standing:
 
 
 def compare(former: Path, directory: Path) -> Former:
-    """What the former master's directory has and the slave's does not. Reads only, all that lies behind the parting.
+    """What the former master's directory has and the slave's does not, and which branches of the slave's were ended
+    there. Reads only, all that lies behind the parting.
 
     Raises NoSlave when that is no master's of this broker, DirectoryInUse while it runs, NoJournal, RottenJournal,
     InvalidRecord, StorageFailed.
@@ -98,7 +99,7 @@ def compare(former: Path, directory: Path) -> Former:
             raise NoSlave(f"{former} begins at LSN {former_segments.start}, and this slave ends before, at {at}")
         if at == theirs.lsn:
             return Former(theirs.epoch, tail_of([], at))
-        return Former(theirs.epoch, tail_of(Reading(scanner_from(former_segments, at)), at))
+        return Former(theirs.epoch, tail_of(Reading(scanner_from(former_segments, at)), at, ours))
 
 
 def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[Cluster, Found]:

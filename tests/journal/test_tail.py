@@ -5,13 +5,20 @@ from random import Random
 
 import pytest
 
+from journal.cutting import cut
+from journal.fold import JournalState
+from journal.frame import Kind
 from journal.heuristics import HeuristicDecision
 from journal.inspection import Reading, scanner_from
 from journal.records import PartitionName, RollbackReason
-from journal.tail import Stretch, Tail, tail_lines, tail_of
+from journal.recovery import replay
+from journal.scan import Scanner
+from journal.tail import Decided, Stretch, Tail, tail_lines, tail_of
 from journal.transaction_store import JournalTransactionStore, Transaction
+from tests.fixtures.copies import copy_of, end_of
 from tests.fixtures.faulty_storage import FaultyStorage
-from tests.fixtures.journals import ORDERS, STOCK, open_store, xa
+from tests.fixtures.journals import IDENTITY, ORDERS, STOCK, open_store, xa
+from tests.fixtures.raw_journal import opened
 
 Did = Callable[[JournalTransactionStore], None]
 
@@ -27,16 +34,31 @@ def begun(store: JournalTransactionStore, name: str) -> Transaction:
 
 
 def tail_behind(before: Did, after: Did) -> Tail:
-    """Of what *after* does to a store that *before* has worked on."""
-    store = open_store(FaultyStorage(Random(0)))
+    """Of what *after* does to a store that *before* has worked on; the copy that goes on has what *before* did."""
+    storage = FaultyStorage(Random(0))
+    store = open_store(storage)
     before(store)
-    at = store.journal.end
-    after(store)
     store.journal.wait_flushed(store.journal.end)
-    tail = tail_of(Reading(scanner_from(store.journal.segments, at)), at)
-    assert (tail.start, tail.end) == (at, store.journal.end)
+    at, copy = store.journal.end, copy_of(storage)
+    after(store)
+    tail = told(store, at, state_of(copy))
     store.close()
     return tail
+
+
+def told(store: JournalTransactionStore, at: int, copy: JournalState) -> Tail:
+    store.journal.wait_flushed(store.journal.end)
+    tail = tail_of(Reading(scanner_from(store.journal.segments, at)), at, copy)
+    assert (tail.start, tail.end) == (at, store.journal.end)
+    return tail
+
+
+def state_of(storage: FaultyStorage) -> JournalState:
+    """What the journal adds up to, as it is."""
+    segments = opened(storage)
+    state = JournalState(segments.start)
+    replay(Scanner(segments, segments.start), state, lambda publication: None)
+    return state
 
 
 def test_ranges_hold_what_could_be_read_there_and_nowhere_else() -> None:
@@ -71,9 +93,112 @@ def test_a_branch_is_told_once_by_what_became_of_it() -> None:
     assert tail.prepared.keys == [str(xa("in doubt"))]
     assert tail.committed.keys == [str(xa(name)) for name in ("committed", "by hand", "at once")]
     assert tail.rolled_back.keys == [str(xa("rolled back"))]
-    assert tail.others == {"HEURISTIC": 1}
+    assert tail.decided.first == [Decided(str(xa("by hand")), "commit", "me", "because")]
     assert tail.ranges == {str(ORDERS): Stretch(0, 9, 3)}
     assert f"in doubt there: {xa('in doubt')}" in list(tail_lines(tail))
+
+
+def test_a_key_that_was_begun_again_is_another_branch() -> None:
+    def after(store: JournalTransactionStore) -> None:
+        for name in ("twice committed", "then in doubt"):
+            first = begun(store, name)
+            store.prepare(first)
+            store.commit(first, one_phase=False)
+        again = begun(store, "twice committed")
+        store.commit(again, one_phase=True)
+        store.prepare(begun(store, "then in doubt"))
+
+    tail = tail_behind(lambda store: None, after)
+    assert tail.committed.keys == [str(xa(name)) for name in ("twice committed", "then in doubt", "twice committed")]
+    assert tail.prepared.keys == [str(xa("then in doubt"))]
+    assert tail.ranges == {str(ORDERS): Stretch(0, 9, 3)}
+
+
+def test_what_was_ended_there_and_is_in_doubt_here_is_named() -> None:
+    branches: dict[str, Transaction] = {}
+
+    def before(store: JournalTransactionStore) -> None:
+        for name in ("committed", "rolled back", "by hand", "completed", "left alone"):
+            branches[name] = begun(store, name)
+            store.prepare(branches[name])
+        branches["active"] = begun(store, "active")
+
+    def after(store: JournalTransactionStore) -> None:
+        store.prepare(branches["active"])
+        store.commit(branches["active"], one_phase=False)  # not in doubt here: it will be rolled back
+        store.commit(branches["committed"], one_phase=False)
+        again = begun(store, "committed")
+        store.prepare(again)
+        store.commit(again, one_phase=False)
+        store.rollback(branches["rolled back"])
+        store.decide(branches["by hand"], HeuristicDecision.ROLLBACK, "me", "because")
+        store.decide(branches["completed"], HeuristicDecision.COMPLETE, "you", "therefore")
+        store.forget(xa("by hand"))
+
+    tail = tail_behind(before, after)
+    assert {became: branches.keys for became, branches in tail.again.items()} == {
+        "committed": [str(xa("committed"))],
+        "rolled back": [str(xa("rolled back")), str(xa("by hand"))],
+        "completed": [str(xa("completed"))],
+    }
+    assert tail.committed.keys == [str(xa(name)) for name in ("active", "committed", "committed")]
+    assert tail.forgotten.keys == [str(xa("by hand"))]
+    lines = list(tail_lines(tail))
+    for line in (
+        f"in doubt again here, committed there: {xa('committed')}",
+        f"in doubt again here, completed there: {xa('completed')}",
+        f"decided there: {xa('completed')}, complete, by you: therefore",
+        f"forgotten there: {xa('by hand')}",
+    ):
+        assert line in lines, lines
+
+
+def test_a_branch_of_the_copys_own_is_not_taken_for_one_that_began_there_at_the_same_lsn() -> None:
+    """Both go on from the same record, each for itself."""
+    storage = FaultyStorage(Random(0))
+    open_store(storage).close()
+    copy, at = copy_of(storage), end_of(storage)
+    there, here = open_store(storage), open_store(copy)
+    theirs, ours = begun(there, "there"), begun(here, "here")
+    here.prepare(ours)
+    there.prepare(theirs)
+    there.commit(theirs, one_phase=False)
+    assert ours.branch is not None
+    assert theirs.branch is not None
+    assert ours.branch.first_lsn == theirs.branch.first_lsn >= at
+    tail = told(there, at, here.state)
+    assert (tail.committed.count, tail.again) == (1, {})
+    there.close()
+    here.close()
+
+
+@pytest.mark.parametrize("decision", [HeuristicDecision.COMMIT, HeuristicDecision.ROLLBACK])
+def test_what_the_copy_does_anew_is_not_lost(decision: HeuristicDecision) -> None:
+    """The copy ends between an operator's decision and the record that carries it out."""
+    storage = FaultyStorage(Random(0))
+    there = open_store(storage)
+    put(there, ORDERS, b"before")
+    branch = begun(there, "by hand")
+    there.prepare(branch)
+    there.decide(branch, decision, "me", "because")
+    put(there, ORDERS, b"after")
+    there.journal.wait_flushed(there.journal.end)
+    copy = copy_of(storage)
+    segments = opened(copy)
+    at = next(one.header.end for one in Scanner(segments, segments.start) if one.header.kind == Kind.HEURISTIC)
+    assert cut(copy, IDENTITY, at, 1) is not None
+    state = state_of(copy)
+    entries = list(Reading(scanner_from(there.journal.segments, at)))
+    assert tail_of(entries[:1], at, state).is_silent
+    tail = told(there, at, state)
+    assert tail.redone.keys == [str(xa("by hand"))]
+    assert (tail.committed.count, tail.rolled_back.count, tail.again) == (0, 0, {})
+    here = open_store(copy)
+    taken = here.state.end_of(ORDERS)
+    assert taken == (9 if decision is HeuristicDecision.COMMIT else 6)
+    assert tail.ranges == {str(ORDERS): Stretch(taken, taken + 5, 1)}
+    here.close()
+    there.close()
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from journal.cutting import cut
 from journal.errors import StorageFailed
-from journal.offline import read_state
+from journal.frame import Kind
+from journal.offline import opened_segments, read_state
+from journal.scan import Scanner
+from journal.storage import DirectoryStorage
 from journal.xid import XaKey, Xid
 from meta_broker.replication.promotion import look, promote, read_cluster
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_client.protocol.answers import parse_keys
-from meta_client.protocol.requests import TransactionVerb
+from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionVerb
 from tests.fixtures.broker import CONFIG, BrokerProcess
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
@@ -76,6 +80,11 @@ def metaq(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stdout + done.stderr
     return done
+
+
+def decide(client: WireClient, verb: BranchVerb, key: XaKey) -> None:
+    answer = client.result(BranchCommand(verb, key, "ann@db1", "no row", client.opaque()))
+    assert answer.is_success, answer.text
 
 
 def in_sync(session: ZooKeeperSession, *slaves: int) -> None:
@@ -159,6 +168,65 @@ def test_what_the_former_masters_directory_has_is_told_exactly(
     assert "risk        the former master's journal goes on here" in done.stdout
     assert f"in doubt there: {later}" in done.stdout
     assert f"orders-0: offsets {offset} to {offset + bytes_of_four}, 1 messages" in done.stdout
+
+
+def test_branches_in_doubt_that_the_former_master_ended_are_named_with_what_became_of_them(
+    master: BrokerProcess, slave: Path, zookeeper: Corner
+) -> None:
+    """One is committed, and its key begun again; then an operator decides about another one, and forgets it."""
+    by_hand = XaKey(Xid.of("by", "hand"), "uq")
+    master.start()
+    with WireClient(master.port) as client:
+        client.verb(V.COMMIT_TWO_PHASE, IN_DOUBT)
+        for key in (IN_DOUBT, by_hand):
+            client.verb(V.BEGIN, key)
+            client.put("orders", 1, b"again", key)
+            client.verb(V.PREPARE, key)
+        decide(client, BranchVerb.ROLLBACK, by_hand)
+        client.verb(V.FORGET, by_hand)
+    master.stop()
+    options = (slave, "--zk", zookeeper.connect, "--old", master.data, "--dry-run")
+    lost = json.loads(metaq(*options, "--json", status=REFUSED).stdout)["lost"]
+    assert (lost["committed"]["keys"], lost["prepared"]["keys"]) == ([str(IN_DOUBT)], [str(IN_DOUBT)])
+    assert lost["again"] == {"committed": {"count": 1, "keys": [str(IN_DOUBT)]}}
+    assert lost["decided"] == {"count": 1, "first": [[str(by_hand), "rollback", "ann@db1", "no row"]]}
+    said = metaq(*options, status=REFUSED).stdout
+    assert f"in doubt again here, committed there: {IN_DOUBT}" in said
+    assert f"decided there: {by_hand}, rollback, by ann@db1: no row" in said
+    assert f"forgotten there: {by_hand}" in said
+    assert "1 decisions of operators, 1 forgotten" in said
+    assert "1 branches that were ended there are in doubt again here" in said
+
+
+def test_a_commit_that_the_slave_makes_itself_because_it_has_the_decision_is_not_lost(
+    master: BrokerProcess, zookeeper: Corner, session: ZooKeeperSession, tmp_path: Path
+) -> None:
+    """The slave's journal ends between an operator's decision and the COMMIT that followed at once."""
+    master.start()
+    with WireClient(master.port) as client:
+        decide(client, BranchVerb.COMMIT, IN_DOUBT)
+    master.stop()
+    directory = tmp_path / "slave"
+    shutil.copytree(master.data, directory)
+    storage = DirectoryStorage.open_for_writing(directory)
+    with opened_segments(storage) as segments:
+        end = next(one.header.end for one in Scanner(segments, segments.start) if one.header.kind == Kind.HEURISTIC)
+        identity = segments.identity
+    assert cut(storage, identity, end, 1) is not None
+    storage.close()
+    facts = SlaveFacts(cluster="metaq", broker_id=0, slave_id=1, epoch=1, end=end, fence=end, heard_ms=1)
+    SlaveFile(directory).write(facts)
+    options = (directory, "--zk", zookeeper.connect, "--old", master.data)
+    told = json.loads(metaq(*options, "--dry-run", "--json").stdout)
+    assert (told["can_lose"], told["in_doubt"], told["lost"]["committed"]["count"]) == (False, [], 0)
+    assert told["lost"]["redone"] == {"count": 1, "keys": [str(IN_DOUBT)]}
+    done = metaq(*options, "--yes", "--no-start")  # nothing to accept
+    assert "1 branches are ended once more, as an operator's decision that is here says" in done.stdout
+    with read_state(directory) as (ours, _), read_state(master.data) as (theirs, _):
+        assert {name: span.end for name, span in ours.spans.items()} == {
+            name: span.end for name, span in theirs.spans.items()
+        }
+        assert not ours.branches
 
 
 def test_nobody_is_promoted_while_the_master_serves(
