@@ -5,120 +5,38 @@ delayed, and lose or repeat a frame; power cuts take what was not fsynced; ZooKe
 compare-and-set, whose answers are late. METAQ_MODEL_SEED repeats a run, METAQ_MODEL_STEPS makes it longer.
 """
 
-import os
-import struct
-import time
-from collections import deque
-
 import msgspec
 import pytest
-from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from journal.checksum import crc32
 from journal.fence import LSN_MAX
 from journal.frame import Lsn
 from journal.lives import Life
-from journal.segments import Identity
 from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.frames import (
     Anew,
-    Data,
-    FrameDecoder,
     Hello,
-    Part,
     Position,
-    Refused,
     Report,
     Welcome,
     data_head,
     encode,
 )
-from meta_broker.replication.in_sync import InSync
-from meta_broker.replication.master_side import Extent, MasterSide, Share, judge
+from meta_broker.replication.master_side import MasterSide, Share, judge
 from meta_broker.replication.section import ReplicationSection
-from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Holding, Receive, SlaveSide
+from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Receive
 from meta_client.protocol.errors import RemoteProtocolError
+from tests.model.playing import TIMEOUT_S, Counted, play
+from tests.model.replication_world import IDENTITY, UNIT, Copy, Link, MasterProcess
 from zk.replication import ReplicationNode
 
-IDENTITY = Identity("metaq", 0)
-UNIT = struct.Struct("<BHIx")  # epoch, incarnation, unit at which the life began
 BROKERS = 3
 ID = st.integers(0, BROKERS - 1)
 
 
-class Copy:
-    """One broker's directory, and the process over it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.units: list[Life] = []
-        self.flushed = 0  # units
-        self.master: MasterProcess | None = None
-        self.link: Link | None = None  # as a slave
-        self.is_master = False  # the directory's part: what a start makes of it
-        self.rest = b""  # of a unit that is not all here
-
-    @property
-    def lives(self) -> list[Life]:
-        return list(dict.fromkeys(self.units))
-
-    @property
-    def end(self) -> Lsn:
-        return Lsn(len(self.units) * UNIT.size)
-
-    def bytes_of(self, start: int, end: int) -> bytes:
-        units = self.units[start // UNIT.size : -(-end // UNIT.size)]
-        raw = b"".join(UNIT.pack(life.epoch, life.incarnation, life.lsn // UNIT.size) for life in units)
-        return raw[start % UNIT.size :][: end - start]
-
-    def power_cut(self, kept: int) -> None:
-        """What was fsynced stays, and of the rest the first *kept* units."""
-        del self.units[self.flushed + kept :]
-        self.flushed = len(self.units)
-        self.rest = b""
-        self.link = self.master = None
-
-
-class Link:
-    """A connection: bytes under way, frame by frame, and what either end makes of them."""
-
-    def __init__(self, slave: Copy, master: "MasterProcess") -> None:
-        self.master, self.slave = master, slave
-        self.to_master: deque[bytes] = deque()
-        self.to_slave: deque[bytes] = deque()
-        self.at_master = FrameDecoder(Hello, Report)
-        self.at_slave = FrameDecoder(Welcome, Anew, Refused, Part, Data, Position)
-        self.feeding: MasterSide | None = None
-        holding = Holding(tuple((*life,) for life in slave.lives), Lsn(0), slave.end)
-        self.side = SlaveSide(IDENTITY, slave.number, holding, serves=False, product="")
-        self.to_master.append(encode(self.side.hello))
-
-
-class MasterProcess:
-    """A master that runs, on *copy*."""
-
-    def __init__(self, copy: Copy, epoch: int, node: ReplicationNode | None, section: ReplicationSection, now: float):
-        incarnation = max((life.incarnation for life in copy.units), default=0) + 1
-        self.copy = copy
-        self.epoch = epoch
-        self.life = Life(epoch, incarnation, copy.end)
-        copy.units.append(self.life)
-        self.links: dict[int, Link] = {}
-        self.in_sync = InSync(section, epoch, f"meta://{copy.number}:1", now)
-        self.in_sync.recovered(node, now)
-        self.fence = Lsn(0)
-        self.writing: ReplicationNode | None = None  # on its way to ZooKeeper
-        self.written: ReplicationNode | None = None  # there, and the answer is on its way
-
-    @property
-    def extent(self) -> Extent:
-        return Extent(self.copy.lives, Lsn(0), self.copy.end)
-
-
-class ReplicationMachine(RuleBasedStateMachine):
-    steps = 0  # of all machines together
+class ReplicationMachine(Counted):
     promotions = cuts = 0
 
     @initialize(policy=st.sampled_from(["refuse", "degrade"]))
@@ -131,9 +49,6 @@ class ReplicationMachine(RuleBasedStateMachine):
         self.copies = [Copy(number) for number in range(BROKERS)]
         self.copies[0].is_master = True
         self.start_master(0)
-
-    def count(self) -> None:
-        type(self).steps += 1
 
     # -- the master -------------------------------------------------------------------------------------------
 
@@ -433,27 +348,14 @@ class ReplicationMachine(RuleBasedStateMachine):
                 assert copy.units[:count] == self.acknowledged[:count]
 
 
-STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "20000"))
-STEPS_A_MACHINE = 100
-
-
-@pytest.mark.timeout(600 + STEPS_MIN // 100)
+@pytest.mark.timeout(TIMEOUT_S)
 def test_nothing_acknowledged_is_lost() -> None:
-    chosen = int(os.environ.get("METAQ_MODEL_SEED") or time.time_ns() % 2**32)
-    print(f"METAQ_MODEL_SEED={chosen}")
-    ReplicationMachine.steps = ReplicationMachine.promotions = ReplicationMachine.cuts = 0
-    seed(chosen)(ReplicationMachine)
-    run_state_machine_as_test(
-        ReplicationMachine,
-        settings=settings(
-            max_examples=STEPS_MIN // 400 + 10,  # an example is some hundred steps, those of the stories counted
-            stateful_step_count=STEPS_A_MACHINE,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
+    machine = ReplicationMachine
+    machine.promotions = machine.cuts = 0
+    play(
+        machine,
+        steps_a_machine=100,
+        steps_an_example=400,  # those of the stories counted
+        is_enough=lambda: machine.promotions > 0 < machine.cuts,
     )
-    print(f"steps={ReplicationMachine.steps} promotions={ReplicationMachine.promotions} cuts={ReplicationMachine.cuts}")
-    assert ReplicationMachine.steps >= STEPS_MIN
-    assert ReplicationMachine.promotions
-    assert ReplicationMachine.cuts
+    print(f"promotions={machine.promotions} cuts={machine.cuts}")

@@ -6,22 +6,17 @@ repeats a run, METAQ_MODEL_STEPS makes it longer.
 """
 
 import contextlib
-import os
-import time
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
-    RuleBasedStateMachine,
     consumes,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from journal.carrying import Piece, copies, pieces
@@ -41,14 +36,14 @@ from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, 
 from tests.fixtures.ledger import Event, Ledger, Truth, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import Cut, choose, drop
+from tests.model.playing import TIMEOUT_S, Counted, play
 
 NAMES = st.sampled_from([ORDERS, STOCK, PartitionName("stock", 4)])
 SIZES = st.sampled_from([1, 7, 8, 60, 600, 3000])  # some fill a segment: rolls, PADs, and ends without room for one
 KEYS = st.sampled_from(["a", "b", "c"])  # few, so that one key serves many branches
 
 
-class TransactionStoreMachine(RuleBasedStateMachine):
-    steps = 0  # of all machines together
+class TransactionStoreMachine(Counted):
     branches = Bundle("branches")  # numbers; those of a life that is over are simply not live any more
 
     @initialize(flush=st.sampled_from([SYNC, INTERVAL]), seed=st.integers(0, 2**16))
@@ -378,7 +373,7 @@ class TransactionStoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_step_was_taken(self) -> None:
-        TransactionStoreMachine.steps += 1
+        self.count()
 
     @invariant()
     def memory_says_what_was_appended(self) -> None:
@@ -423,26 +418,6 @@ class TransactionStoreMachine(RuleBasedStateMachine):
             self.store.close()
 
 
-STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "20000"))
-STEPS_A_MACHINE = 60
-
-
-# Time enough to shrink what failed: the example that is printed is the one to look at.
-@pytest.mark.timeout(600 + STEPS_MIN // 100)
+@pytest.mark.timeout(TIMEOUT_S)
 def test_the_store_is_what_the_model_says() -> None:
-    chosen = int(os.environ.get("METAQ_MODEL_SEED") or time.time_ns() % 2**32)
-    print(f"METAQ_MODEL_SEED={chosen}")
-    TransactionStoreMachine.steps = 0
-    seed(chosen)(TransactionStoreMachine)
-    run_state_machine_as_test(
-        TransactionStoreMachine,
-        settings=settings(
-            max_examples=STEPS_MIN * 6 // STEPS_A_MACHINE // 5 + 80,
-            stateful_step_count=STEPS_A_MACHINE,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-        ),
-    )
-    print(f"steps={TransactionStoreMachine.steps}")
-    assert TransactionStoreMachine.steps >= STEPS_MIN
+    play(TransactionStoreMachine, steps_a_machine=60, steps_an_example=45)
