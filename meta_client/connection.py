@@ -27,6 +27,7 @@ from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
 from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
+from meta_client.sleepers import wake
 from zk.broker_url import BrokerUrl
 
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
@@ -168,6 +169,7 @@ class Connection:
             reply = self._pending.pop(opaque, None)
         if reply is not None:
             reply.fail(ReplyTimeout(f"{after_s:g} s"))
+            wake([reply])
 
     def _send(self, pieces: Sequence[bytes]) -> None:
         """Send, or leave it to the thread that does: one system call for many small requests, and no waiting in line.
@@ -268,18 +270,31 @@ class Connection:
             raise
 
     def _deliver(self, responses: list[Response]) -> None:
+        """Bring what came in one read, then wake who sleeps for it."""
         with self._lock:
             replies = [self._pending.pop(response.opaque, None) for response in responses]
-        for reply, response in zip(replies, responses, strict=True):
-            if reply is not None:
-                reply.succeed(response)
-            elif response.opaque == self._beat_opaque:
-                self._beat_opaque = None
-                self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
-            elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
-                self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
-                self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
-            # else: nobody waits (any more), as after a time-out or a transaction's END
+        try:
+            for reply, response in zip(replies, responses, strict=True):
+                if reply is not None:
+                    reply.succeed(response)
+                else:
+                    self._on_unawaited(response)
+        except BaseException as error:  # ^C: what we hold by now, nobody else can bring
+            for reply in replies:
+                if reply is not None and not reply.is_done:
+                    reply.fail(error)
+            raise
+        finally:
+            wake(filter(None, replies))
+
+    def _on_unawaited(self, response: Response) -> None:
+        if response.opaque == self._beat_opaque:
+            self._beat_opaque = None
+            self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
+        elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
+            self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
+            self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
+        # else: nobody waits (any more), as after a time-out or a transaction's END
 
     def _obey(self, beat: Beat) -> None:
         match beat:
@@ -305,5 +320,6 @@ class Connection:
         self._called.set()
         for reply in pending.values():
             reply.fail(failure)
+        wake(pending.values())
         if not isinstance(failure, ClientClosed):
             _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

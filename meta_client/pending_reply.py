@@ -1,12 +1,13 @@
 """The answer to one request, before and after it is here."""
 
-import threading
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from meta_client.errors import ConnectionLost, ReplyTimeout
 from meta_client.protocol.responses import Response
+from meta_client.sleepers import Sleeper, sleep_until
 from zk.broker_url import BrokerUrl
 
 
@@ -27,41 +28,34 @@ class Source(Protocol):
 class PendingReply:
     """The answer to one request, now or later. Any thread may wait."""
 
-    __slots__ = ("_arrived", "_failure", "_on_done", "_response", "_source", "opaque")
+    __slots__ = ("_failure", "_on_done", "_response", "_source", "is_done", "opaque", "sleepers")
 
     def __init__(self, source: "Source", opaque: int, on_done: "OnDone | None" = None) -> None:
         self.opaque = opaque
-        self._on_done = on_done
-        self._source = source
+        self.is_done = False  # the outcome is here; set by it, like the next two
         self._response: Response | None = None
         self._failure: BaseException | None = None
-        self._arrived = threading.Lock()  # held until the outcome is here: the cheapest event there is
-        self._arrived.acquire()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the outcome is here."""
-        return not self._arrived.locked()
+        self._on_done = on_done
+        self._source = source
+        self.sleepers: list[Sleeper] = []  # until then
 
     def join(self, timeout_s: float) -> None:
         """Return once the outcome is here, or *timeout_s* seconds have passed."""
-        deadline = time.monotonic() + timeout_s
-        if self._arrived.locked():
+        if not self.is_done:
+            deadline = time.monotonic() + timeout_s
             self._source.read_for(self, deadline)
-        if self._arrived.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            self._arrived.release()
+            sleep_until(self, deadline)
 
     def wait(self, timeout_s: float) -> Response:
         """The response. Raises ReplyTimeout, now and ever after: a late answer is dropped. Or ConnectionLost."""
-        url = self._source.url
-        if self._arrived.locked():
+        if not self.is_done:
             self.join(timeout_s)
-            if self._arrived.locked():
+            if not self.is_done:
                 self._source.expire(self.opaque, timeout_s)
-            with self._arrived:  # it has arrived, or does so at this moment
-                pass
+                sleep_until(self, math.inf)  # for whoever has the outcome in hand by then
         if self._response is not None:
             return self._response
+        url = self._source.url
         if isinstance(self._failure, ReplyTimeout):
             raise ReplyTimeout(
                 f"{url} gave no answer within {self._failure}: the request may have acted, look before repeating it"
@@ -72,16 +66,16 @@ class PendingReply:
         ) from self._failure
 
     def succeed(self, response: Response) -> None:
-        """The answer has come. Once, or `fail`."""
+        """The answer has come. Once, or `fail`; whoever calls it wakes the *sleepers* then."""
         self._response = response
-        self._arrived.release()
+        self.is_done = True
         if self._on_done is not None:
             self._on_done(self)
 
     def fail(self, failure: BaseException) -> None:
         """No answer will come."""
         self._failure = failure
-        self._arrived.release()
+        self.is_done = True
         if self._on_done is not None:
             self._on_done(self)
 

@@ -9,6 +9,7 @@ from meta_client.pending_reply import OnDone, PendingReply
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Quit, Request
 from meta_client.protocol.version import Capabilities, version_text
+from meta_client.sleepers import wake
 from meta_client.testing.memory.broker import EXTENSIONS, MemoryBroker
 from zk.broker_url import BrokerUrl
 
@@ -43,6 +44,7 @@ class MemoryLink:
         def done(reply: PendingReply) -> None:
             with self._lock:
                 self._pending.pop(reply.opaque, None)
+            wake([reply])
             if on_done is not None:
                 on_done(reply)
 
