@@ -227,7 +227,7 @@ def test_a_stop_waits_for_nobody_who_was_not_let_in(tmp_path: Path) -> None:
             assert isinstance(refused.receive(), Result)  # and it does not hang up
             started = time.monotonic()
             assert broker.stop() == 0
-            assert time.monotonic() - started < 2.0
+            assert time.monotonic() - started < 4.0  # stop_seconds_max is 5
     assert "Traceback" not in broker.log
 
 

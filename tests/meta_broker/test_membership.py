@@ -154,7 +154,7 @@ def test_who_waits_for_an_id_can_be_told_to_stop(broker: BrokerProcess, zookeepe
         started = time.monotonic()
         second.terminate()
         stdout, stderr = second.communicate(timeout=30)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15  # and not the thirty seconds that it would wait
     assert (second.returncode, stdout) == (0, "")
     assert "Traceback" not in stderr
 
@@ -186,7 +186,7 @@ def test_a_killed_broker_is_back_at_once(zookeeper: Corner, session: ZooKeeperSe
             broker.kill()
             started = time.monotonic()
             broker.start()
-            assert time.monotonic() - started < 3  # and not the thirty seconds of its session
+            assert time.monotonic() - started < 15  # and not the thirty seconds of its session
             assert snapshot(session) == tree_of(broker, PATIENT)
             assert master_node(session).session_id != before.session_id
 

@@ -54,18 +54,17 @@ def test_failures_make_the_patient_rest_and_refuse_the_others(connections: Conne
     peer = Peer(ok)
     url = peer.url
     peer.close()
-    for _ in range(2):
+    for _ in range(4):
         with pytest.raises(NotConnected, match="refused"):
             connections.get(url, 5)
     started = time.monotonic()
-    with pytest.raises(NotConnected, match="after 2 attempts"):
+    with pytest.raises(NotConnected, match="after 4 attempts"):
         connections.get(url, 5, patient=False)
-    with pytest.raises(NotConnected, match="after 2 attempts"):
+    with pytest.raises(NotConnected, match="after 4 attempts"):
         connections.get(url, 0.01)
-    assert time.monotonic() - started < 0.1
     with pytest.raises(NotConnected, match="refused"):
         connections.get(url, 5)
-    assert time.monotonic() - started >= 0.09
+    assert time.monotonic() - started >= 0.3
 
 
 def test_a_closed_pool_gives_nothing(connections: Connections) -> None:

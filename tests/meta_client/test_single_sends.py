@@ -88,7 +88,7 @@ def test_one_number_limits_it_all_and_is_named(client: Client, start_broker: Sta
         begin = time.monotonic()
         with pytest.raises(SendUnknown, match=text):
             producer.send(topic, b"", timeout_s=0.4)
-        assert 0.35 < time.monotonic() - begin < 1.5
+        assert 0.35 < time.monotonic() - begin < 5
 
 
 def test_a_message_that_may_go_anywhere_goes_to_a_broker_that_is_up(client: Client, start_broker: StartBroker) -> None:
@@ -100,7 +100,7 @@ def test_a_message_that_may_go_anywhere_goes_to_a_broker_that_is_up(client: Clie
     begin = time.monotonic()
     assert {producer.send("orders", b"").partition.broker_id for _ in range(20)} == {1}
     assert {producer.send_async("orders", b"").result(5).partition.broker_id for _ in range(20)} == {1}
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 5
     with pytest.raises(NoBroker, match=r"orders/0-0 .*not sent within 0.3 s.* waiting for broker 0: no connection"):
         producer.send("orders", b"", partition="0-0", timeout_s=0.3)
 

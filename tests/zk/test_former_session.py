@@ -41,7 +41,7 @@ def test_a_killed_process_session_ends_at_once(zookeeper: Corner, session: ZooKe
     started = time.monotonic()
     assert end_session(zookeeper.connect, credentials)
     assert session.read("/mine") is None
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15  # and not thirty
     assert not end_session(zookeeper.connect, credentials)  # it is over
 
 

@@ -232,13 +232,14 @@ def test_sync_a_write_that_waits_too_long_is_told_so_and_seen_once_a_slave_has_i
 
 
 def test_sync_without_slaves_writes_are_refused_at_once_or_go_on_alone(tmp_path: Path) -> None:
-    with running_broker(tmp_path / "broker", None, config=SYNC) as broker, WireClient(broker.port) as client:
+    patient = SYNC.replace("timeout_ms = 500", "timeout_ms = 20000")
+    with running_broker(tmp_path / "broker", None, config=patient) as broker, WireClient(broker.port) as client:
         before = time.monotonic()
         with pytest.raises(
             RefusedWrite, match="nothing was done: slaves in sync: none, not all of them there: 1 must be"
         ):
             client.put("orders", 0, BODY)
-        assert time.monotonic() - before < 0.4
+        assert time.monotonic() - before < 10
     with (
         running_broker(tmp_path / "other", None, config=SYNC + 'without_slaves = "degrade"\n') as broker,
         WireClient(broker.port) as client,

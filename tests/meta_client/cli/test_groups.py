@@ -88,10 +88,12 @@ def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: 
     store(client, "billing", {A: FRAME, B: 0})
     store(client, "audit", {A: 3 * FRAME})
     time.sleep(1.1)
+    before = time.monotonic()
     put(broker, 1)
     one, first = rows(metaq("list", "--json"))
     assert (one["group"], one["members"], one["lag"], one["unowned"], one["partitions"]) == ("audit", 0, FRAME, 4, 4)
-    assert 0 <= one["seconds"] < 1 < first["seconds"] < 30
+    assert 0 <= one["seconds"] <= time.monotonic() - before + 0.1
+    assert one["seconds"] + 1 <= first["seconds"] < 60
     assert (first["group"], first["topics"], first["lag"]) == ("billing", "orders", 3 * FRAME)
     assert [row["lag"] for row in rows(metaq("--json"))] == [FRAME, 3 * FRAME]
     described = rows(metaq("describe", "billing", "--json"))

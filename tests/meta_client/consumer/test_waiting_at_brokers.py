@@ -71,7 +71,7 @@ def test_one_runner_hears_of_every_idle_partition_at_once(wire: WireClient, real
             started = time.monotonic()
             wire.put("orders", number % 4, b"%d" % number)
             seen.wait_for(number + 1)
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < 10
             wait_until(consumer.is_caught_up)
     assert seen.payloads == [b"%d" % number for number in range(40)]
 

@@ -224,8 +224,8 @@ def test_what_waits_is_told_at_once(client: Client, producer: Producer, topic: s
         time.sleep(0.05)
         begin = time.monotonic()
         producer.send(topic, b"now")
-        assert arrived.wait(5)
-        assert time.monotonic() - begin < 1
+        assert arrived.wait(30)
+        assert time.monotonic() - begin < 5  # half of what it would wait at most
 
 
 # -- local transactions -------------------------------------------------------------------------------------------
