@@ -40,13 +40,14 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class EmbeddedZooKeeper:
-    """One standalone server on 127.0.0.1. Use as a context manager, or start() and stop().
+    """One standalone server. Use as a context manager, or start() and stop().
 
     *data* keeps its nodes between runs; None means a temporary directory, removed by stop(). *port* 0 means a
-    free one, the same from then on. One thread owns it.
+    free one, the same from then on. *address* is where it listens; it asks nobody who they are. One thread owns it.
     """
 
-    def __init__(self, data: Path | None = None, port: int = 0) -> None:
+    def __init__(self, data: Path | None = None, port: int = 0, address: str = "127.0.0.1") -> None:
+        self._address = address
         self._given_data = data
         self._data: Path | None = None
         self._port = port
@@ -54,9 +55,9 @@ class EmbeddedZooKeeper:
 
     @property
     def connect(self) -> str:
-        """The connect string, ``127.0.0.1:PORT``; known once started."""
+        """The connect string, ``ADDRESS:PORT``; known once started."""
         assert self._port, "not started yet"
-        return f"127.0.0.1:{self._port}"
+        return f"{self._address}:{self._port}"
 
     @property
     def data(self) -> Path:
@@ -75,7 +76,7 @@ class EmbeddedZooKeeper:
             self._data = self._make_data()
         attempts = 1 if self._port else PORT_ATTEMPTS
         for attempt in range(1, attempts + 1):
-            port = self._port or _free_port()
+            port = self._port or _free_port(self._address)
             try:
                 self._launch(port)
                 self._wait_serving(port)
@@ -155,7 +156,7 @@ class EmbeddedZooKeeper:
                 lock = stack.enter_context((self.data / "lock").open("wb"))
                 # Two servers on one directory destroy it. The child inherits the lock: held till it dies.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                config.write_text(server_config(self.data, port))
+                config.write_text(server_config(self.data, self._address, port))
                 log = stack.enter_context(self._log.open("wb"))
                 self._process = subprocess.Popen(  # noqa: S603 - our own command line, no shell
                     wrapper + command,
@@ -180,18 +181,18 @@ class EmbeddedZooKeeper:
             if (code := self._process.poll()) is not None:
                 if self._port_was_taken():
                     raise EmbeddedZooKeeperFailed(
-                        f"port {port} on 127.0.0.1 is taken, perhaps by another ZooKeeper: "
+                        f"port {port} on {self._address} is taken, perhaps by another ZooKeeper: "
                         "stop what listens there, or choose another with --port"
                     )
                 raise EmbeddedZooKeeperFailed(
-                    f"ZooKeeper on 127.0.0.1:{port} ended with code {code} while starting; "
+                    f"ZooKeeper on {self._address}:{port} ended with code {code} while starting; "
                     f"the end of {self._log}: {self._log_tail()}"
                 )
-            if _is_serving(port) and self._process.poll() is None:
+            if _is_serving(self._address, port) and self._process.poll() is None:
                 return
             time.sleep(0.02)
         raise EmbeddedZooKeeperFailed(
-            f"ZooKeeper on 127.0.0.1:{port} does not serve after {START_TIMEOUT_S} s; "
+            f"ZooKeeper on {self._address}:{port} does not serve after {START_TIMEOUT_S} s; "
             f"the end of {self._log}: {self._log_tail()}"
         )
 
@@ -213,17 +214,17 @@ def _jars() -> list[Path]:
     return jars
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _is_serving(port: int) -> bool:
+def _is_serving(address: str, port: int) -> bool:
     """Whether a server there answers `srvr` with its mode: the port opens before the database is loaded."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        with socket.create_connection((address, port), timeout=1) as connection:
             connection.sendall(b"srvr")
             answer = b""
             while (chunk := connection.recv(4_096)) and len(answer) < 65_536:

@@ -18,8 +18,8 @@ LOG_LINES_MAX = 4  # of a failed start, quoted in its error
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
-def server_config(data: Path, port: int) -> str:
-    """The text of zoo.cfg: one server on 127.0.0.1, sessions of 1 s to 2 min, `srvr` its only command."""
+def server_config(data: Path, address: str, port: int) -> str:
+    """The text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command."""
     return "".join(
         f"{key}={value}\n"
         for key, value in {
@@ -28,7 +28,7 @@ def server_config(data: Path, port: int) -> str:
             "maxSessionTimeout": SESSION_TIMEOUT_MS_MAX,
             "dataDir": _escaped(data),
             "clientPort": port,
-            "clientPortAddress": "127.0.0.1",
+            "clientPortAddress": address,
             "maxClientCnxns": CONNECTIONS_PER_ADDRESS_MAX,
             "maxCnxns": CONNECTIONS_PER_ADDRESS_MAX,
             "admin.enableServer": "false",

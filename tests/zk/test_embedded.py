@@ -62,9 +62,19 @@ def test_it_keeps_port_and_data_over_a_crash_and_a_stop(tmp_path: Path) -> None:
 def test_temporary_data_is_removed() -> None:
     with EmbeddedZooKeeper() as server:
         data = server.data
-        assert (data / "zoo.cfg").read_text() == server_config(data, int(server.connect.partition(":")[2]))
+        port = int(server.connect.partition(":")[2])
+        assert (data / "zoo.cfg").read_text() == server_config(data, "127.0.0.1", port)
         assert re.fullmatch(r"127\.0\.0\.1:\d+", server.connect)
     assert not data.exists()
+
+
+def test_it_listens_where_it_is_told_to(tmp_path: Path) -> None:
+    with EmbeddedZooKeeper(tmp_path, address="127.0.0.2") as server:
+        address, _, port = server.connect.partition(":")
+        assert address == "127.0.0.2"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)))
+        write(server, "/there", b"yes")
 
 
 def test_a_taken_port_is_reported(tmp_path: Path) -> None:
