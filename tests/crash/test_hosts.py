@@ -135,6 +135,8 @@ def test_parted_each_side_is_a_network_of_its_own(net: Network) -> None:
         assert receive(far_end, 8) == b"together"
         to_third.sendall(b"apart")
         assert nothing_comes(third_end)
+        net.heal(but=third)
+        assert nothing_comes(third_end)
         net.heal()
         assert receive(third_end, 5) == b"apart"
 
