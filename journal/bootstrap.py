@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from journal.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint, encode_checkpoint, state_of
-from journal.errors import ForeignStream, InvalidRecord, UnfinishedCopy
+from journal.errors import CopySuperseded, ForeignStream, InvalidRecord, UnfinishedCopy
 from journal.fold import JournalState
 from journal.frame import Header, Lsn
 from journal.history import Gaps, publications_from
@@ -101,10 +101,10 @@ class Copying:
         self._spans: dict[PartitionName, tuple[int, int]] = dict(spans)
 
     def add(self, header: Header, record: Record) -> list[Publication]:
-        """Raises InvalidRecord for a record that cannot be part of what the checkpoint says."""
+        """Raises CopySuperseded for a record of a later master's, InvalidRecord for one that cannot be part of what the
+        checkpoint says."""
         if header[5:7] > self._life:
-            # Another master's, who may never have had all that the checkpoint holds.
-            raise InvalidRecord(f"LSN {header.lsn}: written later than the checkpoint at LSN {self.lsn}")
+            raise CopySuperseded(header.lsn, f"written later than the checkpoint at LSN {self.lsn}")
         if header.end > self.lsn:
             raise InvalidRecord(f"LSN {header.lsn}: a record up to {header.end}, across the checkpoint at {self.lsn}")
         found: list[Publication] = []

@@ -65,6 +65,14 @@ class ForeignStream(JournalError):
         self.is_final = is_final
 
 
+class CopySuperseded(ForeignStream):
+    """The copy was begun with a checkpoint of a former master, and whoever is master now never had all that it holds.
+    Begin it anew: it is no journal yet, and loses nothing by that."""
+
+    def __init__(self, lsn: int, reason: str) -> None:
+        super().__init__(lsn, reason, is_final=True)
+
+
 class CutTooDeep(JournalError):
     """What a cut would leave could not be opened. Nothing was changed: empty the directory, and begin the copy anew."""
 

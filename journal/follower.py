@@ -187,13 +187,18 @@ class JournalFollower(Checkpointed):
         return lives if self._fold.copying is None else [life for life in lives if life.lsn < self.end]
 
     @property
+    def is_unfinished(self) -> bool:
+        """Is it the beginning of a copy, which is no journal yet? See `journal.bootstrap`."""
+        return self._fold.copying is not None
+
+    @property
     def is_complete(self) -> bool:
         """Is the state what the records say, so that it may be served, and checkpoints taken of it?
 
         False while it copies what its first checkpoint holds already: the state is further on than the records. And
         between the records of a repair that dropped some: the next ones say what is open until then.
         """
-        return self._fold.copying is None and self.state.doubt is None
+        return not self.is_unfinished and self.state.doubt is None
 
     def begin_snapshot(self) -> Snapshot:
         assert self.is_complete, "no checkpoint can say that"
@@ -206,7 +211,8 @@ class JournalFollower(Checkpointed):
 
         They may end anywhere: what begins a record, or a segment, is held until the rest is there. *data* must not
         change any more. Nothing is durable on return: see `journal.flushed`. Raises ForeignStream and keeps the records
-        before the bad one (what they say, the next call returns first); StorageFailed, JournalClosed.
+        before the bad one (what they say, the next call returns first), of its kinds CopySuperseded where a copy that
+        is unfinished must begin anew; StorageFailed, JournalClosed.
         """
         if self._contradiction is not None:
             raise self._contradiction
@@ -230,6 +236,7 @@ class JournalFollower(Checkpointed):
             stream.forget_rest()
             self.left = found
             if isinstance(error, ForeignStream):
+                self._contradiction = error if error.is_final else None
                 raise
             foreign = ForeignStream(stream.end, str(error), is_final=is_folding)
             if is_folding:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, cast
 
 from journal.checksum import crc32
-from journal.errors import ForeignStream, JournalClosed, StorageFailed
+from journal.errors import CopySuperseded, ForeignStream, JournalClosed, StorageFailed
 from journal.follower import JournalFollower, Received
 from journal.frame import Lsn
 from meta_broker.errors import BrokerError
@@ -266,6 +266,9 @@ class _Link(asyncio.Protocol):
     def _receive(self, lsn: Lsn, data: bytes | memoryview) -> None:
         try:
             received = self._owner.follower.receive(lsn, data)
+        except CopySuperseded as error:
+            self._owner.must_begin_anew(Lsn(0), b"", str(error))  # where, and with what, the next greeting says
+            self._end("the copy begins anew")
         except ForeignStream as error:
             self._end(f"the stream is not what follows here: {error}")
             if error.is_final:

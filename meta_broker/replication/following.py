@@ -146,15 +146,25 @@ class Following:
         """The master never had what is here from *lsn* on."""
         self._facts = msgspec.structs.replace(self._facts, fence=min(self._facts.fence, lsn))
         self._is_dirty = True
+        self._forget_unfinished()
         self._over(Rebuild(lsn, "the master never had it"))
 
     def must_begin_anew(self, start: Lsn, checkpoint: bytes, reason: str) -> None:
         """What is here is of no use: the copy begins at *start*, with *checkpoint* (blank: with nothing before it)."""
+        self._forget_unfinished()
         self._over(Rebuild(start, reason, checkpoint))
 
     def must_stop(self, error: BrokerError) -> None:
         """This slave can't go on without an operator."""
         self._over(error)
+
+    def _forget_unfinished(self) -> None:
+        """Of a copy that is unfinished nothing is left, so that nothing was heard of what there will be."""
+        if self.follower.is_unfinished:
+            self._facts = msgspec.structs.replace(
+                self._facts, end=Lsn(0), fence=Lsn(0), heard_ms=0, mode="async", in_sync=False
+            )
+            self._is_dirty = True
 
     # -- what is shown ----------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import shutil
 
-from journal.bootstrap import begin_copy
+from journal.bootstrap import begin_copy, bootstrap_names
 from journal.cut_file import Cut
 from journal.cutting import cut, empty
 from journal.errors import CutTooDeep, StorageFailed
@@ -50,8 +50,9 @@ def _cut(config: BrokerConfig, storage: DirectoryStorage, identity: Identity, wh
 def _begin_anew(
     config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Rebuild, checkpoint: bytes
 ) -> None:
-    if any(segment_base(name) is not None for name in storage.names()):
-        if not config.slave.begin_anew:
+    is_unfinished = any(bootstrap_names(storage))
+    if is_unfinished or any(segment_base(name) is not None for name in storage.names()):
+        if not is_unfinished and not config.slave.begin_anew:  # what is no journal yet is nobody's loss
             raise ConfigError(
                 f"{config.data} holds records that are of no use to a slave of this master: {what.reason}; to give "
                 f"them up, empty the directory, or set begin_anew = true in [slave]"

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from journal.checkpoint import checkpoint_numbers, decode_checkpoint
 from journal.offline import opened_store
 from journal.records import PartitionName
+from journal.segments import segment_base
+from journal.storage import DirectoryStorage
 from tests.fixtures.broker import CONFIG
-from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until
+from tests.fixtures.replicas import ProxyLink, ReplicaProcess, Replicas, copied_bytes, wait_until
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
-FORGETFUL = CONFIG.replace(
+SMALL = CONFIG.replace(
     "segment_bytes = 4194304\ncheckpoint_bytes = 1048576",
     "segment_bytes = 262144\nmessage_bytes_max = 65536\ncheckpoint_bytes = 131072",
-) + (
-    """
-[retention]
-bytes = 300000
-when = 0.1
-"""
 )
+FORGETFUL = SMALL + "\n[retention]\nbytes = 300000\nwhen = 0.1\n"
+PATIENT = SMALL + "\n[replication]\nsilence_ms = 600000\n"
 
 
 @pytest.fixture
@@ -112,10 +111,7 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
         put_all(master.port, 20)
         wait_same(master, slave)
         slave.stop()
-        deadline = time.monotonic() + 30
-        while (master.data / f"{0:020d}.journal").exists():
-            put_all(master.port, 10, 30_000)
-            assert time.monotonic() < deadline
+        fill_until_the_beginning_is_gone(master)
         before = copied_bytes(slave.data)
         slave.launch()
         assert slave.wait() == 2
@@ -132,3 +128,79 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
             assert start > 0
             assert one.read_all("orders", 0, start) == two.read_all("orders", 0, start) != []
         check_copy(master, slave)
+
+
+@pytest.mark.parametrize("has_more", [False, True], ids=["less than the promoted", "more than the promoted"])
+def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_replaced(
+    tmp_path: Path, zookeeper: Corner, has_more: bool
+) -> None:
+    """The master dies in the middle of it; the slave that is promoted never had all that its checkpoint holds."""
+    running = Replicas(tmp_path / "three", zookeeper.connect, PATIENT, slaves=0)
+    master = running.master
+    master.config_path.write_text(FORGETFUL)
+    with running:
+        fill_until_the_beginning_is_gone(master)
+        assert master.stop() == 0
+        master.config_path.write_text(PATIENT)  # where its journal begins now stays
+        master.start()
+        first, cut_link = add_slave(running)
+        wait_same(master, first)
+        promoted_end = flushed_by_slave(master)
+        cut_link.refuse()
+        put_all(master.port, 8, 30_000)
+        wait_until(lambda: newest_checkpoint(master)[0] > promoted_end + 100_000, "it holds what the slave lacks")
+        begin = min(base for path in master.data.iterdir() if (base := segment_base(path.name)) is not None)
+        streamed = promoted_end - begin + 70_000 if has_more else 40_000
+        second, link = add_slave(running, newest_checkpoint(master)[1] + streamed)
+        wait_until(lambda: link.has_clogged and any(second.data.glob("*.journal")), "it is in the middle of its copy")
+        assert [path.name for path in second.data.glob("bootstrap.*")] == [f"bootstrap.{begin:020d}"]
+        master.kill()
+        first.stop()
+        running.promote(first, accept_loss=True)
+        before = len(second.log)
+        link.heal()
+        wait_until(lambda: "begins anew start=" in second.log[before:], "it begins anew")
+        told = second.log[before:]
+        assert "cut from=" in told if has_more else "written later than the checkpoint" in told
+        put_all(first.port, 5)
+        wait_same(first, second)
+        with WireClient(first.port) as one, WireClient(second.port) as two:
+            start = max(int(wire.stats("offsets")[1].split()[4]) for wire in (one, two))
+            assert one.read_all("orders", 0, start) == two.read_all("orders", 0, start) != []
+        assert not any(second.data.glob("bootstrap.*"))
+        check_copy(first, second)
+
+
+def add_slave(running: Replicas, ration: int | None = None) -> tuple[ReplicaProcess, ProxyLink]:
+    """Another one, whose link clogs after *ration* bytes."""
+    slave = running.add_process(len(running.slaves) + 1)
+    running.slaves.append(slave)
+    slave.link = link = running.new_link(slave)
+    assert isinstance(link, ProxyLink)
+    if ration is not None:
+        link.ration(ration)
+    slave.start()
+    return slave, link
+
+
+def fill_until_the_beginning_is_gone(master: ReplicaProcess) -> None:
+    deadline = time.monotonic() + 60
+    while (master.data / f"{0:020d}.journal").exists():
+        put_all(master.port, 10, 30_000)
+        assert time.monotonic() < deadline
+
+
+def flushed_by_slave(master: ReplicaProcess) -> int:
+    """Where the one slave's copy ends, or a checkpoint's record later."""
+    with WireClient(master.port) as wire:
+        words = wire.stats("replication")[2].split()
+        return int(words[words.index("flushed") + 1])
+
+
+def newest_checkpoint(master: ReplicaProcess) -> tuple[int, int]:
+    """Its LSN, and the size of its file."""
+    storage = DirectoryStorage.open_for_reading(master.data)
+    raw = storage.read(f"checkpoint.{checkpoint_numbers(storage)[-1]}")
+    checkpoint = decode_checkpoint(raw)
+    assert not isinstance(checkpoint, str)
+    return checkpoint.lsn, len(raw)

@@ -11,18 +11,21 @@ import pytest
 from journal.bootstrap import begin_copy, read_bootstrap
 from journal.check import check
 from journal.checkpoint import Checkpoint, encode_checkpoint
-from journal.errors import ForeignStream, StorageFailed, UnfinishedCopy
+from journal.cutting import cut
+from journal.errors import CopySuperseded, ForeignStream, StorageFailed, UnfinishedCopy
 from journal.follower import JournalFollower
 from journal.inspection import read_checkpoints
 from journal.lives import parting
 from journal.offline import read_state
+from journal.open_journal import JournalConfig
 from journal.segments import segment_base
 from journal.storage import DirectoryStorage
 from journal.stream_writer import StreamWriter
+from journal.transaction_store import JournalTransactionStore
 from tests.fixtures.copies import copy_of, end_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
-from tests.fixtures.histories import content, write_history
-from tests.fixtures.journals import ORDERS, Index, open_store, xa
+from tests.fixtures.histories import content, entries_of, write_history
+from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import choose, drop
 
@@ -154,13 +157,13 @@ def test_every_call_fails_once_and_then_the_power_goes(master: FaultyStorage, mo
                 with contextlib.suppress(StorageFailed):
                     follower.close()
                 told = max(told, follower.journal.flushed)
-        for cut in PowerCut:
-            after, index = storage.after_power_cut(cut, Random(nth)), Index()
+        for power in PowerCut:
+            after, index = storage.after_power_cut(power, Random(nth)), Index()
             if read_bootstrap(after) is None and not image(after):
                 assert not told
                 begin_copy(after, first_base(master), newest(master))
             again = open_follower(after, sink=index)
-            assert again.end >= told, f"fail_at={nth} cut={cut.name}"
+            assert again.end >= told, f"fail_at={nth} power={power.name}"
             feed(again, stream(master, again.end, Random(1), 5000), index)
             again.close()
             judge(after, master, index)
@@ -216,7 +219,7 @@ def altered(master: FaultyStorage, **changes: object) -> bytes:
 
 
 def test_a_checkpoint_that_the_records_contradict_stops_the_copy(master: FaultyStorage) -> None:
-    """It says that less was put than the records do; its LSN is inside a record; they are of a later life."""
+    """It says that less was put than the records do; its LSN is inside a record."""
     number = max(int(name.split(".")[1]) for name in master.blobs if name.startswith("checkpoint."))
     told = content(master, number)
     shorter = [
@@ -225,7 +228,6 @@ def test_a_checkpoint_that_the_records_contradict_stops_the_copy(master: FaultyS
     for changes, reason in (
         ({"partitions": shorter}, "of orders-0 up to"),
         ({"lsn": told.lsn - 8}, "across the checkpoint"),
-        ({"incarnation": 1, "lives": told.lives[:1]}, "written later than the checkpoint"),
     ):
         storage = FaultyStorage(Random(0))
         begin_copy(storage, first_base(master), altered(master, **changes))
@@ -233,8 +235,40 @@ def test_a_checkpoint_that_the_records_contradict_stops_the_copy(master: FaultyS
         with pytest.raises(ForeignStream, match=reason) as refused:
             feed(follower, stream(master, follower.end, Random(1), 300))
         assert refused.value.is_final
+        assert not isinstance(refused.value, CopySuperseded)
         follower.close()
         assert end_of(storage) <= told.lsn
+
+
+@pytest.mark.parametrize("bytes_max", [300, 100_000])
+def test_a_later_masters_record_below_the_checkpoint_says_that_it_must_begin_anew(bytes_max: int) -> None:
+    """The master is gone, and who was promoted never had all that the copy's checkpoint holds."""
+    former = FaultyStorage(Random(1))
+    write_history(former).close()
+    told = content(former, max(int(name.split(".")[1]) for name in former.blobs if name.startswith("checkpoint.")))
+    promoted, first = copy_of(former), sorted(image(former))[1]
+    parts_at = max(entry.header.end for entry, _ in entries_of(former) if entry.header.end < told.lsn - 500)
+    assert parts_at > first
+    cut(promoted, IDENTITY, parts_at, 1)  # as if it had received so much
+    JournalTransactionStore.open(
+        promoted, IDENTITY, JournalConfig(segment_bytes=SEGMENT_BYTES), version="test", epoch=lambda epoch: epoch + 1
+    ).close()
+    storage = FaultyStorage(Random(0))
+    begin_copy(storage, first, newest(former))
+    follower = open_follower(storage)
+    for lsn, data in stream(former, first, Random(2), 200):
+        if lsn + len(data) > parts_at - 400:
+            break
+        follower.receive(lsn, data)
+    follower.close()
+    follower = open_follower(storage)
+    assert follower.is_unfinished
+    for _ in range(2):  # it takes nothing more
+        with pytest.raises(CopySuperseded, match=f"LSN {parts_at} of the stream .*written later than the checkpoint"):
+            feed(follower, stream(promoted, follower.end, Random(1), bytes_max))
+    follower.close()
+    assert end_of(storage) == parts_at
+    assert read_bootstrap(storage) is not None
 
 
 def test_a_damaged_beginning_says_what_to_do(master: FaultyStorage) -> None:

@@ -1,18 +1,23 @@
 """What a slave shows, and writes down, of what its master says."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from journal.bootstrap import begin_copy
+from journal.checkpoint import encode_checkpoint
 from journal.errors import StorageFailed
 from journal.follower import JournalFollower
 from journal.frame import Lsn
 from journal.open_journal import JournalConfig
 from journal.records import PartitionName
 from journal.segments import Identity
+from journal.storage import DirectoryStorage
 from journal.topic_changes import TopicChange, TopicState
 from journal.transaction_store import wall_clock_ms
 from meta_broker.config import BrokerConfig, BrokerSection
@@ -239,3 +244,29 @@ def test_a_cut_takes_back_what_counted_as_acknowledged(open_stage: Open, written
     on.following.must_cut(written.puts[0])
     assert on.overs == [Rebuild(written.puts[0], "the master never had it")]
     assert on.following.facts.fence == written.puts[0]
+
+
+def test_of_the_beginning_of_a_copy_nothing_was_heard_once_it_begins_anew(
+    open_stage: Open, written: Written, tmp_path: Path
+) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.heard(written.end, written.end)
+    on.following.must_begin_anew(Lsn(0), b"", "its master was replaced")
+    assert on.following.is_showing  # it is whole: an operator decides, and may promote it as it is
+    assert (on.following.facts.heard_ms, on.following.facts.fence) == (5_000, written.end)
+    checkpoint = bytes(
+        encode_checkpoint(msgspec.structs.replace(on.follower.snapshot(), lsn=Lsn(SEGMENT_BYTES + 4096)))
+    )
+    on.store.close()
+    shutil.rmtree(tmp_path / "slave")
+    (tmp_path / "slave").mkdir()
+    storage = DirectoryStorage.open_for_writing(tmp_path / "slave")
+    begin_copy(storage, SEGMENT_BYTES, checkpoint)
+    storage.close()
+    on = open_stage(FACTS)
+    on.heard(written.end, written.end, in_sync=True)
+    assert not on.following.is_showing
+    on.following.must_begin_anew(Lsn(0), b"", "its master was replaced")
+    assert on.overs == [Rebuild(Lsn(0), "its master was replaced", b"")]
+    assert on.following.facts == msgspec.structs.replace(FACTS, master=MASTER, epoch=1)
