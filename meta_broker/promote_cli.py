@@ -15,7 +15,18 @@ from meta_broker.config import BrokerConfig, load
 from meta_broker.errors import ConfigError
 from meta_broker.promote_report import Survey, survey_lines, survey_object
 from meta_broker.replication.judgement import Finding, Weight, judge
-from meta_broker.replication.promotion import compare, is_answering, look, promote, read_cluster, slave_in, wait_gone
+from meta_broker.replication.other_slaves import Other, judge_others
+from meta_broker.replication.promotion import (
+    ask_slaves,
+    compare,
+    is_answering,
+    look,
+    promote,
+    read_cluster,
+    slave_in,
+    wait_gone,
+)
+from meta_client.cli.journal_text import printable
 from zk.replication import Found
 from zk.session import ZooKeeperSession
 
@@ -53,7 +64,8 @@ def promote_command(
 ) -> None:
     """Make the slave in DIR, which is stopped, the master of its broker id, and run it like `metaq broker`.
 
-    Tells what the slave has, whether the master is gone, and what may be lost; then asks. A master that is still
+    Tells what the slave has, whether the master is gone, whether another slave has more, and what may be lost; then
+    asks. A master that is still
     registered and answers stops it; one that does not answer is waited for until its ZooKeeper session is over.
     The former master, once it is back, finds the higher epoch and becomes a slave of this one.
 
@@ -84,7 +96,11 @@ def promote_command(
         cluster, found = read_cluster(session, facts.broker_id) if session is not None else (None, Found(None, None))
         standing = look(directory)
         compared = compare(former, directory) if former is not None else None
-        survey = Survey(directory, standing, cluster, compared, judge(standing, cluster, compared))
+        findings, others = judge(standing, cluster, compared), dict[int, Other]()
+        if cluster is not None:
+            others = ask_slaves(cluster, facts)
+            findings += judge_others(standing, cluster, others, compared)
+        survey = Survey(directory, standing, cluster, compared, others, findings)
         _print(survey, as_json=as_json)
         _check(survey.findings, dry_run=dry_run, accept_loss=accept_loss)
         if dry_run:
@@ -127,7 +143,7 @@ def _wait_for_master(session: ZooKeeperSession, config: BrokerConfig) -> None:
 def _print(survey: Survey, *, as_json: bool) -> None:
     lines = [json.dumps(survey_object(survey))] if as_json else survey_lines(survey, wall_clock_ms())
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))  # operators' reasons and other slaves' texts may hold anything
 
 
 def _check(findings: Sequence[Finding], *, dry_run: bool, accept_loss: bool) -> None:

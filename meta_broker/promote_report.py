@@ -1,7 +1,7 @@
 """What `metaq promote` says before it asks: all that was looked at, in lines for people or as one object. Pure."""
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from journal.tail import tail_lines
+from meta_broker.replication.copy_report import CopyReport
 from meta_broker.replication.judgement import Cluster, Finding, Former, Standing, Weight
-from meta_client.cli.journal_text import printable
+from meta_broker.replication.other_slaves import Other, Relation, relation
 
 SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` has all
 
@@ -18,12 +19,13 @@ SHOWN_MAX: Final = 20  # branches in doubt; `metaq txn list --dir` has all
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What was found, and what that says. *cluster* None: there is no ZooKeeper; *former* None: nobody named the former
-    master's directory."""
+    master's directory. *others*: the other slaves that are registered, by id."""
 
     directory: Path
     standing: Standing
     cluster: Cluster | None
     former: Former | None
+    others: Mapping[int, Other]
     findings: Sequence[Finding]
 
 
@@ -49,11 +51,13 @@ def survey_lines(survey: Survey, now_ms: int) -> Iterator[str]:
         node = cluster.node
         said = "nothing" if node is None else f"epoch {node.epoch}, {node.mode}, in sync: {_ids(node.in_sync)}"
         yield f"  ZooKeeper   {said}; master: {cluster.master or 'none'}; slaves: {_ids(cluster.slaves)}"
+    for slave_id, other in sorted(survey.others.items()):
+        yield f"  {f'slave {slave_id}':<11} {other.url}: {_told(other.copy)}"
     for finding in survey.findings:
         yield f"  {finding.weight:<11} {finding.text}"
     if former is not None and former.lost is not None:
         for line in tail_lines(former.lost):
-            yield f"              {printable(line)}"
+            yield f"              {line}"
 
 
 def survey_object(survey: Survey) -> dict[str, object]:
@@ -78,9 +82,36 @@ def survey_object(survey: Survey) -> dict[str, object]:
         "zookeeper_epoch": node.epoch if node else None,
         "mode": node.mode if node else None,
         "in_sync": list(node.in_sync) if node else None,
+        "others": [_other(standing, slave_id, other) for slave_id, other in sorted(survey.others.items())],
         "lost": msgspec.to_builtins(former.lost) if former and former.lost else None,
         "findings": [{"weight": finding.weight, "text": finding.text} for finding in survey.findings],
         "can_lose": any(finding.weight is not Weight.NOTE for finding in survey.findings),
+    }
+
+
+def _told(copy: CopyReport | str) -> str:
+    if isinstance(copy, str):
+        return f"not known: {copy}"
+    return f"LSN {copy.start} to {copy.end}, fsynced up to {copy.flushed}, epoch {copy.epoch}, in {copy.data}"
+
+
+def _other(standing: Standing, slave_id: int, other: Other) -> dict[str, object]:
+    """*parting*: up to there it has the same as this one; *here* and *there*: bytes that one of them has alone."""
+    url, copy = other
+    if isinstance(copy, str):
+        return {"slave": slave_id, "url": url, "error": copy}
+    between = relation(standing, copy)
+    return {
+        "slave": slave_id,
+        "url": url,
+        "start": copy.start,
+        "end": copy.end,
+        "flushed": copy.flushed,
+        "fence": copy.fence,
+        "epoch": copy.epoch,
+        "complete": copy.is_complete,
+        "data": copy.data,
+        **(between._asdict() if between is not None else dict.fromkeys(Relation._fields)),
     }
 
 

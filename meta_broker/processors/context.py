@@ -12,6 +12,7 @@ from journal.xid import BranchKey, LocalKey
 from meta_broker.config import BrokerConfig
 from meta_broker.message_ids import MessageIds
 from meta_broker.processors.realtime import Realtime, Statistic
+from meta_broker.replication.copy_report import CopyReport
 from meta_broker.replication.master import Master
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
@@ -96,6 +97,9 @@ class SlaveOf(Protocol):
         """Whether readers may see what is here."""
 
     def behind(self) -> Behind: ...
+    def copy(self) -> CopyReport:
+        """How far its copy goes."""
+
     def progress(self) -> None:
         """The copy's disk got on."""
 

@@ -10,6 +10,7 @@ from journal.records import PartitionName
 from meta_broker.config import TopicConfig
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.realtime import Statistic
+from meta_broker.replication.copy_report import copy_lines
 from meta_broker.replication.report import report_lines
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result
@@ -20,7 +21,7 @@ _HELP = (
     "*EMPTY* the broker: process, connections, commands, transactions, messages",
     "help this list",
     "topics partitions, messages and bytes of every topic",
-    "replication this master and its slaves: who is in sync, who lags, how far",
+    "replication of a master, its slaves: who is in sync, who lags, how far; of a slave, its copy",
     "offsets first and end offset of every partition",
     "realtime statistics of topics with stat = true since the last reset (null: none)",
     "reset reset the realtime statistics",
@@ -61,6 +62,8 @@ class StatsProcessor:
             case "offsets":
                 return self._offsets()
             case "replication":
+                if (slave := self._context.slave) is not None:
+                    return copy_lines(slave.copy())
                 master = self._context.master
                 return ["no master"] if master is None else report_lines(master, asyncio.get_running_loop().time())
             case "realtime":

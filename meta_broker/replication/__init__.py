@@ -2,6 +2,7 @@
 
 Read: section, errors, frames (the link's bytes), master_side, slave_side, in_sync (pure) -> feeder (one slave's link),
 master (all of them, and the fence), report -> slave_file (what a slave remembers of its master), follower_link (the
-slave's end), following (what it shows), rebuilding (what it cuts) -> judgement (may it take its master's place? pure),
-promotion (it does), fencing (its master must stop), rejoining (and follow).
+slave's end), copy_report (what it tells of its copy), following (what it shows), rebuilding (what it cuts) ->
+judgement (may it take its master's place? pure), other_slaves (or rather another one? pure), promotion (it does),
+fencing (its master must stop), rejoining (and follow).
 """

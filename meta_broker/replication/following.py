@@ -16,6 +16,7 @@ from journal.follower import JournalFollower, Received
 from journal.frame import Lsn
 from journal.publications import Publication
 from meta_broker.errors import BrokerError
+from meta_broker.replication.copy_report import CopyReport
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.responses import Behind
@@ -94,6 +95,21 @@ class Following:
         facts = self._facts
         missing = max(0, facts.end - self._store.fence.acknowledged)
         return Behind(missing, max(0, self._now_ms() - facts.heard_ms) if facts.heard_ms else self._now_ms())
+
+    def copy(self) -> CopyReport:
+        follower, facts = self.follower, self._facts
+        return CopyReport(
+            cluster=facts.cluster,
+            broker_id=facts.broker_id,
+            slave_id=facts.slave_id,
+            start=min(follower.journal.start_lsn, follower.end),
+            end=follower.end,
+            flushed=follower.journal.flushed,
+            fence=facts.fence,
+            is_complete=follower.is_complete,
+            data=str(self._file.path.parent.absolute()),
+            lives=tuple(follower.lives),
+        )
 
     # -- follower_link.Follows --------------------------------------------------------------------------------
 

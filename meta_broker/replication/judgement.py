@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from journal.lives import Life
 from journal.tail import Tail
 from meta_broker.replication.slave_file import SlaveFacts
 from zk.replication import ReplicationNode
@@ -35,6 +36,7 @@ class Cluster:
     node: ReplicationNode | None = None
     master: str | None = None
     slaves: Mapping[int, str] = field(default_factory=dict)
+    connect: str = ""  # where it was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,12 @@ class Standing:
     epoch: int
     in_doubt: Sequence[str]
     active: int
+    lives: Sequence[Life] = ()  # who wrote it, oldest first
+
+    @property
+    def followed(self) -> int:
+        """The epoch of the last master that it had records of: slave.json is written some time after."""
+        return max(self.facts.epoch, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ def judge(standing: Standing, cluster: Cluster | None, former: Former | None = N
                 f"ZooKeeper session is over",
             )
         )
-    is_known = former is not None and former.epoch >= _newest_epoch(standing, cluster.node)
+    is_known = former is not None and former.epoch >= newest_epoch(standing, cluster.node)
     return found if is_known else [*found, _in_sync(standing, cluster.node)]
 
 
@@ -141,19 +149,14 @@ def _is_mine(facts: SlaveFacts, node: ReplicationNode) -> bool:
     return not node.master and node.claimed_by == claimant(facts)
 
 
-def _followed(standing: Standing) -> int:
-    """The epoch of the last master that this slave had records of: slave.json is written some time after."""
-    return max(standing.facts.epoch, standing.epoch)
-
-
-def _newest_epoch(standing: Standing, node: ReplicationNode | None) -> int:
+def newest_epoch(standing: Standing, node: ReplicationNode | None) -> int:
     """Of a master that may have served."""
-    return _followed(standing) if node is None or _is_mine(standing.facts, node) else node.epoch
+    return standing.followed if node is None or _is_mine(standing.facts, node) else node.epoch
 
 
 def _in_sync(standing: Standing, node: ReplicationNode | None) -> Finding:
     """What the in-sync set proves."""
-    facts, followed = standing.facts, _followed(standing)
+    facts, followed = standing.facts, standing.followed
     me = facts.slave_id
     if node is None:
         return Finding(
@@ -161,7 +164,7 @@ def _in_sync(standing: Standing, node: ReplicationNode | None) -> Finding:
             f"no master of broker {facts.broker_id} has told ZooKeeper who is in sync: what it acknowledged since it "
             f"was last heard may not be here",
         )
-    if _newest_epoch(standing, node) > followed:
+    if newest_epoch(standing, node) > followed:
         who = f"{node.master} is or was its master" if node.master else f"{node.claimed_by} claimed it and never served"
         return Finding(
             Weight.RISK,

@@ -18,16 +18,22 @@ from journal.storage import DirectoryStorage
 from journal.tail import tail_of
 from journal.xid import XaKey
 from meta_broker.errors import BrokerError
+from meta_broker.replication.copy_report import CopyReport, parse_copy
 from meta_broker.replication.judgement import Cluster, Former, Standing, claimant
+from meta_broker.replication.other_slaves import Other
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_broker.version import PRODUCT_VERSION
+from meta_client.calls import wait_result
 from meta_client.connection import Connection
+from meta_client.opaques import next_opaque
 from meta_client.protocol.errors import MetaError
+from meta_client.protocol.requests import Stats
 from zk.broker_url import BrokerUrl
 from zk.cluster import BrokerEntry, read_brokers
 from zk.replication import Found, claim_epoch, read_replication, write_replication
 from zk.session import ZooKeeperSession
 
+ASK_TIMEOUT_S = 10.0  # a slave that is busy is waited for: what it has decides
 ANSWER_TIMEOUT_S = 2.0  # a broker that is paused takes a connection, and does not answer
 EXPIRY_SLACK_S = 3.0  # a server expires sessions on its ticks
 POLL_S = 0.1
@@ -74,7 +80,7 @@ def look(directory: Path) -> Standing:
         ]
         decided = sum(branch.decision is not None for branch in state.branches.values())
         active = len(state.branches) - len(prepared) - decided
-        return Standing(facts, segments.start, state.lsn, state.epoch, prepared, active)
+        return Standing(facts, segments.start, state.lsn, state.epoch, prepared, active, tuple(state.lives))
 
 
 def compare(former: Path, directory: Path) -> Former:
@@ -107,7 +113,35 @@ def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[Cluster, Fo
     found = read_replication(session, broker_id)
     entry = read_brokers(session).get(broker_id, BrokerEntry())
     master = None if entry.master is None else str(entry.master)
-    return Cluster(found.node, master, {number: str(url) for number, url in entry.slaves.items()}), found
+    slaves = {number: str(url) for number, url in entry.slaves.items()}
+    return Cluster(found.node, master, slaves, session.connect), found
+
+
+def ask_slaves(cluster: Cluster, facts: SlaveFacts) -> dict[int, Other]:
+    """How far the registered slaves are, but for the one of *facts*. One that does not answer costs ASK_TIMEOUT_S."""
+    return {
+        slave_id: Other(url, _ask(url, slave_id, facts))
+        for slave_id, url in cluster.slaves.items()
+        if slave_id != facts.slave_id
+    }
+
+
+def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | str:
+    try:
+        connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S)
+        try:
+            reply = connection.submit(Stats("replication", next_opaque()))
+            text = wait_result(reply, ASK_TIMEOUT_S, "stats replication").text
+        finally:
+            connection.close()
+    except MetaError as error:
+        return str(error)
+    copy = parse_copy(text)
+    if isinstance(copy, str):
+        return copy
+    if (copy.cluster, copy.broker_id, copy.slave_id) != (facts.cluster, facts.broker_id, slave_id):
+        return f"slave {copy.slave_id} of broker {copy.broker_id} of cluster {copy.cluster!r} answers there"
+    return copy
 
 
 def is_answering(url: str) -> bool:

@@ -13,6 +13,7 @@ from meta_broker.message_ids import MessageIds
 from meta_broker.processors.context import Context, ReadReplica
 from meta_broker.processors.get import outside
 from meta_broker.processors.read_from import answer_line, read_from
+from meta_broker.replication.copy_report import CopyReport
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import Place
 from meta_broker.store.topics import Topics
@@ -30,6 +31,9 @@ class Follower:
 
     def behind(self) -> Behind:
         return Behind(4096, 17)
+
+    def copy(self) -> CopyReport:
+        raise NotImplementedError
 
     def progress(self) -> None: ...
 
