@@ -9,9 +9,11 @@ that an identifier pasted from ``pg_prepared_xacts`` finds the same branch on a 
 import base64
 import binascii
 import re
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Self
+
+import msgspec
+from msgspec.structs import force_setattr
 
 GTRID_BYTES_MAX = 64  # X/Open XA, MAXGTRIDSIZE
 BQUAL_BYTES_MAX = 64  # X/Open XA, MAXBQUALSIZE
@@ -27,8 +29,8 @@ class InvalidXid(ValueError):
     """A text or a set of parts that can never be a transaction identifier."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Xid:
+# Structs, because keys are made, hashed and compared with every request about a branch: their functions are C.
+class Xid(msgspec.Struct, frozen=True, order=True):
     """An X/Open transaction branch identifier: what the database and the broker both prepare under."""
 
     format_id: int
@@ -64,8 +66,7 @@ class Xid:
         return f"{self.format_id}_{gtrid}_{bqual}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LocalKey:
+class LocalKey(msgspec.Struct, frozen=True, order=True):
     """A local transaction: number *n* of a producer session. Dies with its connection (spec 2.4)."""
 
     session_id: str
@@ -81,24 +82,23 @@ class LocalKey:
         return f"TX:{self.session_id}:{self.number}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class XaKey:
+class XaKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """An XA branch as a broker knows it: the xid and its producer's unique qualifier, which RECOVER filters by."""
 
     xid: Xid
     qualifier: str
     # Worked out once, its hash too: a broker looks a branch up, and writes its key, with every request about it.
-    _text: str = field(init=False, repr=False, compare=False)
+    _text: str = ""
 
     def __post_init__(self) -> None:
         if not self.qualifier or _BLANK.search(self.qualifier):
             raise InvalidXid(f"unique qualifier {self.qualifier!r} is blank or holds a colon or white space")
         xid = self.xid
         text = f"XID:{xid.format_id}:{xid.gtrid.hex()}:{xid.bqual.hex()}:{self.qualifier}"
-        object.__setattr__(self, "_text", text)
+        force_setattr(self, "_text", text)
 
-    def __hash__(self) -> int:
-        return hash(self._text)
+    def __repr__(self) -> str:
+        return f"XaKey(xid={self.xid!r}, qualifier={self.qualifier!r})"
 
     def __str__(self) -> str:
         return self._text

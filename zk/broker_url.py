@@ -1,9 +1,10 @@
 """Broker addresses: `meta://host:port`, IPv6 in brackets (spec 1.7)."""
 
 import re
-from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Self
+
+import msgspec
 
 from zk.errors import ZooKeeperError
 
@@ -19,8 +20,8 @@ class InvalidUrl(ZooKeeperError, ValueError):
     """A text that is no broker address: give meta://host:port."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BrokerUrl:
+# A struct, because a client looks its connection up with every request: its functions are C.
+class BrokerUrl(msgspec.Struct, frozen=True, order=True):
     """Where a broker listens. The text is the key under which clients share a connection and peers compare."""
 
     host: str  # a name, an IPv4 address, or an IPv6 address without brackets
