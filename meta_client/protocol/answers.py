@@ -3,17 +3,20 @@
 The parsers raise RemoteProtocolError: a broker that answers 200 with another text breaks the protocol.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
 from journal.xid import BranchKey, parse_key
 from meta_client.protocol.errors import RemoteProtocolError
-from meta_client.protocol.integers import int32, int64
+from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32, int64
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.xa import XaCode
 
 _QUOTED_MAX = 80
+_INTEGER = rb"([+-][0-9]{1,19}|[0-9]{1,20})"  # as in integers.py; its range is still to be looked at
+_PUT_PLACE = re.compile(b" ".join([_INTEGER] * 3))
 
 
 class PutPlace(NamedTuple):
@@ -125,14 +128,12 @@ def is_not_replicated(text: str) -> bool:
 
 def parse_put_place(message: bytes) -> PutPlace:
     """Read the three numbers of a put's 200."""
-    try:
-        message_id, partition, offset = message.split(b" ")
-        place = PutPlace(int64(message_id), int32(partition), int64(offset))
-    except ValueError as error:
-        raise _malformed("a put's answer", message, error) from error
-    if place.offset is not None and place.offset < -1:
-        raise _malformed("a put's answer", message, ValueError("the offset is negative"))
-    return place._replace(offset=None) if place.offset == -1 else place
+    if (numbers := _PUT_PLACE.fullmatch(message)) is None:
+        raise _malformed("a put's answer", message, ValueError("three integers are expected"))
+    message_id, partition, offset = map(int, numbers.groups())
+    if not (INT64_MIN <= message_id <= INT64_MAX and INT32_MIN <= partition <= INT32_MAX and -1 <= offset <= INT64_MAX):
+        raise _malformed("a put's answer", message, ValueError("one of them is out of its range"))
+    return PutPlace(message_id, partition, None if offset == -1 else offset)
 
 
 def parse_offset(message: bytes) -> int:

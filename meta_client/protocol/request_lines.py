@@ -57,9 +57,10 @@ def parse_request_line(line: bytes) -> tuple[Request, int]:
     return parser(tokens)
 
 
+@lru_cache(maxsize=4096)  # as int32_repeated
 def body_length(token: bytes) -> int:
     """The number of body bytes that *token* announces. Raises ValueError for a negative one."""
-    if (length := int32_repeated(token)) < 0:
+    if (length := int32(token)) < 0:
         raise ValueError(f"body length {length} is negative")
     return length
 
@@ -79,10 +80,8 @@ def _put(tokens: list[bytes]) -> tuple[Request, int]:
         raise ValueError(f"put has 6 to 8 tokens, not {count}")
     if checksum == -1:
         checksum = None
-    if (length := int32_repeated(tokens[3])) < 0:  # body_length, without its call: this is the hottest parser
-        raise ValueError(f"body length {length} is negative")
     topic, partition, flag = tokens[1].decode(), int32_repeated(tokens[2]), int32_repeated(tokens[4])
-    return Put(topic, partition, flag, checksum, key, int32(tokens[-1]), b""), length
+    return Put(topic, partition, flag, checksum, key, int32(tokens[-1]), b""), body_length(tokens[3])
 
 
 def _mput(tokens: list[bytes]) -> tuple[Request, int]:

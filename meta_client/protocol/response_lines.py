@@ -18,13 +18,17 @@ def parse_response_line(line: bytes) -> tuple[Response, int]:
 
 
 def _result(tokens: list[bytes]) -> tuple[Response, int]:
-    _expect(tokens, 4)
-    return Result(int32_repeated(tokens[1]), b"", int32(tokens[3])), body_length(tokens[2])
+    match tokens:
+        case [_, status, length, opaque]:
+            return Result(int32_repeated(status), b"", int32(opaque)), body_length(length)
+    raise _wrong_count(4, tokens)
 
 
 def _value(tokens: list[bytes]) -> tuple[Response, int]:
-    _expect(tokens, 3)
-    return Value(b"", int32(tokens[2])), body_length(tokens[1])
+    match tokens:
+        case [_, length, opaque]:
+            return Value(b"", int32(opaque)), body_length(length)
+    raise _wrong_count(3, tokens)
 
 
 def _data(tokens: list[bytes]) -> tuple[Response, int]:
@@ -34,7 +38,8 @@ def _data(tokens: list[bytes]) -> tuple[Response, int]:
         del tokens[4]
         if min(behind) < 0:
             raise ValueError(f"{behind.bytes} bytes and {behind.silent_ms} ms behind: neither can be negative")
-    _expect(tokens, 5)
+    if len(tokens) != 5:
+        raise _wrong_count(5, tokens)
     if (log_end := int64(tokens[2])) < 0:
         raise ValueError(f"log end {log_end} is negative")
     if READ_FROM.fullmatch(read_from := tokens[3].decode()) is None:
@@ -42,9 +47,8 @@ def _data(tokens: list[bytes]) -> tuple[Response, int]:
     return Data(b"", log_end, read_from, int32(tokens[4]), behind), body_length(tokens[1])
 
 
-def _expect(tokens: list[bytes], count: int) -> None:
-    if len(tokens) != count:
-        raise ValueError(f"{count} tokens are expected, {len(tokens)} came")
+def _wrong_count(expected: int, tokens: list[bytes]) -> ValueError:
+    return ValueError(f"{expected} tokens are expected, {len(tokens)} came")
 
 
 PARSERS: Final[Mapping[bytes, Callable[[list[bytes]], tuple[Response, int]]]] = {

@@ -16,6 +16,7 @@ from meta_client.protocol.answers import (
     parse_vote,
 )
 from meta_client.protocol.errors import RemoteProtocolError
+from meta_client.protocol.integers import int32, int64
 from meta_client.protocol.xa import XaCode
 
 
@@ -38,6 +39,31 @@ def test_put_place_both_ways(message: bytes, place: PutPlace) -> None:
 def test_no_put_place(message: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="is not a put's answer"):
         parse_put_place(message)
+
+
+_INTEGERS = st.one_of(
+    st.integers(-(2**64), 2**64).map(lambda number: b"%d" % number),
+    st.integers(-(2**33), 2**33).map(lambda number: b"%d" % number),
+    st.from_regex(rb"[-+]?[0-9]{1,21}", fullmatch=True),
+    st.binary(max_size=3),
+)
+
+
+@given(st.lists(_INTEGERS, min_size=2, max_size=4))
+def test_a_put_place_is_three_integers(words: list[bytes]) -> None:
+    """Of the ranges they have, and written as all integers of the protocol are."""
+    message = b" ".join(words)
+    try:
+        message_id, partition, offset = message.split(b" ")
+        expected = (int64(message_id), int32(partition), int64(offset))
+        if expected[2] < -1:
+            raise ValueError
+    except ValueError:
+        with pytest.raises(RemoteProtocolError, match="is not a put's answer"):
+            parse_put_place(message)
+    else:
+        place = parse_put_place(message)
+        assert (place.message_id, place.partition, -1 if place.offset is None else place.offset) == expected
 
 
 def test_offset_and_vote() -> None:
