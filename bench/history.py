@@ -1,5 +1,5 @@
-"""Every recorded run, one JSON object a line: commit, machine, figures. What came before on the same machine is what
-a new figure is compared with.
+"""Every recorded run, one JSON object a line: commit, machine, interpreter, figures. What came before on the same
+machine, under the same interpreter, is what a new figure is compared with.
 """
 
 import json
@@ -19,18 +19,20 @@ COMPARED_RUNS = 5
 
 def record(results: list[Result], path: Path = PATH) -> None:
     """Append one line for each result."""
-    about = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": _commit(), "machine": machine()}
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    about = {"time": when, "commit": _commit(), "machine": machine(), "python": interpreter()}
     with path.open("a") as file:
         for result in results:
             file.write(json.dumps(about | result.as_json()) + "\n")
 
 
 def earlier(case: str, path: Path = PATH) -> list[dict[str, Any]]:
-    """The last runs of *case* on a machine like this one, the oldest first."""
+    """The last runs of *case* on a machine and an interpreter like these, the oldest first."""
     if not path.exists():
         return []
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    return [line for line in lines if line["case"] == case and line["machine"] == machine()][-COMPARED_RUNS:]
+    here = (case, machine(), interpreter())
+    return [line for line in lines if (line["case"], line["machine"], line.get("python")) == here][-COMPARED_RUNS:]
 
 
 def change(result: Result, runs: list[dict[str, Any]]) -> float | None:
@@ -46,6 +48,11 @@ def machine() -> str:
     models = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
     model = models[0] if models else platform.machine()
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
+
+
+def interpreter() -> str:
+    """Version and compiler: builds of one version differ by a quarter in what Python costs."""
+    return f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}"
 
 
 def _cpuinfo() -> list[str]:

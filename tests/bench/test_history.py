@@ -1,5 +1,6 @@
 """What a bar means, and what a recorded run is compared with."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,10 @@ def test_a_bar_is_met_or_not(bar: Bar, is_met: bool) -> None:
     assert RESULT.meets(bar) is is_met
 
 
-def test_a_run_is_compared_with_the_last_ones_of_this_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("here", [history.machine, history.interpreter])
+def test_a_run_is_compared_with_the_last_ones_of_this_machine_and_interpreter(
+    here: Callable[[], str], tmp_path: Path
+) -> None:
     path = tmp_path / "history.jsonl"
     assert history.change(RESULT, history.earlier("send-1", path)) is None
     for value in (1.0, 20.0, 40.0, 40.0, 40.0, 90.0):
@@ -36,8 +40,8 @@ def test_a_run_is_compared_with_the_last_ones_of_this_machine(tmp_path: Path) ->
     runs = history.earlier("send-1", path)
     assert [run["value"] for run in runs] == [20.0, 40.0, 40.0, 40.0, 90.0]
     assert history.change(RESULT, runs) == pytest.approx(0.25)
-    assert {"time", "commit", "machine", "floor", "unit", "detail"} <= runs[0].keys()
-    path.write_text(path.read_text().replace(history.machine(), "another machine"))
+    assert {"time", "commit", "machine", "python", "floor", "unit", "detail"} <= runs[0].keys()
+    path.write_text(path.read_text().replace(here(), "another one"))
     assert history.earlier("send-1", path) == []
 
 
