@@ -22,7 +22,7 @@ from meta_client.heartbeat import IDLE_S, Beat, HeartBeat
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import OnDone, PendingReply
 from meta_client.protocol.decoder import ResponseDecoder
-from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
 from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
@@ -35,7 +35,6 @@ OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must 
 # taken only while there is that much to read.
 RECEIVE_BYTES = 64 * 1024
 RECEIVE_BYTES_BULK = 256 * 1024
-JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheaper than a system call
 UNREAD_MAX = 16  # answers due before somebody reads, though nobody waits for one yet
 WAITING_FEW = 4  # answers due, up to which who waits reads
 LOOK_S = 1.0  # how often an idle connection is looked at
@@ -94,7 +93,7 @@ class Connection:
     def is_broken(self) -> bool:
         """Whether nothing can be sent any more. What the peer has done by now counts, unless answers are due: whoever
         waits for them will see it."""
-        if self._failure is None and not self._is_awaited and self._reading.acquire(blocking=False):
+        if self._failure is None and not self._pending and self._reading.acquire(blocking=False):
             try:
                 if self._readable.poll(0):
                     self._read_some(0.0)
@@ -124,11 +123,10 @@ class Connection:
         return self._submit(requests, None)
 
     def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
-        pieces: list[bytes] = []
+        pieces = encode_flight(requests)
         replies: list[PendingReply] = []
         for request in requests:
             assert not isinstance(request, Quit), "quit has no answer"
-            pieces += filter(None, encode_request(request))
             replies.append(PendingReply(self, request.opaque, on_done))
         with self._lock:
             if self._failure is not None:
@@ -300,7 +298,7 @@ class Connection:
         match beat:
             case Beat.SEND:
                 self._beat_opaque = next_opaque()
-                self._send([encode_request(Version(self._beat_opaque))[0]])
+                self._send(encode_flight([Version(self._beat_opaque)]))
             case Beat.GIVE_UP:
                 self._break(ConnectionLost("no good answer to three heart-beats"))
             case Beat.WAIT:

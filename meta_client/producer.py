@@ -101,7 +101,7 @@ class Producer:
         InvalidName for what can't be sent at all.
         """
         deadline = Deadline(timeout_s)
-        view = self._view(topic, deadline.remaining_s())
+        view = self._view(topic, timeout_s)
         wanted = self._wanted(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
         if self._xa.current is not None:

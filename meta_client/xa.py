@@ -55,11 +55,15 @@ class State(Enum):
 class Branch:
     """The branch that a producer is working on."""
 
-    xid: Xid
+    key: XaKey
     broker_id: int
     state: State = State.ACTIVE
     flight: BranchFlight | None = field(default=None, repr=False)  # None: found, not begun here
     doom: str = ""  # why it is DOOMED
+
+    @property
+    def xid(self) -> Xid:
+        return self.key.xid
 
     def __str__(self) -> str:
         return f"{self.state.value}, because {self.doom}" if self.doom else self.state.value
@@ -91,7 +95,7 @@ class XaBranches:
         flight = BranchFlight(self._verbs, key, broker_id, timeout_seconds, is_ordered=is_ordered)
         if not is_ordered:
             flight.settle(deadline)
-        self.current = Branch(xid, broker_id, flight=flight)
+        self.current = Branch(key, broker_id, flight=flight)
 
     def put(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
@@ -165,7 +169,7 @@ class XaBranches:
 
     def forget(self, xid: Xid) -> None:
         """Let the broker forget the heuristic outcome of *xid*, which recover() listed. Raises XaError."""
-        self._end(TransactionVerb.FORGET, Branch(xid, self._find(xid, "FORGET"), State.PREPARED))
+        self._end(TransactionVerb.FORGET, self._found(xid, "FORGET"))
 
     def recover(self) -> list[Xid]:
         """Every prepared branch under this producer's qualifier, on all brokers.
@@ -207,7 +211,12 @@ class XaBranches:
             return current
         if xid is None:
             raise ClientXaError(XaCode.XAER_PROTO, "no branch was begun: call tpc_begin first", what)
-        return Branch(xid, self._find(xid, what), State.PREPARED)
+        return self._found(xid, what)
+
+    def _found(self, xid: Xid, what: str) -> Branch:
+        """A prepared branch, wherever it is. Raises XaError."""
+        broker_id = self._find(xid, what)
+        return Branch(XaKey(xid, self._verbs.qualifier), broker_id, State.PREPARED)
 
     def _active(self, what: str) -> tuple[Branch, BranchFlight]:
         branch = self._branch(None, what)
@@ -251,7 +260,7 @@ class XaBranches:
             if flight is not None and flight.has_unsent:  # BEGIN alone, of a branch without messages
                 flight.ask(verb, Deadline(REQUEST_TIMEOUT_S))
             else:
-                self._verbs.ask(verb, branch.xid, branch.broker_id)
+                self._verbs.ask(verb, branch.key, branch.broker_id)
         except XaError as error:
             is_gone = error.code == XaCode.XAER_NOTA and not isinstance(error, ClientXaError)
             if is_gone and self._ended_as_wanted(verb, branch):

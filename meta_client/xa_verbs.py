@@ -70,9 +70,9 @@ class XaVerbs:
             _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
             return False
 
-    def ask(self, verb: TransactionVerb, xid: Xid, broker_id: int) -> Result:
+    def ask(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
         """Send one verb, wait, and return its 200. Raises XaError, a ClientXaError if the broker did not say it."""
-        deadline, key = Deadline(REQUEST_TIMEOUT_S), XaKey(xid, self.qualifier)
+        deadline = Deadline(REQUEST_TIMEOUT_S)
         try:
             reply = self.connect(broker_id, deadline).submit(self.request(verb, key))
         except (ZooKeeperError, MetaError) as error:

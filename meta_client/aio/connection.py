@@ -13,7 +13,7 @@ from meta_client.heartbeat import Beat, HeartBeat
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import OnDone, PendingReply
 from meta_client.protocol.decoder import ResponseDecoder
-from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.encoder import encode_flight
 from meta_client.protocol.errors import RemoteProtocolError, one_line
 from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
@@ -72,11 +72,10 @@ class Connection(asyncio.Protocol):
         return self._submit(requests, None)
 
     def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
-        pieces: list[bytes] = []
+        pieces = encode_flight(requests)
         replies: list[PendingReply] = []
         for request in requests:
             assert not isinstance(request, Quit), "quit has no answer"
-            pieces += filter(None, encode_request(request))
             replies.append(PendingReply(self, request.opaque, on_done))
         if self._failure is not None or self._transport is None:
             raise NotConnected(f"connection to {self.url} is lost ({self._failure}): try again for a new one")
@@ -183,7 +182,7 @@ class Connection(asyncio.Protocol):
         match beat:
             case Beat.SEND if self._transport is not None:
                 self._beat_opaque = next_opaque()
-                self._transport.write(encode_request(Version(self._beat_opaque))[0])
+                self._transport.writelines(encode_flight([Version(self._beat_opaque)]))
             case Beat.GIVE_UP:
                 self._break(ConnectionLost("no good answer to three heart-beats"))
             case _:

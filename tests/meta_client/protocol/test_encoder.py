@@ -3,7 +3,7 @@
 import pytest
 
 from journal.xid import LocalKey
-from meta_client.protocol.encoder import encode_request, encode_response, value_line
+from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, encode_response, value_line
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, Transaction, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
@@ -17,6 +17,17 @@ def test_bodies_are_handed_through_not_copied() -> None:
     assert encode_request(Sync("t", 0, 0, 1, None, 1, body))[1] is body
     assert encode_response(Value(body, 1))[1] is body
     assert encode_response(Result(200, body, 1))[1] is body
+
+
+def test_what_leaves_together_is_one_piece_unless_it_is_large() -> None:
+    small, large = Put("t", 0, 0, None, None, 1, b"x" * 1000), Put("t", 0, 0, None, None, 2, b"x" * JOIN_BYTES_MAX)
+    begin = Transaction(None, "s", BEGIN, None, None, 3)
+    whole = b"".join(b"".join(encode_request(request)) for request in (begin, small))
+    assert encode_flight([begin, small]) == [whole]
+    pieces = encode_flight([begin, large, small])
+    assert b"".join(pieces) == b"".join(b"".join(encode_request(request)) for request in (begin, large, small))
+    assert any(piece is large.body for piece in pieces), "it is not copied"
+    assert all(pieces)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\r\nquit", "a\n", "a\t", "\0", "\x7f", "\ud800"])
