@@ -13,6 +13,7 @@ from journal.errors import StorageFailed
 from journal.transaction_store import wall_clock_ms
 from meta_broker.config import BrokerConfig
 from meta_broker.errors import ConfigError
+from meta_broker.joining import Joining, NotJoined
 from meta_broker.membership import Membership
 from meta_broker.message_ids import MessageIds
 from meta_broker.offering import Offering, read_again
@@ -29,6 +30,7 @@ from meta_broker.transactions.stopping import is_any_prepared, tell_left
 from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
 from zk.broker_url import BrokerUrl
+from zk.errors import ZooKeeperUnavailable
 from zk.registration import BrokerIdTaken
 from zk.replication import ReplicationNode
 
@@ -78,7 +80,10 @@ class Broker:
                 self._membership = Membership(self._config, self._config.zookeeper, refused)
                 stack.callback(self._membership.close)
                 await asyncio.to_thread(self._membership.connect)  # fail before anything is touched
-                node = await asyncio.to_thread(self._membership.replication)
+                try:
+                    node = await asyncio.to_thread(self._membership.replication)
+                except ZooKeeperUnavailable:
+                    return  # it was told to stop while ZooKeeper was away
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
             epoch = functools.partial(epoch_for, node=node, broker_id=self._config.broker_id)
             store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, loop.call_soon, epoch)
@@ -99,24 +104,22 @@ class Broker:
             master.begin(node)
             stack.push_async_callback(server.close)
             await server.listen(Dispatcher(context))
-            if self._membership is not None:
-                stack.push_async_callback(asyncio.to_thread, self._membership.leave)  # first out
-                try:
-                    registrations = offering.registrations()
-                    await asyncio.to_thread(self._membership.join, url, registrations, store.transactions.state.epoch)
-                except BrokerIdTaken:
-                    if not stop.done():  # else it was told to stop while it waited for the id
-                        raise
-            if not stop.done():
-                on_ready(_ready_line(self._config, store, str(url)))
-            await self._tick_until(stop, server, context, offering, loop, worker)
+            ready = functools.partial(on_ready, _ready_line(self._config, store, str(url)))
+            joining: Joining | None = None
+            if self._membership is None:
+                ready()
+            else:
+                joining = Joining(self._membership, functools.partial(self._settle, stop))
+                stack.push_async_callback(joining.leave)  # first out
+                joining.begin(url, offering.registrations(), store.transactions.state.epoch, ready)
+            await self._tick_until(stop, server, context, offering, joining, loop, worker)
 
     def _stop_asked(self, stop: "asyncio.Future[None]") -> None:
         self._settle(stop, None)
         if self._membership is not None:
             self._membership.cancel()
 
-    def _settle(self, stop: "asyncio.Future[None]", error: StorageFailed | BrokerIdTaken | Superseded | None) -> None:
+    def _settle(self, stop: "asyncio.Future[None]", error: StorageFailed | NotJoined | None) -> None:
         """Tell `serve` to end, with an error or without. Only the first word counts; a second one hurries it."""
         if stop.done():
             self._hurry.set()
@@ -146,6 +149,7 @@ class Broker:
         server: Server,
         context: Context,
         offering: Offering,
+        joining: Joining | None,
         loop: asyncio.AbstractEventLoop,
         worker: ThreadPoolExecutor,
     ) -> None:
@@ -165,20 +169,20 @@ class Broker:
                 self._is_reload_asked = False
                 await self._reload(context, offering)
         if stop.exception() is None:
-            await self._stop_with_care(server, context)
+            await self._stop_with_care(server, context, joining)
         await carrying.finish()
         await store.finish_checkpoint()
         stop.result()
 
-    async def _stop_with_care(self, server: Server, context: Context) -> None:
+    async def _stop_with_care(self, server: Server, context: Context, joining: Joining | None) -> None:
         """Begin no branch any more and unregister; then, while clients are here and still served, give them the time to
         see it, and to finish what they have prepared. In hurry, do not wait."""
         context.is_stopping = True
         log.info("stop began connections=%d", context.counters.connections)
         clock, sync_s = asyncio.get_running_loop().time, 0.0
         finish_until = clock() + context.config.broker.stop_seconds_max
-        if self._membership is not None:
-            await asyncio.to_thread(self._membership.leave)
+        if joining is not None:
+            await joining.leave()
             sync_s = context.config.zookeeper_section.sync_ms / 1000
         see_until = clock() + sync_s
         while server.has_connections and not self._hurry.is_set():

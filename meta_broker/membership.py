@@ -9,13 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from journal.errors import StorageFailed
 from meta_broker.config import BrokerConfig, TopicConfig
 from meta_broker.replication.fencing import Superseded, check_epoch
 from meta_broker.session_file import SessionFile
 from zk.broker_url import BrokerUrl
-from zk.errors import ZooKeeperError
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.former_session import end_session
 from zk.nodes import BrokerName, decode_broker_url
 from zk.paths import Master
@@ -26,6 +27,8 @@ from zk.session import SessionEvent, SessionState, ZooKeeperSession
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Membership:
         self._registered_epoch = 0  # of the session
         self._epoch = 0  # of the journal
         self._known: set[str] = set()
+        self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
     def connect(self) -> None:
@@ -105,8 +109,11 @@ class Membership:
         self._session.start()
 
     def replication(self) -> ReplicationNode | None:
-        """What is known of this broker's copies. Blocks. Raises MalformedNode, ZooKeeperUnavailable."""
-        return read_replication(self._session, self._config.broker_id).node
+        """What is known of this broker's copies. Blocks for as long as ZooKeeper is away.
+
+        Raises MalformedNode, ZooKeeperUnavailable once it was cancelled.
+        """
+        return self._insist("what is known of its copies", self._read_replication)
 
     def master_url(self) -> BrokerUrl | None:
         """Where the master of this broker id is registered. Blocks. Raises MalformedNode, ZooKeeperUnavailable."""
@@ -118,11 +125,12 @@ class Membership:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
         A session that a killed broker left on this directory is ended first. A holder elsewhere is waited for as
-        long as it may be dead. *epoch* is the journal's: a higher one in ZooKeeper ends this broker's time as a
-        master. Raises BrokerIdTaken, Superseded, ZooKeeperError.
+        long as it may be dead, ZooKeeper for as long as it is away. *epoch* is the journal's: a higher one in ZooKeeper
+        ends this broker's time as a master. Raises BrokerIdTaken, Superseded, ZooKeeperError; ZooKeeperUnavailable only
+        once it was cancelled.
         """
         self._epoch = epoch
-        self._registration = BrokerRegistration(
+        registration = self._registration = BrokerRegistration(
             self._session,
             self._name,
             url,
@@ -130,10 +138,10 @@ class Membership:
             topics=topics,
         )
         self._known.update(topics)
+        if self._cancelled.is_set():
+            registration.cancel()  # before there was one
         self._end_former_session()
-        self._registered_epoch = self._session.epoch
-        self._remember_session()
-        self._register(self._registration)
+        self._insist("registration", lambda: self._register_first(registration))
         self._thread.start()
         log.info("registered broker=%s url=%s topics=%d", self._name, url, len(topics))
 
@@ -155,7 +163,8 @@ class Membership:
         self._events.put(_InSyncChanged(node, written))
 
     def cancel(self) -> None:
-        """Make a `join` that waits for a held id give up. Any thread."""
+        """Make a `join` or `replication` that waits, for a held id or for ZooKeeper, give up. Any thread."""
+        self._cancelled.set()
         if (registration := self._registration) is not None:
             registration.cancel()
 
@@ -182,6 +191,26 @@ class Membership:
         """End the session. Idempotent."""
         self._session.close()
 
+    def _insist(self, what: str, ask: Callable[[], T]) -> T:
+        """What *ask* returns, asked again until ZooKeeper is there. Raises what is refused for another reason;
+        ZooKeeperUnavailable once this was cancelled."""
+        while True:
+            try:
+                return ask()
+            except ZooKeeperUnavailable as error:
+                if not self._cancelled.is_set():
+                    log.warning("zookeeper did not take it, trying again event=%s error=%s", what, error)
+                # Without a connection a request waits for one, or for its time to be over: nobody could cancel that.
+                while not self._cancelled.wait(RETRY_S) and not self._session.is_connected:
+                    pass
+                if self._cancelled.is_set():
+                    raise
+
+    def _register_first(self, registration: BrokerRegistration) -> None:
+        self._registered_epoch = self._session.epoch  # of a later session, the membership thread will hear
+        self._remember_session()
+        self._register(registration)
+
     def _register(self, registration: BrokerRegistration) -> None:
         """Register, unless a promotion has ended this broker's time as a master."""
         self._check_epoch()
@@ -190,7 +219,10 @@ class Membership:
 
     def _check_epoch(self) -> None:
         if not self._config.is_slave:  # a slave follows whatever epoch its master has
-            check_epoch(self._epoch, self.replication(), self._config.broker_id)
+            check_epoch(self._epoch, self._read_replication(), self._config.broker_id)
+
+    def _read_replication(self) -> ReplicationNode | None:
+        return read_replication(self._session, self._config.broker_id).node
 
     def _end_former_session(self) -> None:
         if (former := self._session_file.read()) is not None:

@@ -22,6 +22,7 @@ from journal.transaction_store import wall_clock_ms
 from meta_broker.broker import calm_collector
 from meta_broker.config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
+from meta_broker.joining import Joining, NotJoined
 from meta_broker.membership import Membership
 from meta_broker.message_ids import MessageIds
 from meta_broker.offering import Offering, read_again
@@ -133,11 +134,11 @@ class Slave:
             running = loop.create_task(link.run())
             running.add_done_callback(self._link_ended)
             stack.push_async_callback(_cancelled, running)
-            if membership is not None:
-                stack.push_async_callback(asyncio.to_thread, membership.leave)  # first out
+            joining: Joining | None = None
+            if membership is not None and following.serves:
+                joining = Joining(membership, self._not_joined)
+                stack.push_async_callback(joining.leave)  # first out
             on_ready(_ready_line(config, following, str(url)))
-            joining = _Joining(membership if following.serves else None, following, offering, url, self._over)
-            stack.push_async_callback(joining.close)
             await self._tick_until(ending, server, context, following, joining, worker)
         return ending.result()
 
@@ -163,6 +164,12 @@ class Slave:
                 raise error
             self._over(error)
 
+    def _not_joined(self, error: NotJoined) -> None:
+        if isinstance(error, BrokerIdTaken | Superseded):
+            self._over(error)
+        else:
+            log.warning("not registered, trying again error=%s", error)  # with the next tick
+
     # -- while it is open -------------------------------------------------------------------------------------
 
     async def _connect(self, stack: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> Membership | None:
@@ -184,7 +191,7 @@ class Slave:
         server: Server,
         context: Context,
         following: Following,
-        joining: "_Joining",
+        joining: Joining | None,
         worker: ThreadPoolExecutor,
     ) -> None:
         loop, store = asyncio.get_running_loop(), context.store
@@ -193,25 +200,31 @@ class Slave:
             if not ending.done():
                 server.tick()
                 following.tick(loop.time())
-                joining.maybe_begin()
+                if joining is not None and not joining.has_begun and following.is_showing:
+                    self._join(joining, context, following)
                 if following.follower.is_complete:
                     store.maybe_checkpoint(loop, worker)
             if self._is_reload_asked and not ending.done():
                 self._is_reload_asked = False
                 await self._reload(context)
         if ending.result() is None:
-            await joining.close()
             await self._stop_with_care(server, context, joining)
         await store.finish_checkpoint()
 
-    async def _stop_with_care(self, server: Server, context: Context, joining: "_Joining") -> None:
+    def _join(self, joining: Joining, context: Context, following: Following) -> None:
+        """Register: there is something to show."""
+        assert isinstance(context.listener, Offering)
+        url = BrokerUrl(context.config.url_host, self._port)
+        joining.begin(url, context.listener.registrations(), following.facts.epoch)
+
+    async def _stop_with_care(self, server: Server, context: Context, joining: Joining | None) -> None:
         """Unregister; then serve on for a moment, so that consumers see it and go elsewhere."""
         context.is_stopping = True
         log.info("stop began connections=%d", context.counters.connections)
         clock = asyncio.get_running_loop().time
         until = clock()
-        if joining.membership is not None:
-            await asyncio.to_thread(joining.membership.leave)
+        if joining is not None:
+            await joining.leave()
             until = clock() + context.config.zookeeper_section.sync_ms / 1000
         while server.has_connections and not self._hurry.is_set() and (left_s := until - clock()) > 0:
             with contextlib.suppress(TimeoutError):
@@ -227,53 +240,6 @@ class Slave:
         assert isinstance(context.listener, Offering)
         changed = context.listener.follow_file(fresh.topics)
         log.info("reloaded file=%s topics=%d changed=%s", fresh.path, len(fresh.topics), ",".join(changed) or "none")
-
-
-class _Joining:
-    """Registers a slave once it has something to show. Loop thread only. *membership* None: it never does."""
-
-    def __init__(
-        self,
-        membership: Membership | None,
-        following: Following,
-        offering: Offering,
-        url: BrokerUrl,
-        over: Callable[[Ending], None],
-    ) -> None:
-        self.membership = membership
-        self._following = following
-        self._offering = offering
-        self._url = url
-        self._over = over
-        self._task: asyncio.Task[None] | None = None
-
-    def maybe_begin(self) -> None:
-        """Begin if it is time."""
-        if self._task is None and self.membership is not None and self._following.is_showing:
-            self._task = asyncio.get_running_loop().create_task(self._join(self.membership))
-            self._task.add_done_callback(self._ended)
-
-    async def _join(self, membership: Membership) -> None:
-        registrations = self._offering.registrations()
-        await asyncio.to_thread(membership.join, self._url, registrations, self._following.facts.epoch)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if isinstance(error, BrokerIdTaken):
-            self._over(error)
-        elif isinstance(error, ZooKeeperError):
-            log.warning("not registered, trying again error=%s", error)
-            self._task = None
-        else:
-            raise error
-
-    async def close(self) -> None:
-        """Give up what is under way. Idempotent."""
-        if self._task is not None and not self._task.done():
-            assert self.membership is not None
-            self.membership.cancel()
-            await asyncio.wait([self._task])
 
 
 def slave_facts(config: BrokerConfig, file: SlaveFile) -> SlaveFacts:

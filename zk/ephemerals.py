@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zk.errors import ZooKeeperUnavailable
 from zk.session import ZooKeeperSession
 
 EXPIRY_SLACK_S = 3.0  # a server expires sessions on its ticks, 2 s by default, not on the dot
@@ -55,7 +56,8 @@ def claim_waiting(
 ) -> Holder | None:
     """As claim, but give a holder that may be dead already one session timeout to disappear.
 
-    Calls *progress* once with the holder and the seconds it may take; ends early when *cancelled* is set.
+    Calls *progress* once with the holder and the seconds it may take; ends early when *cancelled* is set. Raises
+    ZooKeeperUnavailable as soon as the connection is gone: a request would wait for another one, cancelled or not.
     """
     wait_s = session.session_timeout_s + EXPIRY_SLACK_S
     deadline: float | None = None
@@ -65,6 +67,10 @@ def claim_waiting(
             progress(holder, wait_s)
         if time.monotonic() >= deadline or cancelled.wait(POLL_S):
             return holder
+        if not session.is_connected:
+            raise ZooKeeperUnavailable(
+                f"the connection to ZooKeeper at {session.connect} broke while {path} was waited for: is it running?"
+            )
     return None
 
 

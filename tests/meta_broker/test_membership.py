@@ -9,18 +9,23 @@ import subprocess
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from journal.xid import LocalKey
+from meta_broker.config import BrokerConfig, ZooKeeperSection
+from meta_broker.membership import Membership
 from meta_broker.session_file import FILE_NAME, SessionFile
 from meta_client.protocol.requests import TransactionVerb
-from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
+from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot, wait_until
 from zk.corner import Corner
 from zk.embedded import EmbeddedZooKeeper
+from zk.errors import ZooKeeperUnavailable
 from zk.former_session import end_session
 from zk.nodes import Node
 from zk.session import ZooKeeperSession
@@ -232,3 +237,98 @@ def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
         assert broker.stop() == 0
         assert time.monotonic() - started < 15
         assert "Traceback" not in broker.log
+
+
+@contextlib.contextmanager
+def waiting_for_its_id(directory: Path, connect: str, holder: ZooKeeperSession) -> Iterator[BrokerProcess]:
+    """A broker that is about to register, held up there: *holder* has its id, until it deletes MASTER."""
+    assert holder.create(MASTER, b"meta://10.0.0.9:8123", ephemeral=True)
+    broker = BrokerProcess(directory, connect, config=PATIENT)
+    try:
+        broker.launch()
+        wait_until(lambda: "waiting up to" in broker.log, timeout_s=30)
+        yield broker
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+TRYING = "zookeeper did not take it, trying again event=registration"
+
+
+def test_a_start_outlives_zookeeper_going_away_while_it_registers(tmp_path: Path) -> None:
+    with (
+        EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
+        ZooKeeperSession(server.connect) as session,
+        waiting_for_its_id(tmp_path / "broker", server.connect, session) as broker,
+    ):
+        server.kill()
+        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        server.restart()
+        wait_until(lambda: broker.log.count("waiting up to") == 2, timeout_s=60)  # it asks again
+        assert READY.search(broker.log) is None
+        session.delete(MASTER)
+        broker.wait_ready()
+        assert snapshot(session) == tree_of(broker, PATIENT)
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log
+
+
+@pytest.fixture
+def cut(zookeeper: Corner) -> Iterator[tuple[TcpProxy, str]]:
+    """A way to the test's corner of ZooKeeper that can be cut, and its connect string."""
+    server, _, chroot = zookeeper.connect.partition("/")
+    with TcpProxy(int(server.rpartition(":")[2])) as link:
+        yield link, f"{link.connect}/{chroot}"
+
+
+def test_a_session_that_expires_while_a_start_registers_is_replaced(
+    tmp_path: Path, cut: tuple[TcpProxy, str], zookeeper: Corner, session: ZooKeeperSession
+) -> None:
+    link, connect = cut
+    with waiting_for_its_id(tmp_path / "broker", connect, session) as broker:
+        link.refuse()
+        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        credentials = SessionFile(broker.data).read()
+        assert credentials is not None
+        assert end_session(zookeeper.connect, credentials)
+        session.delete(MASTER)
+        link.heal()
+        broker.wait_ready()
+        assert snapshot(session) == tree_of(broker, PATIENT)
+        assert master_node(session).session_id != credentials.session_id
+        assert broker.stop() == 0
+
+
+def test_a_start_whose_zookeeper_went_away_can_be_told_to_stop(
+    tmp_path: Path, cut: tuple[TcpProxy, str], session: ZooKeeperSession
+) -> None:
+    link, connect = cut
+    with waiting_for_its_id(tmp_path / "broker", connect, session) as broker:
+        link.refuse()
+        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        assert broker.stop() == 0
+        assert READY.search(broker.log) is None
+        assert "Traceback" not in broker.log
+
+
+def test_what_a_start_reads_first_is_waited_for_until_it_is_told_to_stop(
+    tmp_path: Path, cut: tuple[TcpProxy, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    link, connect = cut
+    section = ZooKeeperSection(session_timeout_ms=2000)  # as long as an answer is waited for
+    config = BrokerConfig(data=tmp_path, broker_id=0, port=0, zookeeper=connect, zookeeper_section=section)
+    membership = Membership(config, connect, lambda error: None)
+    membership.connect()
+    with contextlib.closing(membership), ThreadPoolExecutor(1) as worker:
+        link.refuse()
+        asked = worker.submit(membership.replication)
+        wait_until(lambda: "trying again event=what is known of its copies" in caplog.text, timeout_s=30)
+        link.heal()
+        assert asked.result(60) is None
+        link.refuse()
+        asked = worker.submit(membership.replication)
+        wait_until(lambda: caplog.text.count("trying again") >= 2, timeout_s=60)
+        membership.cancel()
+        with pytest.raises(ZooKeeperUnavailable):
+            asked.result(60)
