@@ -1,20 +1,31 @@
-"""Stories of a master and its slave under load: who dies, who takes whose place, and what is there afterwards.
+"""Stories of a master and its slaves under load: who dies, who takes whose place, and what is there afterwards.
 
 How the processes reach each other, and what fails between them, is the matter of Replicas and its links.
+
+What a round may expect. In mode sync whoever ZooKeeper names in sync has everything that anybody was told of, however
+many slaves there are: a slave that does not keep up leaves the set there before anything is acknowledged without it.
+In mode async any slave may be promoted; what it lacks is the end of the former master's journal, and what that means
+is worked out by `kept`.
 """
 
 import contextlib
+import functools
+import shutil
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from meta_client.protocol.responses import Result
-from tests.crash.ledger import Log, check
-from tests.crash.workload import CONFIG, PARTITIONS, Connect, Producer, Reader, end_of, read_back
+from journal.records import PartitionName
+from tests.crash.decisions import Operator, check_decisions
+from tests.crash.kept import Kept, must_be_told
+from tests.crash.ledger import Known, Log, check
+from tests.crash.loads import Load, PatientProducer
+from tests.crash.losses import Loss, check_lost, first_of, shown_by
+from tests.crash.shown import Shown, check_shown, read_shown
+from tests.crash.workload import CONFIG, PARTITIONS, Reader, end_of
 from tests.fixtures.replicas import ReplicaProcess, Replicas, check_identical, wait_until
-from tests.fixtures.wire import Refused, WireClient
 from zk.replication import read_replication
 from zk.session import ZooKeeperSession
 
@@ -37,58 +48,6 @@ heartbeat_ms = 100
 )
 
 
-class PatientProducer(Producer):
-    """A producer that goes on when a broker refuses: what it asked for is as open as if the broker had died."""
-
-    def __init__(self, number: int, seed: int) -> None:
-        super().__init__(number, seed)
-        self.refusals = 0
-
-    def run(self, connect: Connect) -> None:
-        with contextlib.suppress(ConnectionError), connect() as client:
-            while True:
-                step = self._random.choice([self._plain, self._plain, self._local, self._xa, self._xa, self._finish])
-                try:
-                    step(client)
-                except Refused:
-                    self.refusals += 1
-
-    def run_plain(self, connect: Connect) -> None:
-        """As run, with messages outside transactions alone."""
-        with contextlib.suppress(ConnectionError), connect() as client:
-            while True:
-                self._plain(client)
-
-    def one_more(self, connect: Connect) -> None:
-        """Put until something is acknowledged: then everything before is, or never will be."""
-        with connect() as client:
-            wait_until(lambda: self._is_acknowledged(client), "a put is acknowledged")
-
-    def _is_acknowledged(self, client: WireClient) -> bool:
-        before = self.refusals
-        self._plain(client)
-        return self.refusals == before
-
-    def _refused(self, answer: Result) -> None:
-        self.refusals += 1
-
-
-class Load:
-    """Producers at work on one master, and a reader, until it is gone."""
-
-    def __init__(self, producers: list[PatientProducer], reader: Reader, former: Log, connect: Connect) -> None:
-        self._threads = ThreadPoolExecutor(len(producers) + 1)
-        ends = {name: end_of(messages) for name, messages in former.items()}
-        self._tasks: list[Future[None]] = [self._threads.submit(producer.run, connect) for producer in producers]
-        self._tasks.append(self._threads.submit(reader.run, connect, ends))
-
-    def wait(self) -> None:
-        """Until all have seen the master's end. Raises what they raised."""
-        for task in self._tasks:
-            task.result(timeout=30)
-        self._threads.shutdown()
-
-
 class Story:
     """What the rounds of one directory share."""
 
@@ -97,59 +56,74 @@ class Story:
         self.random = random
         self.session = session
         self.producers = [PatientProducer(number, seed) for number in range(PRODUCERS)]
+        self.operator = Operator(PRODUCERS, seed)
         self.reader = Reader()
         self.former: Log = {name: [] for name in PARTITIONS}
         self.promotions = 0
+        self.was_put = False  # at least one message, which may be lost by now
 
-    def is_in_sync(self, slave: ReplicaProcess) -> bool:
-        node = read_replication(self.session, 0).node
-        return node is not None and node.master == self.running.master.url and slave.number in node.in_sync
+    # -- mode sync --------------------------------------------------------------------------------------------
 
     def one_round(self) -> str:
         """One death, and everything that follows it. Returns what happened, for people."""
         running, random = self.running, self.random
-        master, (slave,) = running.master, running.slaves
-        wait_until(lambda: self.is_in_sync(slave), "the slave is in sync")
-        load = Load(self.producers, self.reader, self.former, master.client)
+        master = running.master
+        load = self.begin()
         time.sleep(random.uniform(0.05, 0.5))
-        trouble = self.disturb(slave)
+        said = [self.disturb(random.choice(running.slaves))]
         time.sleep(random.uniform(0.0, 0.3))
-        is_paused, is_alone = random.random() < 0.4, random.random() < 0.3
+        left_behind = None
+        if len(running.slaves) > 1 and random.random() < 0.3:
+            left_behind = random.choice(running.slaves)
+            left_behind.pause()  # while it is being fed: the master goes on without it, once it has left the set
+            time.sleep(random.uniform(0.1, 1.5))
+            said.append("one left behind")
+        is_paused = random.random() < 0.4
         if is_paused:
             master.pause()
-        else:
-            if is_alone:
-                slave.pause()  # what comes now, it does not have, and nobody is told of
-                time.sleep(0.1)
+            load.paused()
+        elif random.random() < 0.3:
+            for slave in running.slaves:
+                slave.pause()  # what comes now, they do not have, and nobody is told of
+            time.sleep(0.1)
             master.kill()
             load.wait()
-            if is_alone:
-                self.live_again_alone()
+            self.live_again_alone()
+            for slave in running.slaves:
                 slave.resume()
-                trouble += ", and again alone"
-        if random.random() < 0.7:
-            slave.kill()
+            said.append("and again alone")
         else:
-            assert slave.stop() == 0, slave.log
-        findings = slave.dry_run()["findings"]
-        risks = [one["text"] for one in findings if one["weight"] == "risk"]
-        is_whole = not risks
-        if is_whole:
-            running.promote(slave)
-            self.promotions += 1
-            self.bring_back(master, is_paused=is_paused)
-        elif is_paused:
-            master.resume()
             master.kill()
+            load.wait()
+        if left_behind is not None:
+            left_behind.resume()
+        slave = self.find_successor()
+        loss = Loss.between(master, slave)
+        self.promote(slave)
+        self.bring_back(master, is_paused=is_paused)
         if is_paused:
             load.wait()
-        if not is_whole:  # the master did not count on its slave: it comes back itself
-            if slave.link is not None:
-                slave.link.heal()
-            master.start()
-            slave.start()
+        for other in running.slaves:
+            if other.link is not None:
+                other.link.heal()
+            if not other.is_running:
+                other.start()
         self.check()
-        return f"{trouble}, {'paused' if is_paused else 'killed'}, {'; '.join(risks) or 'promoted'}"
+        self.check_cut(master, loss, is_paused=is_paused)
+        said.append("paused" if is_paused else "killed")
+        return ", ".join(said)
+
+    def find_successor(self) -> ReplicaProcess:
+        """A stopped slave that has everything: one that ZooKeeper names. Others that were asked are stopped, too."""
+        node = read_replication(self.session, 0).node
+        assert node is not None
+        for slave in self.random.sample(self.running.slaves, len(self.running.slaves)):
+            self.end_slave(slave)
+            risks = [one["text"] for one in slave.dry_run()["findings"] if one["weight"] == "risk"]
+            assert bool(risks) == (slave.number not in node.in_sync), f"{slave.number} of {node.in_sync}: {risks}"
+            if not risks:
+                return slave
+        raise AssertionError(f"nobody may be promoted: {node}")
 
     def live_again_alone(self) -> None:
         """The master comes back while no slave follows, is read, and dies again: nobody may have been shown what only
@@ -165,77 +139,102 @@ class Story:
             reading.result()
         self.reader.seen = {name: seen.get(name, []) + again.seen.get(name, []) for name in PARTITIONS}
 
-    def bring_back(self, former: ReplicaProcess, *, is_paused: bool) -> None:
-        """The former master becomes the slave of the one that was promoted."""
-        if is_paused:
-            former.resume()  # and notices by itself
-        elif self.random.random() < 0.5:
-            former.link = None
-            former.start()  # as the master that it was: it notices by itself
-        else:
-            former.slave_id = former.number
-            former.start()
-        self.running.slaves.append(former)
-
-    def lossy_round(self) -> str:
-        """As one_round in mode async, with plain messages: what is lost is what `metaq promote --old` says."""
-        running, random = self.running, self.random
-        master, (slave,) = running.master, running.slaves
-        wait_until(lambda: self.is_in_sync(slave), "the slave is in sync")
-        with ThreadPoolExecutor(PRODUCERS) as threads:
-            tasks = [threads.submit(producer.run_plain, master.client) for producer in self.producers]
-            time.sleep(random.uniform(0.05, 0.3))
-            if slave.link is not None and random.random() < 0.7:
-                slave.link.refuse()  # what comes now, the slave never has
-                time.sleep(random.uniform(0.05, 0.3))
-            master.kill()
-            for task in tasks:
-                task.result()
-        slave.kill()
-        told = slave.dry_run("--old", str(master.data))["lost"]
-        if slave.link is not None:
-            slave.link.heal()
-        running.promote(slave, accept_loss=True)
-        log, in_doubt = read_back(running.master.client)
-        lost = self.forget_lost(log, told["ranges"])
-        check([producer.ledger for producer in self.producers], log, in_doubt)
-        self.former = log
-        self.promotions += 1
-        self.bring_back(master, is_paused=False)
-        wait_until(lambda: self.is_in_sync(master), "the former master follows")
-        return (
-            f"{lost} acknowledged messages lost, {sum(messages for _, _, messages in told['ranges'].values())} told of"
-        )
-
-    def forget_lost(self, log: Log, told: dict[str, tuple[int, int, int]]) -> int:
-        """Take what was lost out of the producers' ledgers; returns how many messages. It must be the end of each
-        partition, and just what was told of."""
-        ends = {name: end_of(messages) for name, messages in log.items()}
-        for name, end in ends.items():
-            assert told.get(str(name), (end,))[0] == end, f"{name} ends at {end}, and {told[str(name)]} was told of"
-        count = 0
-        for producer in self.producers:
-            plain = producer.ledger.plain
-            for name, offset in [place for place in plain if place[1] >= ends[place[0]]]:
-                start, end, _ = told[str(name)]
-                assert start <= offset < end, f"{name} at {offset} is lost, and [{start}, {end}) was told of"
-                del plain[name, offset]
-                count += 1
-        return count
-
     def check(self) -> None:
         """Everything that anybody was told is so, at the master of the moment."""
-        running = self.running
-        self.producers[0].one_more(running.master.client)
-        log, in_doubt = read_back(running.master.client)
-        check([producer.ledger for producer in self.producers], log, in_doubt)
-        for name, messages in self.former.items():
-            seen = messages + self.reader.seen.get(name, [])
-            assert log[name][: len(seen)] == seen, f"{name}: what was read before is not there any more"
-        self.former = log
+        self.producers[0].one_more(self.running.master.client)
+        shown = read_shown(self.running.master.client)
+        self.check_told(shown)
+        self.former = shown.log
+
+    # -- mode async -------------------------------------------------------------------------------------------
+
+    def lossy_round(self) -> str:
+        """One death, and a promotion that loses something: just what a plain walk over the two journals says."""
+        running, random = self.running, self.random
+        master, slave = running.master, random.choice(running.slaves)
+        load = self.begin()
+        time.sleep(random.uniform(0.05, 0.3))
+        said = [self.disturb(random.choice(running.slaves))]
+        if random.random() < 0.3:
+            slave.pause()  # what comes now, it has as far as its socket takes it
+        elif slave.link is not None and random.random() < 0.7:
+            slave.link.refuse()  # what comes now, it never has
+        time.sleep(random.uniform(0.0, 0.3))
+        if is_paused := random.random() < 0.4:
+            master.pause()
+            load.hang_up()  # what it acknowledges when it goes on, nobody must hear: it is no master any more
+        else:
+            master.kill()
+        load.wait()
+        slave.resume()
+        self.end_slave(slave)
+        loss = Loss.between(master, slave)
+        full = Kept(loss.former).promote()
+        self.check_told(shown_by(full))
+        kept = Kept(loss.copy)
+        told = slave.dry_run("--old", str(self.as_if_dead(master)))["lost"]
+        check_lost(told, must_be_told(kept, loss.tail), loss)
+        ends = kept.ends
+        kept.promote()
+        self.promote(slave, accept_loss=True)
+        shown = read_shown(running.master.client)
+        check_shown(shown, shown_by(kept))
+        lost = self.forget_lost(full, kept, ends)
+        self.check_ledgers(shown)
+        self.former = shown.log
+        self.bring_back(master, is_paused=is_paused)
+        self.check_cut(master, loss, is_paused=is_paused)
+        said.append("paused" if is_paused else "killed")
+        return f"{', '.join(said)}: {len(loss.tail)} records and {lost} acknowledged messages lost"
+
+    def as_if_dead(self, master: ReplicaProcess) -> Path:
+        """Its directory, which nobody else may hold: one that stands still is copied."""
+        if not master.is_running:
+            return master.data
+        copy = master.data.with_name(f"former-{self.promotions}")
+        shutil.copytree(master.data, copy)
+        return copy
+
+    def forget_lost(self, full: Kept, kept: Kept, ends: dict[PartitionName, int]) -> int:
+        """Make the ledgers what clients may believe now. *full* is what the former master had, *kept* what is left,
+        *ends* where its partitions end before the new master has done anything. Returns how many plain messages are
+        lost."""
+        count = 0
+        for worker in self.workers:
+            plain = worker.ledger.plain
+            for place in [place for place in plain if place[1] >= ends.get(place[0], 0)]:
+                del plain[place]
+                count += 1
+            for branch in worker.ledger.branches:
+                if (first := first_of(branch, full)) is not None:
+                    is_commit, is_in_doubt = kept.committed.get(first, False), first in kept.branches
+                    branch.settle(visible=is_commit, in_doubt=is_in_doubt)
+        for one in self.operator.decisions:
+            listed = kept.decided.get(str(one.branch.key))
+            is_listed = listed is not None and listed.why == one.why  # a branch may be decided again: each has its own
+            one.forgotten = Known.NOT_ASKED if is_listed else Known.TOLD
+        return count
+
+    # -- what both do -----------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> list[PatientProducer | Operator]:
+        return [*self.producers, self.operator]
+
+    def begin(self) -> Load:
+        """Every slave is in sync, and everybody at work."""
+        for slave in self.running.slaves:
+            if slave.link is not None:
+                slave.link.heal()
+        wait_until(lambda: all(map(self.is_in_sync, self.running.slaves)), "every slave is in sync")
+        return Load(self.workers, self.reader, self.former, self.running.master.client)
+
+    def is_in_sync(self, slave: ReplicaProcess) -> bool:
+        node = read_replication(self.session, 0).node
+        return node is not None and node.master == self.running.master.url and slave.number in node.in_sync
 
     def disturb(self, slave: ReplicaProcess) -> str:
-        """Trouble between master and slave, over when this returns, or not."""
+        """Trouble between the master and *slave*, over when this returns, or not."""
         link, random = slave.link, self.random
         kinds = ["none", "pause"] + (["cut", "drag", "dumb"] if link is not None else [])
         kind, seconds = random.choice(kinds), random.uniform(0.05, 0.5)
@@ -258,15 +257,73 @@ class Story:
                 link.heal()
         return kind
 
+    def end_slave(self, slave: ReplicaProcess) -> None:
+        """Before its promotion, one way or another."""
+        match self.random.choice(["killed", "stopped", "paused"]):
+            case "stopped":
+                assert slave.stop() == 0, slave.log
+            case "paused":
+                slave.pause()
+                slave.kill()
+            case _:
+                slave.kill()
+
+    def promote(self, slave: ReplicaProcess, *, accept_loss: bool = False) -> None:
+        """It takes its master's place, while others stand still or do not."""
+        others = [other for other in self.running.slaves if other is not slave and other.is_running]
+        still = [other for other in others if self.random.random() < 0.5]
+        for other in still:
+            other.pause()
+        self.running.promote(slave, accept_loss=accept_loss)
+        for other in still:
+            other.resume()
+        self.promotions += 1
+
+    def bring_back(self, former: ReplicaProcess, *, is_paused: bool) -> None:
+        """The former master becomes a slave of the one that was promoted."""
+        if is_paused:
+            former.link = None
+            former.resume()  # and notices by itself
+        elif self.random.random() < 0.5:
+            former.link = None
+            former.start()  # as the master that it was: it notices by itself
+        else:
+            former.slave_id = former.number
+            former.link = former.link or self.running.new_link(former)
+            former.start()
+        self.running.slaves.append(former)
+
+    def check_told(self, shown: Shown) -> None:
+        """Everything that anybody was told is so, and everything that was read before is there."""
+        self.check_ledgers(shown)
+        for name, messages in self.former.items():
+            seen = messages + self.reader.seen.get(name, [])
+            assert shown.log[name][: len(seen)] == seen, f"{name}: what was read before is not there any more"
+
+    def check_ledgers(self, shown: Shown) -> None:
+        check_decisions(self.operator.decisions, shown.in_doubt, shown.decided)
+        check([worker.ledger for worker in self.workers], shown.log, shown.in_doubt)
+        self.was_put |= any(worker.ledger.plain for worker in self.workers)
+
+    def check_cut(self, former: ReplicaProcess, loss: Loss, *, is_paused: bool) -> None:
+        """It follows, and what only it had is kept in a file beside its journal."""
+        wait_until(lambda: self.is_in_sync(former), "the former master follows")
+        assert not loss.tail or loss.is_kept(former.data, is_more=is_paused), f"cut at {loss.start}, and not kept"
+
 
 @contextlib.contextmanager
 def story_of(replicas: Replicas, zookeeper: str, seed: int, random: Random) -> Iterator[Story]:
-    """Start them; at the end master and slave hold the same bytes. *zookeeper*: the connect string, with a path of
-    their own: epochs are kept there."""
+    """Start them; at the end all copies hold the same bytes. *zookeeper*: the connect string, with a path of their own:
+    epochs are kept there."""
     with replicas as running, ZooKeeperSession(zookeeper) as session:
         yield Story(running, session, seed, random)
-        wait_until(lambda: is_identical(running.master.data, running.slaves[0].data), "both copies are the same")
-        check_identical(running.master.data, running.slaves[0].data)
+        for slave in running.slaves:
+            if slave.link is not None:
+                slave.link.heal()
+        master = running.master.data
+        for slave in running.slaves:
+            wait_until(functools.partial(is_identical, master, slave.data), "both copies are the same")
+            check_identical(master, slave.data)
 
 
 def is_identical(one: Path, other: Path) -> bool:
