@@ -283,7 +283,7 @@ def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
 
 def _send(case: str, threads: int) -> Result:
     with stage("sync") as on, Client(on.zookeeper) as client:
-        sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: _sender(client, b"x" * KIB))
+        sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
         return Result(case, sent / elapsed, "messages/s", sync_floor(on.directory), {"threads": threads})
 
 
@@ -296,10 +296,11 @@ def _load_1k(client: Client) -> tuple[int, float]:
 
 
 def _load_send_32(client: Client) -> tuple[int, float]:
-    return _in_threads(32, PRODUCE_S, lambda number: _sender(client, b"x" * KIB))
+    return _in_threads(32, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
 
 
-def _sender(client: Client, payload: bytes) -> Callable[[], None]:
+def sender(client: Client, payload: bytes) -> Callable[[], None]:
+    """What sends one message and waits for its answer."""
     producer = client.producer()
 
     def one() -> None:
@@ -310,12 +311,13 @@ def _sender(client: Client, payload: bytes) -> Callable[[], None]:
 
 def _xa(case: str, threads: int, messages: int = 1) -> Result:
     with stage("sync") as on, Client(on.zookeeper) as client:
-        done, elapsed = _in_threads(threads, XA_S, lambda number: _branch(client, number, messages))
+        done, elapsed = _in_threads(threads, XA_S, lambda number: branch(client, number, messages))
         floor = sync_floor(on.directory)
         return Result(case, done / elapsed, "tx/s", floor, {"threads": threads, "messages": messages})
 
 
-def _branch(client: Client, number: int, messages: int) -> Callable[[], None]:
+def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
+    """What begins, fills, prepares and commits one branch. *number* is its thread's own."""
     producer = client.producer(qualifier=f"bench-{number}")
     payload, count = b"x" * KIB, iter(range(10**9))
 
