@@ -207,7 +207,7 @@ class XaBranches:
 
     def _branch(self, xid: Xid | None, what: str) -> Branch:
         current = self.current
-        if current is not None and xid in (None, current.xid):
+        if current is not None and (xid is None or xid == current.xid):
             return current
         if xid is None:
             raise ClientXaError(XaCode.XAER_PROTO, "no branch was begun: call tpc_begin first", what)
@@ -300,5 +300,5 @@ class XaBranches:
 
     def _drop(self, branch: Branch) -> None:
         self._known.pop(branch.xid, None)
-        if self.current is not None and self.current.xid == branch.xid:
+        if self.current is not None and self.current.key == branch.key:
             self.current = None

@@ -174,9 +174,8 @@ class XaVerbs:
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:
             return sorted(self._topology.read_masters())
-        views = [self._topology.view(topic, deadline.remaining_s()) for topic in topics]
-        common = set(views[0].by_broker).intersection(*(view.by_broker for view in views[1:]))
-        return sorted(common)
+        brokers = [self._topology.view(topic, deadline.remaining_s()).by_broker.keys() for topic in topics]
+        return sorted(set(brokers[0]).intersection(*brokers))
 
 
 def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:

@@ -86,7 +86,7 @@ class _Decoder(ABC, Generic[Command]):
             if (line_and_position := self._buffer.maybe_line_with(chunk, line_bytes_max)) is None:
                 return
             line, position = line_and_position
-        while True:
+        while line is not None or position < chunk_end:
             if line is None:
                 if (end := chunk.find(CRLF, position, position + line_bytes_max + 2)) < 0:
                     check_line_length(chunk_end - position, line_bytes_max)
