@@ -29,7 +29,12 @@ class Loss(NamedTuple):
 
     @classmethod
     def between(cls, master: ReplicaProcess, slave: ReplicaProcess) -> Self:
-        theirs, ours = walk(master.data), walk(slave.data)
+        return cls.beyond(walk(slave.data), master)
+
+    @classmethod
+    def beyond(cls, ours: list[Raw], master: ReplicaProcess) -> Self:
+        """As between, by the records that the slave had before it took the place."""
+        theirs = walk(master.data)
         assert ours == theirs[: len(ours)], "the copy is another journal"
         copy, former = ([record for record in records if record.kind != Kind.PAD] for records in (ours, theirs))
         start, end = copy[-1].end, former[-1].end

@@ -167,6 +167,15 @@ class Story:
             master.kill()
         load.wait()
         slave.resume()
+        loss, lost = self.lose(master, slave)
+        self.bring_back(master, is_paused=is_paused)
+        self.check_cut(master, loss, is_paused=is_paused)
+        said.append("paused" if is_paused else "killed")
+        return f"{', '.join(said)}: {len(loss.tail)} records and {lost} acknowledged messages lost"
+
+    def lose(self, master: ReplicaProcess, slave: ReplicaProcess) -> tuple[Loss, int]:
+        """*slave* takes the place of *master*, which is gone or stands still, and nobody believes what is lost by that
+        any more. Returns that, and how many plain messages were acknowledged of it."""
         self.end_slave(slave)
         loss = Loss.between(master, slave)
         full = Kept(loss.former).promote()
@@ -177,15 +186,12 @@ class Story:
         ends = kept.ends
         kept.promote()
         self.promote(slave, accept_loss=True)
-        shown = read_shown(running.master.client)
+        shown = read_shown(self.running.master.client)
         check_shown(shown, shown_by(kept))
         lost = self.forget_lost(full, kept, ends)
         self.check_ledgers(shown)
         self.former = shown.log
-        self.bring_back(master, is_paused=is_paused)
-        self.check_cut(master, loss, is_paused=is_paused)
-        said.append("paused" if is_paused else "killed")
-        return f"{', '.join(said)}: {len(loss.tail)} records and {lost} acknowledged messages lost"
+        return loss, lost
 
     def as_if_dead(self, master: ReplicaProcess) -> Path:
         """Its directory, which nobody else may hold: one that stands still is copied."""
