@@ -153,6 +153,7 @@ def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_repla
         streamed = promoted_end - begin + 70_000 if has_more else 40_000
         second, link = add_slave(running, newest_checkpoint(master)[1] + streamed)
         wait_until(lambda: link.has_clogged and any(second.data.glob("*.journal")), "it is in the middle of its copy")
+        wait_until(lambda: (copied_up_to(second) > promoted_end) is has_more, "what it has is stored")
         assert [path.name for path in second.data.glob("bootstrap.*")] == [f"bootstrap.{begin:020d}"]
         master.kill()
         first.stop()
@@ -195,6 +196,13 @@ def flushed_by_slave(master: ReplicaProcess) -> int:
     with WireClient(master.port) as wire:
         words = wire.stats("replication")[2].split()
         return int(words[words.index("flushed") + 1])
+
+
+def copied_up_to(slave: ReplicaProcess) -> int:
+    """Where its copy ends; 0 before it has begun."""
+    with WireClient(slave.port) as wire:
+        words = wire.stats("replication")[1].split()
+        return int(words[words.index("end") + 1])
 
 
 def newest_checkpoint(master: ReplicaProcess) -> tuple[int, int]:
