@@ -125,7 +125,7 @@ def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> Non
         prepare(broker.port)
         producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
         producer.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while len(acknowledged) < 20:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_cannot_be_written_stops_nobody(tmp_path: Path) -> Non
             (broker.data / "index").rmdir()
             (broker.data / "index").write_bytes(b"")  # no index file can be made
             client.put("orders", 0, b"1")
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while "checkpoint failed" not in broker.log:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)

@@ -104,7 +104,7 @@ def test_damage_in_an_old_chunk_is_noticed_by_a_reader_and_mended_while_the_brok
             assert answer.status == Status.UNAVAILABLE
             assert "orders-0.index: chunk 1 at byte 16384 is damaged: it is being rebuilt" in answer.text
             client.put("orders", 0, b"goes on")
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 30
             while client.result(OffsetQuery("orders", "g", 0, offset, 1)).status == Status.UNAVAILABLE:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

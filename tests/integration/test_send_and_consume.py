@@ -136,7 +136,7 @@ def test_messages_larger_than_a_fetch_come_alone(broker: BrokerProcess, client: 
     with client.consumer("group") as consumer:
         consumer.subscribe("meta-test", inbox, max_bytes=100)
         consumer.start()
-        wait_until(lambda: len(inbox.messages) == len(sizes), timeout_s=5)
+        wait_until(lambda: len(inbox.messages) == len(sizes))
     assert [len(message.payload) for message in inbox.messages] == sizes
     del broker
 

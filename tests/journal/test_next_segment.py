@@ -21,7 +21,7 @@ from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES
 from tests.fixtures.raw_journal import opened
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 NEXT = segment_name(SEGMENT_BYTES)
 
 

@@ -24,6 +24,7 @@ from meta_client.transport import Transport
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.peers import (
     MIB,
+    PROMPT_S,
     anonymous_bytes,
     broker_with,
     resident_bytes,
@@ -70,7 +71,7 @@ def test_requests_in_flight_are_bounded_and_answered_all_the_same(tmp_path: Path
     with broker_with(tmp_path, requests_in_flight_max=bound) as broker, WireClient(broker.port) as flood:
         with WireClient(broker.port) as client:
             flood.send(*(Put("orders", 0, 0, None, None, number, b"x") for number in range(count)))
-            assert worst_answer_s(client, 0.3) < 1.0
+            assert worst_answer_s(client, 0.3) < PROMPT_S
         for number in range(count):
             answer = flood.receive()
             assert isinstance(answer, Result)
@@ -180,8 +181,8 @@ def test_answers_nobody_takes_are_bounded_all_together(tmp_path: Path) -> None:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", broker.port))
             deaf.sendall(get * 30)
-            assert worst_answer_s(client, 0.1) < 1.0
-        deadline = time.monotonic() + 10
+            assert worst_answer_s(client, 0.1) < PROMPT_S
+        deadline = time.monotonic() + 30
         while "unsent_bytes_total_max is 6291456" not in broker.log:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -209,10 +210,10 @@ def test_a_connection_too_many_is_told_so_and_closed(tmp_path: Path) -> None:
         with contextlib.ExitStack() as stack:
             for _ in range(400):
                 stack.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
-            assert worst_answer_s(client, 0.3) < 1.0
+            assert worst_answer_s(client, 0.3) < PROMPT_S
         assert client.stats()[7] == "curr_connections 3"
         first.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while client.stats()[7] != "curr_connections 2":
             assert time.monotonic() < deadline
         with WireClient(broker.port) as late:
@@ -245,7 +246,7 @@ def test_a_metaq_client_tells_why_it_is_not_let_in_and_does_not_hammer(tmp_path:
                     attempts += 1
             assert attempts < 8
             client.close()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while True:
                 try:
                     assert pool.get(url, 5).capabilities(5).metaq_version is not None
@@ -257,7 +258,7 @@ def test_a_metaq_client_tells_why_it_is_not_let_in_and_does_not_hammer(tmp_path:
 
 
 def ask_until_lost(connection: Transport) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         connection.submit(Version(next_opaque())).wait(5)
 
@@ -380,7 +381,6 @@ def fill(client: WireClient, layout: str) -> None:
             assert getattr(client.receive(), "status", None) == 200
 
 
-@pytest.mark.timeout(60)
 def test_two_thousand_idle_connections_are_cheap(lone_broker: BrokerProcess) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
@@ -394,4 +394,4 @@ def test_two_thousand_idle_connections_are_cheap(lone_broker: BrokerProcess) -> 
             assert time.monotonic() < deadline
         grown = resident_bytes(lone_broker.pid) - before
         assert grown < 2000 * 16 * KIB, grown
-        assert worst_answer_s(client, 0.5) < 0.5
+        assert worst_answer_s(client, 0.5) < PROMPT_S

@@ -16,6 +16,7 @@ from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.peers import (
     MIB,
+    PROMPT_S,
     anonymous_bytes,
     broker_with,
     read_to_the_end,
@@ -38,7 +39,7 @@ def test_a_deaf_peer_costs_a_bounded_amount_and_stops_nobody(tmp_path: Path) -> 
             taken = send_until_stuck(deaf, get * 1000, 1.0)
             assert taken > 100 * len(get)  # asked for a hundred times what may wait for it
             assert taken < 16 * MIB  # and then it was not read any more
-            assert worst_answer_s(client, 1.0) < 1.0
+            assert worst_answer_s(client, 1.0) < PROMPT_S
             assert anonymous_bytes(broker.pid) - before < 24 * MIB
             deaf.settimeout(10)
             received = bytearray()
@@ -55,7 +56,7 @@ def test_a_flood_of_small_answers_is_bounded_too(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", broker.port)) as deaf:
             taken = send_until_stuck(deaf, b"get nope g 0 0 1 1\r\n" * 10_000, 1.0)
             assert taken < 64 * MIB
-            assert worst_answer_s(client, 0.5) < 1.0
+            assert worst_answer_s(client, 0.5) < PROMPT_S
             assert anonymous_bytes(broker.pid) - before < 24 * MIB
 
 
@@ -74,7 +75,7 @@ def test_a_flood_of_heavy_requests_leaves_time_for_others(tmp_path: Path) -> Non
         flood.sendall(encode_request(Stats("nope", 7))[0] * 15_000)
         reader = threading.Thread(target=read_to_the_end, args=[flood])
         reader.start()
-        assert worst_answer_s(client, 1.0) < 3.0  # on a busy machine, too; it would be six
+        assert worst_answer_s(client, 1.0) < PROMPT_S  # it would be six
         flood.shutdown(socket.SHUT_RDWR)
         reader.join()
 

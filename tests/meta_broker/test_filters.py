@@ -199,7 +199,7 @@ def test_filters_are_reloaded_and_their_processes_end_with_the_broker(tmp_path: 
             assert read(client, "clerks") == bodies[::2]
         (worker,) = children(broker.pid)
         broker.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while Path(f"/proc/{worker}/cmdline").exists() and Path(f"/proc/{worker}/cmdline").read_bytes():
             assert time.monotonic() < deadline, "it outlived its broker"
             time.sleep(0.05)
@@ -210,7 +210,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for(broker: BrokerProcess, text: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while text not in broker.log:
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -12,7 +12,7 @@ from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
 from tests.meta_broker.test_retention import BY_BYTES, MESSAGE, ORDERS, STOCK, Stage, judged, message, stage
 
 SMALL = 4  # entries a chunk
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)

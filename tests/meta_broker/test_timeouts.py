@@ -135,7 +135,7 @@ def test_more_than_a_turn_takes_expire_all_together(lone_broker: BrokerProcess) 
             assert answer.is_success, answer.text
         client.verb(TransactionVerb.PREPARE, keys[0])
         client.verb(TransactionVerb.COMMIT_ONE_PHASE, keys[1])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (active := client.verb(TransactionVerb.STATUS, keys[-1])) == BranchStatus.ACTIVE.encode():
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -206,7 +206,7 @@ def test_zookeeper_follows(broker: BrokerProcess, zookeeper: Corner) -> None:
             return sum(node.partitions for node in read_topic(session, kind, topic).values())
 
         def wait_until(kind: TopicKind, topic: str, partitions: int) -> None:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while (now := offered(kind, topic)) != partitions:
                 assert time.monotonic() < deadline, f"{topic} has {now} partitions, not {partitions}"
                 time.sleep(0.02)

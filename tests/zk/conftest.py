@@ -34,7 +34,7 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
     """Wait until a condition holds; fail after ten seconds."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
             time.sleep(0.01)

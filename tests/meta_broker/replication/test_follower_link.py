@@ -25,7 +25,7 @@ FAST = CONFIG.replace("segment_bytes = 4194304", "segment_bytes = 131072\nmessag
     "[replication]\nheartbeat_ms = 50\nsilence_ms = 500\nlag_ms = 500\n"
 )
 BODY = b"x" * 1000
-WAIT_S = 20.0
+WAIT_S = 30.0
 
 
 class Copy:

@@ -166,6 +166,7 @@ async def test_an_idle_connection_beats_and_a_deaf_peer_is_given_up(
 @in_loop
 async def test_bad_answers_to_heart_beats_count(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meta_client.heartbeat.IDLE_S", 0.02)
+    monkeypatch.setattr("meta_client.heartbeat.ANSWER_S", 0.5)  # the next look is no earlier
     peer.handler = lambda request: b"result 500 0 %d\r\n" % opaque_of(request)
     async with connected(peer) as connection:
         await until(lambda: connection.is_broken)

@@ -53,7 +53,7 @@ def test_the_life_of_a_topic(zookeeper: Corner, broker: BrokerProcess) -> None:
 
 def wait_for(zookeeper: Corner, topic: str, wanted: list[dict[str, Any]]) -> None:
     """The listing must come to say *wanted* of *topic*: ZooKeeper hears a moment after the answer."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     expected = [{"topic": topic, **row} for row in wanted]
     while (listed := [row for row in rows(zookeeper) if row["topic"] == topic]) != expected:
         assert time.monotonic() < deadline, listed
