@@ -42,7 +42,9 @@ log = logging.getLogger(__name__)
 
 QUEUED_BYTES_MAX = 16 * 1024 * 1024  # received and not written yet; beyond, the master is not read
 DIAL_S = 5.0  # for a connection, and for its first answers
-BACK_OFF_S = (0.1, 5.0)  # between two attempts: the first pause, and the longest; each is random up to twice as long
+# Between two attempts: the first pause, and the longest; each is random up to twice as long. A master that was promoted
+# may acknowledge nothing before this slave has found it.
+BACK_OFF_S = (0.1, 1.0)
 SILENCE_S = 10.0  # until a master has said what it holds for silence
 _VERSION, _REPLICATE = 1, 2  # opaques
 
