@@ -59,14 +59,14 @@ def test_every_block_runs(
         else:
             assert language == "python", f"{document.name}: no test runs a {language} block"
             command = [sys.executable, "-c", text]
-        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"{document.name}:\n{text}\n{done.stdout}{done.stderr}"
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=120
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=500
     )
     assert (done.returncode, done.stderr) == (0, "")
     reference = (tmp_path / "site/reference/client/index.html").read_text()

@@ -79,7 +79,7 @@ def settle(client: Client, branches: list[Branches]) -> None:
     assert producer.tpc_recover() == []
 
 
-@pytest.mark.timeout(180 + 20 * ROUNDS)
+@pytest.mark.timeout(600 + 20 * ROUNDS)
 def test_no_branch_is_seen_in_part(broker: BrokerProcess, zookeeper: Corner) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
     print(f"METAQ_CRASH_SEED={seed}")

@@ -103,7 +103,7 @@ def possible_truths(ledger: Ledger, end: int, pending: str | None) -> list[tuple
     return [(each, each.after_start(end)) for each in (ledger, other)]
 
 
-@pytest.mark.timeout(180 + SECONDS_A_ROUND * ROUNDS)
+@pytest.mark.timeout(600 + SECONDS_A_ROUND * ROUNDS)
 @pytest.mark.parametrize("flush", ["sync", "interval:50"])
 def test_whatever_was_acknowledged_is_there_after_a_kill(tmp_path: Path, flush: str) -> None:
     random = Random(SEED)

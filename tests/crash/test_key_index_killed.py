@@ -16,7 +16,7 @@ from tests.fixtures.wire import WireClient
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
 
 
-@pytest.mark.timeout(180 + 10 * ROUNDS)
+@pytest.mark.timeout(600 + 10 * ROUNDS)
 def test_killed_while_blocks_are_made(tmp_path: Path) -> None:
     """At any moment of it: puts, checkpoints, blocks that join. What is found is what a reader finds."""
     seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 2**32)))

@@ -21,7 +21,7 @@ ROUNDS_PER_DIRECTORY = 10  # everything is read back after every kill: a directo
 PRODUCERS = 4
 
 
-@pytest.mark.timeout(180 + 20 * ROUNDS)
+@pytest.mark.timeout(600 + 20 * ROUNDS)
 @pytest.mark.parametrize("flush", ["sync", "interval:50"])
 def test_what_was_acknowledged_survives_sigkill(flush: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)

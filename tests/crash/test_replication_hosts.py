@@ -210,11 +210,11 @@ def tell(directory: Path, mode: str, a_round: Callable[[HostStory], str]) -> Non
             assert any(producer.ledger.plain for producer in story.producers), "nothing was put"
 
 
-@pytest.mark.timeout(120 + 90 * ROUNDS)
+@pytest.mark.timeout(600 + 90 * ROUNDS)
 def test_nothing_acknowledged_is_lost_whatever_the_network_loses(tmp_path: Path) -> None:
     tell(tmp_path, "sync", HostStory.one_round)
 
 
-@pytest.mark.timeout(120 + 90 * ROUNDS)
+@pytest.mark.timeout(600 + 90 * ROUNDS)
 def test_what_is_lost_without_waiting_for_slaves_is_an_end_and_told_exactly(tmp_path: Path) -> None:
     tell(tmp_path, "async", HostStory.lossy_round)

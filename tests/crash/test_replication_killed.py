@@ -44,7 +44,7 @@ def tell(directory: Path, zookeeper: Corner, mode: str, slaves: int, a_round: Ca
             assert story.was_put
 
 
-@pytest.mark.timeout(120 + 90 * ROUNDS)
+@pytest.mark.timeout(600 + 90 * ROUNDS)
 @pytest.mark.parametrize("slaves", [1, 2])
 def test_nothing_acknowledged_is_lost_when_a_slave_in_sync_takes_over(
     slaves: int, tmp_path: Path, zookeeper: Corner
@@ -52,7 +52,7 @@ def test_nothing_acknowledged_is_lost_when_a_slave_in_sync_takes_over(
     tell(tmp_path, zookeeper, "sync", slaves, Story.one_round)
 
 
-@pytest.mark.timeout(120 + 90 * ROUNDS)
+@pytest.mark.timeout(600 + 90 * ROUNDS)
 @pytest.mark.parametrize("slaves", [1, 2])
 def test_what_an_asynchronous_slave_lacks_is_an_end_and_told_exactly(
     slaves: int, tmp_path: Path, zookeeper: Corner

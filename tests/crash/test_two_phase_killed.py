@@ -81,7 +81,7 @@ def plans_of(broker: Step, client: Step, random: Random) -> list[Plan]:
     return [[by_client], [by_broker, (Victim.CLIENT, Step.PREPARED)]]
 
 
-@pytest.mark.timeout(180 + 20 * ROUNDS)
+@pytest.mark.timeout(600 + 20 * ROUNDS)
 def test_both_sides_die_at_every_step(tmp_path: Path, zookeeper: Corner) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
     print(f"METAQ_CRASH_SEED={seed}")

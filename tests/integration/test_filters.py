@@ -32,7 +32,8 @@ def test_every_second_message_of_a_thousand_is_delivered_in_order(
             unfiltered.subscribe("meta-test", everything)
             for consumer in (filtered, unfiltered):
                 consumer.start()
-            wait_until(lambda: len(half.messages) == 500 and len(everything.messages) == 1000)
+            # Every second message ends a run: a thousand questions to broker and filter.
+            wait_until(lambda: len(half.messages) == 500 and len(everything.messages) == 1000, timeout_s=120)
             wait_until(filtered.is_caught_up)
             producer.send("meta-test", b"1001:rejected")
             producer.send("meta-test", b"1002:accepted")

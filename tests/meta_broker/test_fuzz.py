@@ -109,7 +109,7 @@ def tell(broker: BrokerProcess, data: bytes, random: Random) -> int:
     return answered
 
 
-@pytest.mark.timeout(180 + 2 * SECONDS)
+@pytest.mark.timeout(600 + 2 * SECONDS)
 def test_nothing_that_is_said_makes_a_broker_stumble(tmp_path_factory: pytest.TempPathFactory) -> None:
     print(f"METAQ_FUZZ_SEED={SEED}")
     random = Random(SEED)

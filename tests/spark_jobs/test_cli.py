@@ -72,7 +72,7 @@ def test_damage_is_told_in_json_with_exit_code_1_and_leaves_nothing_behind(hones
         [sys.executable, "-c", "from spark_jobs.cli import audit; audit()", str(honest), "--json"],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=500,
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(scratch)},
         check=False,
@@ -121,7 +121,7 @@ def test_without_java_it_says_how_to_get_one(honest: Path, tmp_path: Path) -> No
         [sys.executable, "-c", hide, str(honest)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=500,
         env={"JAVA_HOME": str(tmp_path / "old"), "PATH": str(old.parent), "HOME": str(tmp_path)},
         check=False,
     )
