@@ -63,6 +63,7 @@ class Branch:
 
     @property
     def xid(self) -> Xid:
+        """What the database and the broker both know it by."""
         return self.key.xid
 
     def __str__(self) -> str:
