@@ -103,7 +103,7 @@ class Copying:
     def add(self, header: Header, record: Record) -> list[Publication]:
         """Raises CopySuperseded for a record of a later master's, InvalidRecord for one that cannot be part of what the
         checkpoint says."""
-        if header[5:7] > self._life:
+        if header.life > self._life:
             raise CopySuperseded(header.lsn, f"written later than the checkpoint at LSN {self.lsn}")
         if header.end > self.lsn:
             raise InvalidRecord(f"LSN {header.lsn}: a record up to {header.end}, across the checkpoint at {self.lsn}")

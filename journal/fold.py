@@ -6,7 +6,9 @@ means. The state holds references to message bytes (LSN, length), never the byte
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, Final, get_args
+
+import msgspec
 
 from journal.batches import Batches, StoredBatch
 from journal.errors import InvalidRecord
@@ -76,8 +78,7 @@ class Span:
         return is_behind
 
 
-@dataclass(slots=True, eq=False)
-class Branch:
+class Branch(msgspec.Struct, eq=False):
     """A transaction branch that has put something. Its runs are kept per partition, in put order."""
 
     key: BranchKey
@@ -85,7 +86,7 @@ class Branch:
     began_ms: int
     state: BranchState = BranchState.IN_USE
     prepared_ms: int = 0
-    runs: dict[PartitionName, Runs] = field(default_factory=dict)
+    runs: dict[PartitionName, Runs] = msgspec.field(default_factory=dict)
     messages: int = 0
     bytes: int = 0
     weight: int = 0
@@ -159,83 +160,21 @@ def apply(state: JournalState, header: Header, record: Record) -> Sequence[Publi
 
     Records must come in LSN order. Raises InvalidRecord when the record contradicts the state.
     """
-    before, state.lsn = state.lsn, header.end
-    state.time_ms = max(state.time_ms, header.time_ms)
     jumps: list[Publication] = []
+    is_over = False
     try:
         if state.doubt is not None:
             moved, is_over = reconcile(state, state.doubt, header, record)
             jumps = [_jump(name, base, header) for name, base in moved]
-            if is_over:
-                return jumps
-        match record:
-            case Put(name, base, count):
-                run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
-                state.span(name).take(base, run.bytes)
-                return [*jumps, Publication(name, base, run)]
-            case PutBatch(name, base, count, first_id, (producer, number)):
-                run = Run(header.body_lsn, header.body_bytes, count, header.time_ms)
-                stored = StoredBatch(number, base, count, first_id)
-                state.batches.note(producer, name.topic, name.partition, stored)
-                state.span(name).take(base, run.bytes)
-                return [*jumps, Publication(name, base, run)]
-            case TxPut():
-                _tx_put(state, header, record)
-            case Prepare(key, branch_lsn, messages, size):
-                branch = _live(state, key, branch_lsn)
-                if (messages, size) != (branch.messages, branch.bytes):
-                    raise ValueError(f"{messages} messages of {size} bytes, not {branch.messages} of {branch.bytes}")
-                branch.state = next_state(key, branch.state, BranchEvent.PREPARE)
-                branch.prepared_ms = header.time_ms
-            case Commit(key, branch_lsn, one_phase, takes):
-                branch = _live(state, key, branch_lsn)
-                if branch.decision is HeuristicDecision.ROLLBACK:
-                    raise ValueError("an operator decided to roll it back")
-                event = BranchEvent.COMMIT_ONE_PHASE if one_phase else BranchEvent.COMMIT_TWO_PHASE
-                branch.state = next_state(key, branch.state, event)
-                _end(state, branch, Outcome.COMMITTED, header.time_ms)
-                publications = _publish(state, branch, takes)
-                return [*jumps, *publications] if jumps else publications
-            case Rollback(key, branch_lsn, reason):
-                branch = _live(state, key, branch_lsn)
-                if branch.decision is HeuristicDecision.COMMIT:
-                    raise ValueError("an operator decided to commit it")
-                if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
-                    raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
-                branch.state = next_state(key, branch.state, BranchEvent.ROLLBACK)
-                _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
-            case Carry():
-                _carry(state, header, record)
-            case Heuristic():
-                _decide(state, header, record)
-            case Forget(key):
-                if not isinstance(key, XaKey) or state.heuristics.pop(key, None) is None:
-                    raise ValueError(f"nobody decided about {key}")
-            case Epoch(epoch, incarnation, _):
-                state.epoch, state.incarnation = epoch, incarnation
-                note_life(state.lives, Life(epoch, incarnation, before))
-            case CheckpointMark(number, _):
-                state.checkpoint = number
-            case Pad():
-                pass
-            case TopicChange():
-                _change_topic(state, record)
-            case Lost(ends) if ends:
-                state.doubt = None
-                return [_jump(one.name, one.end, header) for one in ends if state.span(one.name).jump(one.end)]
-            case Lost():
-                state.doubt = Doubt.after(state, header)
-            case Decision():
-                raise ValueError("a coordinator's record in a broker's journal")
-            case Refused():
-                raise ValueError("a consumer's record in a broker's journal")
-            case _:
-                assert_never(record)
+        publications = [] if is_over else _MEANINGS[type(record)](state, header, record)
     except (ValueError, XaError) as error:
         raise InvalidRecord(
             f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
         ) from error
-    return []
+    state.lsn = header.end
+    if header.time_ms > state.time_ms:
+        state.time_ms = header.time_ms
+    return [*jumps, *publications] if jumps else publications
 
 
 def _jump(name: PartitionName, base: Offset, header: Header) -> Publication:
@@ -243,7 +182,21 @@ def _jump(name: PartitionName, base: Offset, header: Header) -> Publication:
     return Publication(name, base, Run(header.lsn, 0, 0, header.time_ms))
 
 
-def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
+def _put(state: JournalState, header: Header, record: Put | PutBatch) -> Sequence[Publication]:
+    name, base = record.name, record.base
+    run = Run(header.body_lsn, header.body_bytes, record.count, header.time_ms)
+    state.span(name).take(base, run.bytes)
+    return [Publication(name, base, run)]
+
+
+def _put_batch(state: JournalState, header: Header, record: PutBatch) -> Sequence[Publication]:
+    name, sequence = record.name, record.sequence
+    stored = StoredBatch(sequence.number, record.base, record.count, record.first_id)
+    state.batches.note(sequence.producer, name.topic, name.partition, stored)
+    return _put(state, header, record)
+
+
+def _tx_put(state: JournalState, header: Header, record: TxPut) -> Sequence[Publication]:
     if record.branch_lsn == NO_BRANCH:
         branch = Branch(record.key, header.lsn, header.time_ms)
         if isinstance(record.key, XaKey):
@@ -254,9 +207,40 @@ def _tx_put(state: JournalState, header: Header, record: TxPut) -> None:
         next_state(branch.key, branch.state, BranchEvent.PUT)
     branch.add(record.name, Run(header.body_lsn, header.body_bytes, record.count, header.time_ms))
     state.branches_weight += weight(header.body_bytes)
+    return []
 
 
-def _carry(state: JournalState, header: Header, record: Carry) -> None:
+def _prepare(state: JournalState, header: Header, record: Prepare) -> Sequence[Publication]:
+    branch, messages, size = _live(state, record.key, record.branch_lsn), record.messages, record.bytes
+    if messages != branch.messages or size != branch.bytes:
+        raise ValueError(f"{messages} messages of {size} bytes, not {branch.messages} of {branch.bytes}")
+    branch.state = next_state(branch.key, branch.state, BranchEvent.PREPARE)
+    branch.prepared_ms = header.time_ms
+    return []
+
+
+def _commit(state: JournalState, header: Header, record: Commit) -> Sequence[Publication]:
+    branch = _live(state, record.key, record.branch_lsn)
+    if branch.decision is HeuristicDecision.ROLLBACK:
+        raise ValueError("an operator decided to roll it back")
+    event = BranchEvent.COMMIT_ONE_PHASE if record.one_phase else BranchEvent.COMMIT_TWO_PHASE
+    branch.state = next_state(branch.key, branch.state, event)
+    _end(state, branch, Outcome.COMMITTED, header.time_ms)
+    return _publish(state, branch, record.takes)
+
+
+def _rollback(state: JournalState, header: Header, record: Rollback) -> Sequence[Publication]:
+    branch, reason = _live(state, record.key, record.branch_lsn), record.reason
+    if branch.decision is HeuristicDecision.COMMIT:
+        raise ValueError("an operator decided to commit it")
+    if branch.state is BranchState.PREPARED and reason is not RollbackReason.ASKED:
+        raise ValueError(f"a prepared branch is rolled back when it is asked for, not as {reason.name}")
+    branch.state = next_state(branch.key, branch.state, BranchEvent.ROLLBACK)
+    _end(state, branch, Outcome.ROLLED_BACK, header.time_ms)
+    return []
+
+
+def _carry(state: JournalState, header: Header, record: Carry) -> Sequence[Publication]:
     """From here on the branch's runs point at the copies; their order, times and counts stay."""
     branch = _live(state, record.key, record.branch_lsn)
     runs = branch.runs.get(record.name, Runs())
@@ -271,9 +255,10 @@ def _carry(state: JournalState, header: Header, record: Carry) -> None:
     for at, run in enumerate(carried, first):
         runs[at] = Run(lsn, run.bytes, run.messages, run.time_ms)
         lsn = Lsn(lsn + run.bytes)
+    return []
 
 
-def _decide(state: JournalState, header: Header, record: Heuristic) -> None:
+def _decide(state: JournalState, header: Header, record: Heuristic) -> Sequence[Publication]:
     branch, key = _live(state, record.key, record.branch_lsn), record.key
     seen = branch.prepared_ms, branch.messages, branch.bytes
     if not isinstance(key, XaKey) or seen != (record.prepared_ms, record.messages, record.bytes):
@@ -295,6 +280,46 @@ def _decide(state: JournalState, header: Header, record: Heuristic) -> None:
         state.drop(branch)
     else:
         branch.decision = record.decision
+    return []
+
+
+def _forget(state: JournalState, header: Header, record: Forget) -> Sequence[Publication]:
+    del header
+    if not isinstance(record.key, XaKey) or state.heuristics.pop(record.key, None) is None:
+        raise ValueError(f"nobody decided about {record.key}")
+    return []
+
+
+def _begin_life(state: JournalState, header: Header, record: Epoch) -> Sequence[Publication]:
+    del header
+    state.epoch, state.incarnation = record.epoch, record.incarnation
+    note_life(state.lives, Life(record.epoch, record.incarnation, state.lsn))
+    return []
+
+
+def _note_checkpoint(state: JournalState, header: Header, record: CheckpointMark) -> Sequence[Publication]:
+    del header
+    state.checkpoint = record.number
+    return []
+
+
+def _pass_over(state: JournalState, header: Header, record: Pad) -> Sequence[Publication]:
+    del state, header, record
+    return []
+
+
+def _lose(state: JournalState, header: Header, record: Lost) -> Sequence[Publication]:
+    if record.ends:
+        state.doubt = None
+        return [_jump(one.name, one.end, header) for one in record.ends if state.span(one.name).jump(one.end)]
+    state.doubt = Doubt.after(state, header)
+    return []
+
+
+def _refuse(state: JournalState, header: Header, record: Decision | Refused) -> Sequence[Publication]:
+    del state, header
+    whose = "coordinator" if isinstance(record, Decision) else "consumer"
+    raise ValueError(f"a {whose}'s record in a broker's journal")
 
 
 def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
@@ -303,7 +328,8 @@ def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) ->
         state.outcomes.note(Ended(str(branch.key), outcome, time_ms))
 
 
-def _change_topic(state: JournalState, change: TopicChange) -> None:
+def _change_topic(state: JournalState, header: Header, change: TopicChange) -> Sequence[Publication]:
+    del header
     topic = change.topic
     if change.state is TopicState.DELETED:
         if (branch := state.branch_with(topic)) is not None:
@@ -316,6 +342,7 @@ def _change_topic(state: JournalState, change: TopicChange) -> None:
         state.topics.pop(topic, None)
     else:
         state.topics[topic] = change
+    return []
 
 
 def _live(state: JournalState, key: BranchKey, branch_lsn: Lsn) -> Branch:
@@ -341,3 +368,25 @@ def _publish(state: JournalState, branch: Branch, takes: tuple[Take, ...]) -> Se
         state.span(take.name).take(take.base, take.bytes)
         blocks.append(Block(take.name, take.base, runs))
     return Publications(blocks)
+
+
+# By kind of record, each for its own: a match tries one class after the other with every record of a journal.
+_MEANINGS: Final[dict[type[Record], Callable[[JournalState, Header, Any], Sequence[Publication]]]] = {
+    Put: _put,
+    PutBatch: _put_batch,
+    TxPut: _tx_put,
+    Prepare: _prepare,
+    Commit: _commit,
+    Rollback: _rollback,
+    Carry: _carry,
+    Heuristic: _decide,
+    Forget: _forget,
+    Epoch: _begin_life,
+    CheckpointMark: _note_checkpoint,
+    Pad: _pass_over,
+    TopicChange: _change_topic,
+    Lost: _lose,
+    Decision: _refuse,
+    Refused: _refuse,
+}
+assert _MEANINGS.keys() == set(get_args(Record)), "every kind of record means something"

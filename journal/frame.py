@@ -4,6 +4,8 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple, NewType
 
+import msgspec
+
 from journal.checksum import crc32
 
 Lsn = NewType("Lsn", int)  # byte position in one broker's journal since its birth
@@ -54,7 +56,7 @@ def kind_name(kind: int) -> str:
     return _KIND_NAMES.get(kind, str(kind))
 
 
-class Header(NamedTuple):
+class Header(msgspec.Struct, frozen=True):
     """One record header, decoded. *lsn* is where the record starts; *durable* was fsynced when it was written."""
 
     kind: int
@@ -67,6 +69,11 @@ class Header(NamedTuple):
     lsn: Lsn
     durable: Lsn
     time_ms: int
+
+    @property
+    def life(self) -> tuple[int, int]:
+        """Epoch and incarnation: who wrote it. They rise."""
+        return self.epoch, self.incarnation
 
     @property
     def bytes_total(self) -> int:

@@ -4,7 +4,8 @@ One pwritev and one fdatasync for everything that waits: see writer_thread.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from journal.checksum import crc32
 from journal.errors import RecordTooLarge
@@ -21,7 +22,7 @@ Defer = Callable[[Callable[[], None]], object]
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
 
-class _Item(NamedTuple):
+class _Item(msgspec.Struct, frozen=True):
     kind: int
     meta: bytes
     body: Sequence[Buffer]
@@ -119,22 +120,23 @@ class GroupCommit(WriterThread[_Item]):
         self._wrote(Lsn(tail.lsn + record_bytes(len(tail.meta), tail.body_bytes)), base, file)
 
     def _add(self, item: _Item, buffers: list[Buffer], joined: list[Buffer]) -> None:
-        kind, meta, body, body_bytes, lsn, time_ms = item
+        kind, meta, body_bytes, lsn = item.kind, item.meta, item.body_bytes, item.lsn
         crc = size = 0
-        for part in body:
+        for part in item.body:
             crc = crc32(part, crc)
             size += len(part)
         # Checked here, where every part is in hand anyway: a wrong length would misplace every later record.
         assert kind == Kind.PAD or size == body_bytes, f"a body of {size} bytes announced as {body_bytes}"
-        joined.append(pack(kind, 0, meta, body_bytes, crc, self._epoch, self._incarnation, lsn, self.flushed, time_ms))
+        life = self._epoch, self._incarnation
+        joined.append(pack(kind, 0, meta, body_bytes, crc, *life, lsn, self.flushed, item.time_ms))
         if kind == Kind.PAD:  # its body is the untouched rest of the segment
             return
         if body_bytes > JOIN_BYTES_MAX:
             buffers.append(b"".join(joined))
-            buffers.extend(body)
+            buffers.extend(item.body)
             joined.clear()
         else:
-            joined.extend(body)
+            joined.extend(item.body)
         if padding := -(len(meta) + body_bytes) % ALIGNMENT:
             joined.append(_PADDING[padding])
 

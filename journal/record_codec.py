@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import Any, Final, get_args
 
 from journal.batches import BatchSequence
 from journal.errors import InvalidRecord
@@ -56,48 +56,8 @@ _END = struct.Struct("<QIB")  # offset, partition, topic bytes; the topic follow
 def encode(record: Record) -> tuple[Kind, bytes]:
     """The kind and the meta part of *record*. Raises ValueError or struct.error for what
     `decode` would not take back."""
-    match record:
-        case Put(name, base, count):
-            return Kind.PUT, _PUT.pack(base, count, name.partition) + _topic_bytes(name)
-        case PutBatch(name, base, count, first_id, sequence):
-            producer = _producer_bytes(sequence.producer)
-            head = _PUT.pack(base, count, name.partition) + _SEQUENCE.pack(first_id, sequence.number, len(producer))
-            return Kind.PUT_BATCH, head + producer + _topic_bytes(name)
-        case TxPut(key, branch_lsn, name, count):
-            return Kind.TX_PUT, _branch(key, branch_lsn) + _RUN.pack(count, name.partition) + _topic_bytes(name)
-        case Prepare(key, branch_lsn, messages, size):
-            return Kind.PREPARE, _branch(key, branch_lsn) + _PREPARE.pack(messages, size)
-        case Commit(key, branch_lsn, one_phase, takes):
-            head = _branch(key, branch_lsn) + _TAKE_COUNT.pack(one_phase, len(takes))
-            return Kind.COMMIT, head + b"".join(map(_take, takes))
-        case Rollback(key, branch_lsn, reason):
-            return Kind.ROLLBACK, _branch(key, branch_lsn) + bytes([reason])
-        case Heuristic(key, branch_lsn, decision, prepared_ms, messages, size, who, why):
-            said = _words(who, WHO_BYTES_MAX), _words(why, WHY_BYTES_MAX)
-            head = _HEURISTIC.pack(decision, prepared_ms, messages, size, *map(len, said))
-            return Kind.HEURISTIC, _branch(key, branch_lsn) + head + b"".join(said)
-        case Epoch(epoch, incarnation, version):
-            return Kind.EPOCH, _EPOCH.pack(epoch, incarnation) + version.encode()
-        case CheckpointMark(number, lsn):
-            return Kind.CHECKPOINT, _CHECKPOINT.pack(number, lsn)
-        case Pad():
-            return Kind.PAD, b""
-        case Decision(key, participants):
-            return Kind.DECISION, _branch(key, NO_BRANCH) + participants.encode()
-        case Forget(key):
-            return Kind.FORGET, _branch(key, NO_BRANCH)
-        case Carry(key, branch_lsn, name, first, position, runs):
-            topic_raw = _topic_bytes(name)
-            head = _CARRY.pack(name.partition, first, position, len(runs), len(topic_raw)) + topic_raw
-            each = [_CARRIED.pack(run.lsn, run.time_ms, run.bytes, run.messages) for run in runs]
-            return Kind.CARRY, _branch(key, branch_lsn) + head + b"".join(each)
-        case TopicChange(topic=topic):
-            return Kind.TOPIC, encode_change(record, _bytes_of(topic))
-        case Refused(topic=topic):
-            return Kind.REFUSED, encode_refused(record, _bytes_of(topic))
-        case Lost(ends):
-            return Kind.LOST, _END_COUNT.pack(len(ends)) + b"".join(map(_end, ends)) if ends else b""
-    assert_never(record)
+    kind, write = _ENCODERS[type(record)]
+    return kind, write(record)
 
 
 def commit_bytes_at_most(partitions: int) -> int:
@@ -169,6 +129,84 @@ def _take(take: Take) -> bytes:
 def _end(end: PartitionEnd) -> bytes:
     topic = _topic_bytes(end.name)
     return _END.pack(end.end, end.name.partition, len(topic)) + topic
+
+
+def _write_put(record: Put) -> bytes:
+    return _PUT.pack(record.base, record.count, record.name.partition) + _topic_bytes(record.name)
+
+
+def _write_put_batch(record: PutBatch) -> bytes:
+    name, sequence = record.name, record.sequence
+    producer = _producer_bytes(sequence.producer)
+    head = _PUT.pack(record.base, record.count, name.partition)
+    return head + _SEQUENCE.pack(record.first_id, sequence.number, len(producer)) + producer + _topic_bytes(name)
+
+
+def _write_tx_put(record: TxPut) -> bytes:
+    name = record.name
+    run = _RUN.pack(record.count, name.partition)
+    return _branch(record.key, record.branch_lsn) + run + _topic_bytes(name)
+
+
+def _write_prepare(record: Prepare) -> bytes:
+    return _branch(record.key, record.branch_lsn) + _PREPARE.pack(record.messages, record.bytes)
+
+
+def _write_commit(record: Commit) -> bytes:
+    head = _branch(record.key, record.branch_lsn) + _TAKE_COUNT.pack(record.one_phase, len(record.takes))
+    return head + b"".join(map(_take, record.takes))
+
+
+def _write_rollback(record: Rollback) -> bytes:
+    return _branch(record.key, record.branch_lsn) + bytes([record.reason])
+
+
+def _write_heuristic(record: Heuristic) -> bytes:
+    who, why = _words(record.who, WHO_BYTES_MAX), _words(record.why, WHY_BYTES_MAX)
+    seen = record.prepared_ms, record.messages, record.bytes
+    head = _HEURISTIC.pack(record.decision, *seen, len(who), len(why))
+    return _branch(record.key, record.branch_lsn) + head + who + why
+
+
+def _write_epoch(record: Epoch) -> bytes:
+    return _EPOCH.pack(record.epoch, record.incarnation) + record.version.encode()
+
+
+def _write_checkpoint(record: CheckpointMark) -> bytes:
+    return _CHECKPOINT.pack(record.number, record.lsn)
+
+
+def _write_pad(record: Pad) -> bytes:
+    del record
+    return b""
+
+
+def _write_decision(record: Decision) -> bytes:
+    return _branch(record.key, NO_BRANCH) + record.participants.encode()
+
+
+def _write_forget(record: Forget) -> bytes:
+    return _branch(record.key, NO_BRANCH)
+
+
+def _write_carry(record: Carry) -> bytes:
+    name, runs = record.name, record.runs
+    topic = _topic_bytes(name)
+    head = _CARRY.pack(name.partition, record.first, record.position, len(runs), len(topic)) + topic
+    each = [_CARRIED.pack(run.lsn, run.time_ms, run.bytes, run.messages) for run in runs]
+    return _branch(record.key, record.branch_lsn) + head + b"".join(each)
+
+
+def _write_topic_change(record: TopicChange) -> bytes:
+    return encode_change(record, _bytes_of(record.topic))
+
+
+def _write_refused(record: Refused) -> bytes:
+    return encode_refused(record, _bytes_of(record.topic))
+
+
+def _write_lost(record: Lost) -> bytes:
+    return _END_COUNT.pack(len(record.ends)) + b"".join(map(_end, record.ends)) if record.ends else b""
 
 
 def _read_branch(meta: bytes) -> tuple[BranchKey, Lsn, int]:
@@ -315,6 +353,24 @@ def _read_lost(meta: bytes) -> Lost:
     return Lost(tuple(ends))
 
 
+_ENCODERS: Final[dict[type[Record], tuple[Kind, Callable[[Any], bytes]]]] = {
+    Put: (Kind.PUT, _write_put),
+    PutBatch: (Kind.PUT_BATCH, _write_put_batch),
+    TxPut: (Kind.TX_PUT, _write_tx_put),
+    Prepare: (Kind.PREPARE, _write_prepare),
+    Commit: (Kind.COMMIT, _write_commit),
+    Rollback: (Kind.ROLLBACK, _write_rollback),
+    Heuristic: (Kind.HEURISTIC, _write_heuristic),
+    Epoch: (Kind.EPOCH, _write_epoch),
+    CheckpointMark: (Kind.CHECKPOINT, _write_checkpoint),
+    Pad: (Kind.PAD, _write_pad),
+    Decision: (Kind.DECISION, _write_decision),
+    Forget: (Kind.FORGET, _write_forget),
+    Carry: (Kind.CARRY, _write_carry),
+    TopicChange: (Kind.TOPIC, _write_topic_change),
+    Refused: (Kind.REFUSED, _write_refused),
+    Lost: (Kind.LOST, _write_lost),
+}
 _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.PUT: _read_put,
     Kind.PUT_BATCH: _read_put_batch,
@@ -333,3 +389,5 @@ _DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     Kind.LOST: _read_lost,
     Kind.REFUSED: _read_refused,
 }
+assert _ENCODERS.keys() == set(get_args(Record)), "every kind of record is written"
+assert _DECODERS.keys() == {kind for kind, _ in _ENCODERS.values()}, "and read back"

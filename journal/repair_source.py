@@ -46,12 +46,12 @@ class Copy:
         reached, life = hole.start, hole.life
         for entry in scanner:
             header = entry.header
-            if (header.epoch, header.incarnation) < life:
+            if header.life < life:
                 raise NotRepairable(
                     f"{path}: at LSN {header.lsn} epoch and incarnation {header.epoch}, {header.incarnation} after "
                     f"{life}: it is no copy of this journal"
                 )
-            life = header.epoch, header.incarnation
+            life = header.life
             if header.lsn >= end:
                 break
             reached = header.end
@@ -67,7 +67,7 @@ class Copy:
         header = unpack(ours.view(), lsn - base, lsn)
         here = bytes(ours.view()[lsn - base : lsn - base + HEADER_BYTES])
         there = bytes(theirs.view()[lsn - theirs_base : lsn - theirs_base + HEADER_BYTES])
-        if here != there or not isinstance(header, Header) or (header.epoch, header.incarnation) < life:
+        if here != there or not isinstance(header, Header) or header.life < life:
             raise NotRepairable(
                 f"{self._segments.storage.path}: its record at LSN {lsn} is another: it is no copy of this journal"
             )

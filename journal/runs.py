@@ -27,10 +27,12 @@ _NUMBERS = len(Run._fields)
 class Runs(Sequence[Run]):
     """Runs of one partition, in put order; like a list of them."""
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_numbers", "bytes", "messages")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self._numbers = array("q")
+        self.bytes = 0  # of all runs together
+        self.messages = 0
         for run in runs:
             self.append(run)
 
@@ -40,16 +42,8 @@ class Runs(Sequence[Run]):
             self._numbers.extend(run)
         except OverflowError as error:
             raise ValueError(f"{run}: a number of more than 64 bits") from error
-
-    @property
-    def bytes(self) -> int:
-        """Of all runs together."""
-        return sum(self._numbers[1::_NUMBERS])
-
-    @property
-    def messages(self) -> int:
-        """Of all runs together."""
-        return sum(self._numbers[2::_NUMBERS])
+        self.bytes += run.bytes
+        self.messages += run.messages
 
     def __len__(self) -> int:
         return len(self._numbers) // _NUMBERS
@@ -71,7 +65,10 @@ class Runs(Sequence[Run]):
 
     def __setitem__(self, at: int, run: Run) -> None:
         position = _position(at, len(self))
+        before = self[at]
         self._numbers[position : position + _NUMBERS] = array("q", run)
+        self.bytes += run.bytes - before.bytes
+        self.messages += run.messages - before.messages
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Runs | list) else NotImplemented

@@ -90,7 +90,7 @@ class Scanner:
                 if isinstance(header, Bad):
                     self._reason, self._bad_bytes = header.reason, header.bytes_total
                     return
-                if (life := (header.epoch, header.incarnation)) < self._life:
+                if (life := header.life) < self._life:
                     self._reason = f"epoch and incarnation {life} after {self._life}"
                     return
                 self._life = life

@@ -126,7 +126,7 @@ class RecordStream:
             if stop > size:  # it lacks zeros up to the alignment
                 self._hold(view[at:], stop - at)
                 return
-            if (life := header[5:7]) < self.life:
+            if (life := header.life) < self.life:
                 raise ForeignStream(lsn, f"epoch and incarnation {life} after {self.life}")
             if not is_pad:
                 if (zeros := -(header.meta_bytes + header.body_bytes) % ALIGNMENT) and view[

@@ -8,7 +8,6 @@ tells what another, unacknowledged record did. A record that cannot be written s
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
@@ -58,8 +57,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(slots=True, eq=False)
-class Transaction:
+class Transaction(msgspec.Struct, eq=False):
     """One live branch as the store's callers hold it. *branch* is None until something was put.
 
     *timeout_ms*: rolled back when it is still active that long after *began_ms*; 0 never.

@@ -64,7 +64,7 @@ class Walk:
 
     def _judge(self, position: int) -> Header | Bad:
         header = unpack(self._view, position, self._base + position)
-        if isinstance(header, Header) and (header.epoch, header.incarnation) < self._life:
+        if isinstance(header, Header) and header.life < self._life:
             return Bad(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
 

@@ -121,8 +121,8 @@ def test_a_frame_reads_back(
     raw = pack(kind, 0, meta, len(body), zlib.crc32(body), epoch, incarnation, lsn, durable, time_ms) + body
     header = unpack(memoryview(bytes(before) + raw), before, lsn)
     assert isinstance(header, Header)
-    assert header[:4] == (kind, 0, len(meta), len(body))
-    assert header[5:] == (epoch, incarnation, lsn, durable, time_ms)
+    crc = zlib.crc32(body)
+    assert header == Header(kind, 0, len(meta), len(body), crc, epoch, incarnation, Lsn(lsn), Lsn(durable), time_ms)
     assert header.bytes_total % 8 == 0
     assert 0 <= header.bytes_total - len(raw) < 8
 

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import meta_client
@@ -137,7 +138,7 @@ def test_docstrings(cls: type) -> None:
 def test_who_may_call_is_said_wherever_something_is_done() -> None:
     silent = []
     for cls in CLASSES:
-        is_value = dataclasses.is_dataclass(cls) or issubclass(cls, tuple | enum.Enum | BaseException)
+        is_value = dataclasses.is_dataclass(cls) or issubclass(cls, tuple | enum.Enum | BaseException | msgspec.Struct)
         if is_value or is_protocol(cls) or not list(public_members(cls)):
             continue
         module = inspect.getmodule(cls)
