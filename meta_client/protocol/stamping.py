@@ -20,6 +20,7 @@ _FLAG_AT: Final = 16
 _MAGIC_BYTE: Final = FLAG_MAGIC >> 8  # the first of a flag that may name a codec
 _SEQUENCE_MASK: Final = 0xFFF  # the bits of an id that differ within a batch (message_ids)
 _LOW: Final = bytes(range(256)) * 17  # lowest byte of ids that follow one another
+_ALIKE_MIN: Final = 8  # of fewer messages it is faster to look at each: most are sent alone
 _HIGH: Final = [bytes(high << 4 | number >> 8 for number in range(4096)) for high in range(16)]  # and the one above
 
 
@@ -32,7 +33,7 @@ def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int)
     """
     assert (first_id & _SEQUENCE_MASK) + count <= _SEQUENCE_MASK + 1
     size, odd = divmod(len(frames), count)
-    if odd or not _are_alike(frames, size):
+    if odd or count < _ALIKE_MIN or not _are_alike(frames, size):
         return _stamp_each(frames, count, first_id, data_bytes_max)
     if not HEADER_BYTES <= size <= HEADER_BYTES + data_bytes_max:
         raise ValueError(f"messages of {size - HEADER_BYTES} bytes, message_bytes_max is {data_bytes_max}")

@@ -10,7 +10,9 @@ from meta_client.protocol.messages import HEADER_BYTES, encode_frame, iter_frame
 from meta_client.protocol.stamping import stamp_ids
 
 BYTES_MAX = 1000
-bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=50)
+bodies = st.lists(st.binary(max_size=40), min_size=1, max_size=50) | st.builds(
+    lambda body, n: [body] * n, st.binary(max_size=40), st.integers(1, 50)
+)
 firsts = st.builds(lambda high, low: high << 12 | low, st.integers(0, 2**50), st.integers(0, 4096 - 50))
 
 
@@ -18,7 +20,7 @@ def batch(parts: list[bytes]) -> bytearray:
     return bytearray(b"".join(encode_frame(0, number & 1 and 2, body) for number, body in enumerate(parts)))
 
 
-@given(parts=bodies | st.builds(lambda body, n: [body] * n, st.binary(max_size=40), st.integers(1, 50)), first=firsts)
+@given(parts=bodies, first=firsts)
 def test_ids_follow_one_another_and_nothing_else_changes(parts: list[bytes], first: int) -> None:
     frames = batch(parts)
     stamp_ids(frames, len(parts), first, BYTES_MAX)
@@ -54,17 +56,18 @@ def test_junk_is_refused_and_never_crashes(junk: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_bounds(alike: bool) -> None:
-    parts = [b"x" * 11, b"x" * (11 if alike else 12)]
+@pytest.mark.parametrize("messages", [2, 20])
+def test_bounds(messages: int, alike: bool) -> None:
+    parts = [b"x" * 11] * (messages - 1) + [b"x" * (11 if alike else 12)]
     frames = batch(parts)
-    for count, bytes_max in ((1, 100), (3, 100), (2, 10)):
+    for count, bytes_max in ((messages - 1, 100), (messages + 1, 100), (messages, 10)):
         with pytest.raises(ValueError):
             stamp_ids(bytearray(frames), count, 0, bytes_max)
     with pytest.raises(ValueError):
-        stamp_ids(frames[:-1], 2, 0, 100)
+        stamp_ids(frames[:-1], messages, 0, 100)
     with pytest.raises(ValueError):
-        stamp_ids(frames + b"\0", 2, 0, 100)
+        stamp_ids(frames + b"\0", messages, 0, 100)
     negative = bytearray(frames)
     struct.pack_into(">i", negative, 0, -1)
     with pytest.raises(ValueError):
-        stamp_ids(negative, 2, 0, 100)
+        stamp_ids(negative, messages, 0, 100)
