@@ -235,13 +235,15 @@ class Connection(asyncio.Protocol):
         """Handle requests until none is left, or a bound says wait; read the socket only if none is left."""
         requests, dispatch, left = self._requests, self._dispatch, REQUESTS_PER_TURN
         try:
-            while requests and self._may_work():
-                if not left:
-                    self._work_later()
-                    break
-                left -= 1
-                self._in_flight += 1
-                dispatch(requests.popleft(), self)
+            # The journal is asked once: what a connection adds in one turn is bounded by what one read brings.
+            if requests and not self._owner.is_journal_full():
+                while requests and self._may_work():
+                    if not left:
+                        self._work_later()
+                        break
+                    left -= 1
+                    self._in_flight += 1
+                    dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
         if self._is_deaf and not requests:
@@ -279,7 +281,6 @@ class Connection(asyncio.Protocol):
             and self._in_flight < bounds.requests_in_flight_max
             and self.held_bytes <= bounds.unsent_bytes_max
             and not self._is_quitting
-            and not self._owner.is_journal_full()
         )
 
     def _note_received(self, *, gets_on: bool) -> None:

@@ -1,8 +1,9 @@
-"""From a request to its processor. Exhaustive: a new request does not type-check until it has one."""
+"""From a request to its processor. Exhaustive: no broker starts while a request has none."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeGuard, assert_never
+from typing import Any, Final, get_args
 
 from meta_broker.filters.runner import Filters
 from meta_broker.processors.checkpoint import CheckpointProcessor
@@ -41,6 +42,8 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.status import Status
 
+_READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find)  # what reads messages, or says where they are
+
 
 class Dispatcher:
     """Every processor of a broker behind one call."""
@@ -66,7 +69,31 @@ class Dispatcher:
             if (master := context.master) is not None and master.section.mode == "sync":
                 self._writes = SyncWrites(context, master, self._writes, time.monotonic)
         self.expire = self._writes.expire
+        self._handlers: Final = self._table()
+        assert self._handlers.keys() == set(get_args(Request | Dropped)), "every request has a processor"
         self._keys.look_again()
+
+    def _table(self) -> dict[type[Request | Dropped], Callable[[Any, Peer], None]]:
+        write = self._writes.handle
+        return {
+            Put: write,
+            MultiPut: write,
+            Transaction: write,
+            TopicCommand: write,
+            BranchCommand: write,
+            Sync: write,
+            Get: self._get.handle,
+            Fetch: self._fetch.handle,
+            OffsetQuery: self._get.handle_offset,
+            Offsets: self._get.handle_offsets,
+            Find: self._find.handle,
+            TakeCheckpoint: self._checkpoint.handle,
+            Stats: self._stats.handle,
+            Version: self._version,
+            Quit: self._quit,
+            Replicate: self._replicate,
+            Dropped: self._dropped,
+        }
 
     async def close(self) -> None:
         """End what runs beside the loop: what it has still to answer is refused. Idempotent."""
@@ -94,55 +121,30 @@ class Dispatcher:
 
     def handle(self, request: Request | Dropped, peer: Peer) -> None:
         """Answer *request*, now or at the fence. Raises StorageFailed once the journal has stopped."""
-        if self._is_early(request):
+        slave = self.context.slave
+        if slave is not None and not slave.is_showing and isinstance(request, _READS):
             text = b"this slave has not heard from its master since it began to follow it: ask later, or ask the master"
             peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
             return
         try:
-            self._handle(request, peer)
+            self._handlers[type(request)](request, peer)
         except IndexDamaged as error:
             assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)  # nobody else reads one
             peer.send(index_damaged(error, request.opaque))
 
-    def _replicate(self, opaque: int, peer: Peer) -> None:
-        master = self.context.master
+    def _version(self, request: Version, peer: Peer) -> None:
+        peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
+
+    def _quit(self, request: Quit, peer: Peer) -> None:
+        del request
+        peer.unanswered()
+        peer.quit()
+
+    def _dropped(self, request: Dropped, peer: Peer) -> None:
+        peer.send(encode_result(request.status, request.text.encode(), request.opaque))
+
+    def _replicate(self, request: Replicate, peer: Peer) -> None:
+        master, opaque = self.context.master, request.opaque
         if master is None or not peer.hand_over(encode_result(Status.SUCCESS, b"", opaque), master.attach):
             text = b"no replication link here: this broker is no master, has too many links, or was asked for more"
             peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
-
-    def _is_early(self, request: Request | Dropped) -> TypeGuard[Get | Fetch | OffsetQuery | Offsets | Find]:
-        """Whether *request* reads what may not be shown yet."""
-        slave = self.context.slave
-        if slave is None or slave.is_showing:
-            return False
-        return isinstance(request, Get | Fetch | OffsetQuery | Offsets | Find)
-
-    def _handle(self, request: Request | Dropped, peer: Peer) -> None:
-        match request:
-            case Put() | MultiPut() | Transaction() | TopicCommand() | BranchCommand() | Sync():
-                self._writes.handle(request, peer)
-            case Get():
-                self._get.handle(request, peer)
-            case Fetch():
-                self._fetch.handle(request, peer)
-            case OffsetQuery():
-                self._get.handle_offset(request, peer)
-            case Offsets():
-                self._get.handle_offsets(request, peer)
-            case Find():
-                self._find.handle(request, peer)
-            case TakeCheckpoint():
-                self._checkpoint.handle(request, peer)
-            case Version():
-                peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
-            case Stats():
-                self._stats.handle(request, peer)
-            case Quit():
-                peer.unanswered()
-                peer.quit()
-            case Replicate(opaque):
-                self._replicate(opaque, peer)
-            case Dropped(opaque, status, reason):
-                peer.send(encode_result(status, reason.encode(), opaque))
-            case _:
-                assert_never(request)

@@ -1,7 +1,8 @@
 """From the body of a put to the message frames that the journal stores: checked, numbered."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from journal.storage import Buffer
 from meta_broker.message_ids import MessageIds
@@ -24,7 +25,7 @@ class NotCompressible(PutRefused):
     """A message is compressed by a codec that its topic does not allow, or by none that is known."""
 
 
-class Frames(NamedTuple):
+class Frames(msgspec.Struct, frozen=True):
     """*messages* whole frames, *bytes* long in all, with ids from *first_id* on."""
 
     buffers: Sequence[Buffer]
@@ -51,7 +52,8 @@ def frames_of(put: Put | MultiPut, ids: MessageIds, message_bytes_max: int, comp
         codecs = stamp_ids(stamped, put.count, first_id, message_bytes_max)
     except ValueError as error:
         raise PutRefused(f"not a batch of {put.count} messages: {error}") from error
-    _check_allowed(put.topic, codecs, compression)
+    if codecs:
+        _check_allowed(put.topic, codecs, compression)
     return Frames((stamped,), len(stamped), put.count, first_id)
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Callable
+from typing import Final
 
 from journal.errors import RecordTooLarge
 from journal.records import RollbackReason
@@ -28,10 +30,22 @@ class TransactionProcessor:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = context.store.transactions
+        self._verbs: Final[dict[Verb, Callable[[TransactionRequest, Peer], None]]] = {
+            Verb.BEGIN: self._begin,
+            Verb.END: self._end,
+            Verb.PREPARE: self._prepare,
+            Verb.COMMIT_ONE_PHASE: self._commit,
+            Verb.COMMIT_TWO_PHASE: self._commit,
+            Verb.ROLLBACK: self._rollback,
+            Verb.FORGET: self._forget,
+            Verb.RECOVER: self._recover,
+            Verb.STATUS: self._tell_status,
+        }
+        assert self._verbs.keys() == set(Verb), "every verb is handled"
 
     def handle(self, request: TransactionRequest, peer: Peer) -> None:
         try:
-            self._handle(request, peer)
+            self._verbs[request.verb](request, peer)
         except XaError as error:
             self._context.answer_at_fence(peer, request.opaque, Status.INTERNAL_ERROR, failure_text(error).encode())
         except RecordTooLarge as error:  # more partitions than one record can name: the branch stays as it was
@@ -42,43 +56,49 @@ class TransactionProcessor:
             if local is not None and local.is_over:
                 del peer.local_transactions[request.key]
 
-    def _handle(self, request: TransactionRequest, peer: Peer) -> None:
-        match request.verb:
-            case Verb.BEGIN:
-                self._begin(request, peer)
-            case Verb.END:
-                peer.unanswered()  # only the client's association ended
-            case Verb.PREPARE:
-                transaction = self._find(request.key, peer)
-                vote, lsn = self._store.prepare(transaction)
-                self._context.timeouts.discard(transaction)
-                answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
-                self._context.store.fence.after(lsn, peer.send, peer.take_deferred(transaction.key) + answer)
-            case Verb.COMMIT_ONE_PHASE | Verb.COMMIT_TWO_PHASE:
-                one_phase = request.verb is Verb.COMMIT_ONE_PHASE
-                transaction = self._find(request.key, peer)
-                done = self._store.commit(transaction, one_phase=one_phase)
-                self._context.timeouts.discard(transaction)
-                self._context.counters.commits += 1
-                self._context.store.fence.after(done.lsn, self._acknowledge, done, peer, request.opaque)
-            case Verb.ROLLBACK:
-                transaction = self._find(request.key, peer)
-                lsn = self._store.rollback(transaction)
-                self._context.timeouts.discard(transaction)
-                self._context.counters.rollbacks += 1
-                self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
-            case Verb.FORGET:
-                if not isinstance(request.key, XaKey):
-                    raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
-                lsn = self._store.forget(request.key)
-                self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
-            case Verb.RECOVER:
-                found = [transaction.key for transaction in self._store.recover(request.qualifier)]
-                keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
-                self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
-            case Verb.STATUS:
-                status = self._status(request.key, peer)
-                self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, status.encode())
+    def _end(self, request: TransactionRequest, peer: Peer) -> None:
+        del request
+        peer.unanswered()  # only the client's association ended
+
+    def _prepare(self, request: TransactionRequest, peer: Peer) -> None:
+        transaction = self._find(request.key, peer)
+        vote, lsn = self._store.prepare(transaction)
+        self._context.timeouts.discard(transaction)
+        answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
+        self._context.store.fence.after(lsn, peer.send, peer.take_deferred(transaction.key) + answer)
+
+    def _commit(self, request: TransactionRequest, peer: Peer) -> None:
+        transaction = self._find(request.key, peer)
+        done = self._store.commit(transaction, one_phase=request.verb is Verb.COMMIT_ONE_PHASE)
+        self._context.timeouts.discard(transaction)
+        self._context.counters.commits += 1
+        self._context.store.fence.after(done.lsn, self._acknowledge, done, peer, request.opaque)
+
+    def _acknowledge(self, done: Done, peer: Peer, opaque: int) -> None:
+        self._context.store.publish(done.publications)
+        peer.send(encode_result(Status.SUCCESS, b"", opaque))
+
+    def _rollback(self, request: TransactionRequest, peer: Peer) -> None:
+        transaction = self._find(request.key, peer)
+        lsn = self._store.rollback(transaction)
+        self._context.timeouts.discard(transaction)
+        self._context.counters.rollbacks += 1
+        self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
+
+    def _forget(self, request: TransactionRequest, peer: Peer) -> None:
+        if not isinstance(request.key, XaKey):
+            raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
+        lsn = self._store.forget(request.key)
+        self._context.store.fence.after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
+
+    def _recover(self, request: TransactionRequest, peer: Peer) -> None:
+        found = [transaction.key for transaction in self._store.recover(request.qualifier)]
+        keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
+        self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
+
+    def _tell_status(self, request: TransactionRequest, peer: Peer) -> None:
+        status = self._status(request.key, peer)
+        self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, status.encode())
 
     def _status(self, key: BranchKey | None, peer: Peer) -> BranchStatus:
         if key is None:
@@ -90,10 +110,6 @@ class TransactionProcessor:
             return DECIDED[decided.decision]
         ended = self._store.state.outcomes.find(str(key))
         return BranchStatus.UNKNOWN if ended is None else BranchStatus(ended.outcome)
-
-    def _acknowledge(self, done: Done, peer: Peer, opaque: int) -> None:
-        self._context.store.publish(done.publications)
-        peer.send(encode_result(Status.SUCCESS, b"", opaque))
 
     def _begin(self, request: TransactionRequest, peer: Peer) -> None:
         key, counters = request.key, self._context.counters

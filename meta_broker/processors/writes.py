@@ -1,7 +1,7 @@
 """What only a master does: messages in, branches, decisions about topics."""
 
 from collections.abc import Callable
-from typing import Protocol, assert_never
+from typing import Any, Final, Protocol, get_args
 
 from meta_broker.processors.branch import BranchProcessor
 from meta_broker.processors.context import Context, Peer
@@ -32,25 +32,24 @@ class MasterWrites:
     """A master's."""
 
     def __init__(self, context: Context, topic_decided: Callable[[str], None]) -> None:
-        self._put = PutProcessor(context).handle
-        self._transactions = TransactionProcessor(context)
-        self._branch = BranchProcessor(context)
-        self._topic = TopicProcessor(context, topic_decided)
-        self.expire = self._transactions.expire
-        self.peer_gone = self._transactions.peer_gone
+        put = PutProcessor(context).handle
+        transactions = TransactionProcessor(context)
+        self.expire = transactions.expire
+        self.peer_gone = transactions.peer_gone
+        self._handlers: Final[dict[type[Write], Callable[[Any, Peer], None]]] = {
+            Put: put,
+            MultiPut: put,
+            Transaction: transactions.handle,
+            TopicCommand: TopicProcessor(context, topic_decided).handle,
+            BranchCommand: BranchProcessor(context).handle,
+            Sync: _sync,
+        }
+        assert self._handlers.keys() == set(get_args(Write)), "every write has a processor"
 
     def handle(self, request: Write, peer: Peer) -> None:
-        match request:
-            case Put() | MultiPut():
-                self._put(request, peer)
-            case Transaction():
-                self._transactions.handle(request, peer)
-            case TopicCommand():
-                self._topic.handle(request, peer)
-            case BranchCommand():
-                self._branch.handle(request, peer)
-            case Sync():
-                text = b"this broker is no synchronous slave of the 1.4 kind"
-                peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
-            case _:
-                assert_never(request)
+        self._handlers[type(request)](request, peer)
+
+
+def _sync(request: Sync, peer: Peer) -> None:
+    text = b"this broker is no synchronous slave of the 1.4 kind"
+    peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
