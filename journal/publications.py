@@ -1,7 +1,7 @@
 """What a record makes visible: runs at offsets of partitions. Pure.
 
-A commit says it of all runs of a branch at once. Its publications are made one by one while somebody goes through them:
-a branch may have millions.
+A commit says it of all runs of a branch at once, in a block a partition. Its publications are made one by one while
+somebody goes through them: a branch may have millions. Who is fast takes the blocks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,16 +32,16 @@ class Block(NamedTuple):
 class Publications(Sequence[Publication]):
     """The publications of some blocks, in their order."""
 
-    __slots__ = ("_blocks",)
+    __slots__ = ("blocks",)
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        self._blocks = blocks
+        self.blocks = blocks
 
     def __len__(self) -> int:
-        return sum(len(block.runs) for block in self._blocks)
+        return sum(len(block.runs) for block in self.blocks)
 
     def __iter__(self) -> Iterator[Publication]:
-        for name, base, runs in self._blocks:
+        for name, base, runs in self.blocks:
             for run in runs:
                 yield Publication(name, base, run)
                 base = Offset(base + run.bytes)

@@ -14,7 +14,7 @@ from journal.frame import Lsn
 from journal.history import history, without_gaps
 from journal.moving import sync_directory
 from journal.open_journal import OpenJournal
-from journal.publications import Publication
+from journal.publications import Block, Publication
 from journal.records import PartitionName
 from meta_broker.store.index_file import IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
@@ -63,6 +63,10 @@ class Indexes:
 
     def publish(self, publication: Publication) -> None:
         self.of(publication.name).publish(publication)
+
+    def publish_block(self, block: Block) -> None:
+        """As publish, for all its runs."""
+        self.of(block.name).publish_runs(block.base, block.runs.numbers())
 
     def trim(self, name: PartitionName, start: int) -> None:
         self.of(name).trim(start)

@@ -20,7 +20,7 @@ from journal.fence import LSN_MAX, Fence
 from journal.frame import Lsn
 from journal.group_commit import Defer
 from journal.open_journal import JournalConfig
-from journal.publications import Publication
+from journal.publications import Publication, Publications
 from journal.records import PartitionName
 from journal.segments import Identity
 from journal.storage import DirectoryStorage
@@ -179,6 +179,12 @@ class MessageStore:
 
     def publish(self, publications: Iterable[Publication]) -> None:
         """Make acknowledged runs visible. Called at the fence only."""
+        if isinstance(publications, Publications):  # a branch's, which may have millions
+            for block in publications.blocks:
+                self.indexes.publish_block(block)
+                if block.name in self._watched:
+                    self._touched[block.name] = None
+            return
         for publication in publications:
             self.indexes.publish(publication)
             if publication.name in self._watched:

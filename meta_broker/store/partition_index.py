@@ -8,7 +8,7 @@ the journal: at start, or when a reader comes upon it.
 import mmap
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,16 +94,26 @@ class PartitionIndex:
 
     def publish(self, publication: Publication) -> None:
         """Add a run at the end. Publishing what is there already changes nothing. One of no bytes ends a gap."""
-        _, base, run = publication
-        if base + run.bytes <= self.end:
-            return
-        assert base == self.end or not run.bytes
-        # Never earlier than the entry before it, or time could not be bisected: a transaction's messages were put
-        # before others that are there already when it commits, and clocks are set back.
-        self._time_ms = max(self._time_ms, run.time_ms)
-        self._tail += ENTRY.pack(base, run.lsn, self._time_ms, run.bytes, run.messages)
-        self.end = base + run.bytes
-        self.messages += run.messages
+        self.publish_runs(publication.base, (publication.run,))
+
+    def publish_runs(self, base: int, runs: Iterable[tuple[int, int, int, int]]) -> None:
+        """As publish, for *runs*, each what a Run consists of, which take the offsets from *base* on, one behind the
+        other. A loop without calls: the commit of a branch publishes all its runs in one turn of the event loop."""
+        tail, pack = self._tail, ENTRY.pack
+        end, latest_ms, messages = self.end, self._time_ms, self.messages
+        for lsn, size, count, time_ms in runs:
+            after = base + size
+            if after > end:
+                assert base == end or not size
+                # Never earlier than the entry before it, or time could not be bisected: a transaction's messages were
+                # put before others that are there already when it commits, and clocks are set back.
+                if time_ms > latest_ms:
+                    latest_ms = time_ms
+                tail += pack(base, lsn, latest_ms, size, count)
+                end = after
+                messages += count
+            base = after
+        self.end, self._time_ms, self.messages = end, latest_ms, messages
 
     def trim(self, start: int) -> None:
         """Begin at *start* from here on. Entries below it stay in the file, and nobody reads them."""

@@ -16,7 +16,7 @@ from journal.errors import StorageFailed
 from journal.frame import Lsn, Offset
 from journal.publications import Publication
 from journal.records import PartitionName
-from journal.runs import Run
+from journal.runs import Run, Runs
 from meta_broker.store import index_file
 from meta_broker.store.index_file import CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged, IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
@@ -96,6 +96,19 @@ class IndexMachine(RuleBasedStateMachine):
             new = publication(self.end, size, last.lsn + last.bytes + gap)
             self.published.append(new)
             self.index.publish(new)
+
+    @rule(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5), seen=st.integers(0, 5))
+    def publish_block(self, sizes: list[int], seen: int) -> None:
+        """The runs of a branch, of which the index may have the first ones already."""
+        start, block = self.end, list[Publication]()
+        for number, size in enumerate(sizes):
+            last = block[-1].run if block else Run(Lsn(1 << 40 | start << 8), 0, 0, 0)
+            block.append(publication(start, size, last.lsn + last.bytes))
+            start += size
+            self.published.append(block[-1])
+            if number < seen:
+                self.index.publish(block[-1])
+        self.index.publish_runs(block[0].base, Runs(each.run for each in block).numbers())
 
     @rule(data=st.data())
     def publish_again(self, data: st.DataObject) -> None:
