@@ -264,7 +264,7 @@ def test_a_slave_that_takes_nothing_costs_its_master_nothing(lone_broker: Broker
         for _ in range(100):  # the slave reads nothing; what it is sent stays in the kernel, bounded
             put_many(client, 100, b"z" * 10_000)
         assert end_of(client) > 100_000_000
-        assert anonymous_kib(lone_broker.pid) - before < 8 * 1024
+        assert anonymous_kib(lone_broker.pid) - before < 24 * 1024  # of 100 MB; the allocator alone may take 8
 
 
 def put_many(client: WireClient, count: int, body: bytes) -> None:
