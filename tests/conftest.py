@@ -4,11 +4,16 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from zk.corner import Corner, corner
 from zk.embedded import EmbeddedZooKeeper
 
 pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres", "tests.fixtures.real_orders"]
+
+# What else a machine does must not fail a test: no example has a time limit, nor has making one.
+settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("metaq")
 
 _corner_numbers = itertools.count(1)
 

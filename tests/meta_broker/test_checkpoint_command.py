@@ -16,7 +16,7 @@ from meta_client.protocol.answers import CheckpointTaken, format_checkpoint_take
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.requests import TakeCheckpoint, TransactionVerb
 from meta_client.protocol.responses import Result
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
@@ -51,7 +51,13 @@ def in_doubt(client: WireClient) -> None:
     client.verb(TransactionVerb.PREPARE, key)
 
 
-def test_a_broker_that_runs(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_a_broker_that_runs(tmp_path: Path, zookeeper: Corner) -> None:
+    config = CONFIG + "[broker]\ncheckpoint_seconds = 3600.0\n"  # none by itself: numbers are of what is asked for
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker:
+        asked_of(broker, zookeeper)
+
+
+def asked_of(broker: BrokerProcess, zookeeper: Corner) -> None:
     with WireClient(broker.port) as client:
         assert " checkpoint" in VERSION_TEXT
         for number in range(20):
