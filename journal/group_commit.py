@@ -48,6 +48,7 @@ class GroupCommit(WriterThread[_Item]):
         self._epoch = epoch
         self._incarnation = incarnation
         self._defer = defer
+        self._body_bytes_max = segments.body_bytes_max
         self._segment_end = segments.end  # of the segment `end` lies in; under the lock
 
     def append(self, kind: int, meta: bytes, body: Sequence[Buffer], body_bytes: int, time_ms: int) -> Lsn:
@@ -74,10 +75,10 @@ class GroupCommit(WriterThread[_Item]):
 
     def check_fits(self, meta_bytes: int, body_bytes: int) -> None:
         """Raises RecordTooLarge for a record that no segment takes, or no reader would take back."""
-        if meta_bytes + body_bytes > self._segments.body_bytes_max or meta_bytes > META_BYTES_MAX:
+        if meta_bytes + body_bytes > self._body_bytes_max or meta_bytes > META_BYTES_MAX:
             raise RecordTooLarge(
                 f"a record of {meta_bytes} + {body_bytes} bytes does not fit: a segment of "
-                f"{self._segments.segment_bytes} takes {self._segments.body_bytes_max}, {META_BYTES_MAX} of them "
+                f"{self._segments.segment_bytes} takes {self._body_bytes_max}, {META_BYTES_MAX} of them "
                 f"before the body: send less at a time, or raise segment_bytes"
             )
 

@@ -111,7 +111,11 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror or error}") from error
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(f"{path}: {error.strerror or error}")
 
 
 class MappedFile:
@@ -128,9 +132,12 @@ class MappedFile:
         self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        with _translated(self._path):
+        # What _translated does, without making a context manager each time: these two are called with every commit.
+        try:
             for start in range(0, len(buffers), IOV_MAX):
                 position = self._write_some(position, buffers[start : start + IOV_MAX])
+        except OSError as error:
+            raise _failed(self._path, error) from error
 
     def _write_some(self, position: int, buffers: Sequence[Buffer]) -> int:
         wanted = sum(map(len, buffers))
@@ -142,8 +149,10 @@ class MappedFile:
         return position + wanted
 
     def sync(self) -> None:
-        with _translated(self._path):
+        try:
             os.fdatasync(self._fd)
+        except OSError as error:
+            raise _failed(self._path, error) from error
 
     def view(self) -> memoryview:
         return self._view
