@@ -1,6 +1,5 @@
 """Local transactions and XA through a real broker, killed and restarted on the way."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -131,9 +130,10 @@ def test_an_empty_branch_is_read_only(broker: BrokerProcess, client: Client) -> 
 
 def test_a_branch_that_timed_out_is_gone(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
-    producer.tpc_begin(Xid.of("late", ""), topics=("orders",), timeout_s=1)
+    xid = Xid.of("late", "")
+    producer.tpc_begin(xid, topics=("orders",), timeout_s=2)  # time enough to send on a busy machine
     producer.send("orders", b"late")
-    time.sleep(2.2)
+    wait_until(lambda: producer.tpc_status(xid, 0) is BranchStatus.ROLLED_BACK)
     with pytest.raises(SendRefused, match="has not been started"):
         producer.send("orders", b"later")
     with pytest.raises(XaError) as caught:
