@@ -118,7 +118,7 @@ class HostStory(Story):
         self.net.heal()
         self.bring_back(master, is_paused=end != "killed")
         self.check_cut(master, loss, is_paused=end != "killed")
-        if end == "cut off":
+        if end == "cut off" and loss.tail:
             check_told_afterwards(master, must_be_told(Kept(loss.copy), loss.tail))
         return f"{trouble}; {end}: {len(loss.tail)} records and {lost} acknowledged messages lost"
 
