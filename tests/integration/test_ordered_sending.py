@@ -10,9 +10,9 @@ from pathlib import Path
 
 from meta_client.batching.lanes import BatchingConfig
 from meta_client.client import Client
-from meta_client.demo.reader import read_topic
 from meta_client.placing import ByAttribute
 from tests.fixtures.broker import running_broker
+from tests.fixtures.reading import read_whole
 from zk.corner import Corner
 
 KEYS = 12
@@ -86,7 +86,7 @@ def test_keys_keep_their_order_through_kills(tmp_path: Path, zookeeper: Corner) 
         for rival in rivals:
             rival.thread.join()
             assert rival.failure is None
-        found = list(read_topic(client, "orders"))
+        found = read_whole(client, "orders", 6)
     stored: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
     for message in found:
         if message.attribute is not None:

@@ -10,14 +10,15 @@ import pytest
 from journal.xid import Xid
 from meta_client import Client
 from meta_client.coordinator import Coordinator, Step
-from meta_client.demo.reader import read_topic
 from meta_client.producer import Producer
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.postgres import Connection, Database
+from tests.fixtures.reading import read_whole
 from zk.corner import Corner
 
 # A broker that was killed registers again once its old session is gone; these tests kill many.
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+PARTITIONS = 4  # of `orders` in CONFIG
 TABLE = "CREATE TABLE numbers (n int PRIMARY KEY)"
 Observer = Callable[[Step, Xid], None]
 
@@ -49,7 +50,7 @@ class World:
         """What is in the table, and what is in the topic."""
         with psycopg.connect(self.database.dsn) as connection:
             rows = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]
-        return rows, sorted(int(message.payload) for message in read_topic(self.client, "orders"))
+        return rows, sorted(int(message.payload) for message in read_whole(self.client, "orders", PARTITIONS))
 
     def in_doubt(self) -> list[object]:
         """What is prepared, on either side."""
