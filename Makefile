@@ -25,7 +25,7 @@ demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.c
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
 test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests
 	@$(BIN)/ruff format --check .
