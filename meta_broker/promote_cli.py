@@ -65,9 +65,9 @@ def promote_command(
     """Make the slave in DIR, which is stopped, the master of its broker id, and run it like `metaq broker`.
 
     Tells what the slave has, whether the master is gone, whether another slave has more, and what may be lost; then
-    asks. A master that is still
-    registered and answers stops it; one that does not answer is waited for until its ZooKeeper session is over.
-    The former master, once it is back, finds the higher epoch and becomes a slave of this one.
+    asks. A master that is still registered and answers stops it; one that does not answer is waited for until its
+    ZooKeeper session is over. The former master, once it is back, finds the higher epoch and becomes a slave of this
+    one.
 
     --zk and --config as the brokers have them: without ZooKeeper you are the one who knows that the master is gone.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from journal.frame import Lsn
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
-from meta_broker.config import BrokerConfig
+from meta_broker.config import BrokerConfig, TopicConfig
 from meta_broker.message_ids import MessageIds
 from meta_broker.processors.realtime import Realtime, Statistic
 from meta_broker.replication.copy_report import CopyReport
@@ -152,10 +152,11 @@ class Context:
         if (section := self.topics.find(topic)) is not None and section.stat:
             self.realtime.add(statistic, topic, count, value)
 
-    def count_put(self, topic: str, messages: int, size: int) -> None:
-        """As count, for *messages* messages in frames of *size* bytes, of a topic that is known to want it."""
-        self.realtime.add(Statistic.PUT, topic, messages)
-        self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)
+    def count_put(self, topic: str, section: TopicConfig, messages: int, size: int) -> None:
+        """As count, for *messages* messages in frames of *size* bytes. *section*: what is known of *topic*."""
+        if section.stat:
+            self.realtime.add(Statistic.PUT, topic, messages)
+            self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)
 
     def answer_at_fence(self, peer: Peer, opaque: int, status: Status, message: bytes = b"") -> None:
         """Answer once all that was appended so far is acknowledged.

@@ -52,8 +52,7 @@ def frames_of(put: Put | MultiPut, ids: MessageIds, message_bytes_max: int, comp
         codecs = stamp_ids(stamped, put.count, first_id, message_bytes_max)
     except ValueError as error:
         raise PutRefused(f"not a batch of {put.count} messages: {error}") from error
-    if codecs:
-        _check_allowed(put.topic, codecs, compression)
+    _check_allowed(put.topic, codecs, compression)
     return Frames((stamped,), len(stamped), put.count, first_id)
 
 

@@ -49,8 +49,7 @@ class PutProcessor:
             section = self._target(put)
             frames = self._frames(put, section)
             done = self._append(put, name, frames)
-            if section.stat:
-                context.count_put(put.topic, frames.messages, frames.bytes)
+            context.count_put(put.topic, section, frames.messages, frames.bytes)
         except (PutRefused, BatchTooOld, RecordTooLarge) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
@@ -102,8 +101,7 @@ class PutProcessor:
             self._check_room(frames.bytes)
             name = _partition_name(put.topic, put.partition)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
-            if section.stat:
-                context.count_put(put.topic, frames.messages, frames.bytes)
+            context.count_put(put.topic, section, frames.messages, frames.bytes)
         except (PutRefused, RecordTooLarge, XaError) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)

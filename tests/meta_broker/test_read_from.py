@@ -33,7 +33,18 @@ class Follower:
         return Behind(4096, 17)
 
     def copy(self) -> CopyReport:
-        raise NotImplementedError
+        return CopyReport(
+            cluster="metaq",
+            broker_id=0,
+            slave_id=self.slave_id,
+            start=0,
+            end=8192,
+            flushed=4096,
+            fence=4096,
+            is_complete=True,
+            data="/data",
+            lives=(),
+        )
 
     def progress(self) -> None: ...
 
