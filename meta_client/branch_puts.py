@@ -10,8 +10,9 @@ from meta_client.errors import Destination, NoBroker, SendFailed
 from meta_client.opaques import next_opaque
 from meta_client.pending_reply import PendingReply
 from meta_client.protocol.checksum import crc31
+from meta_client.protocol.frame_columns import encode_frames
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
-from meta_client.protocol.messages import HEADER_BYTES, encode_frame
+from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.puts import Outgoing, PendingSend
 from meta_client.results import SendResult
@@ -54,8 +55,9 @@ class BranchBatch:
         if len(self._messages) == 1:
             (only,) = self._messages
             return Put(self.topic, number, only.flag, crc31(only.body), key, next_opaque(), only.body)
-        frames = b"".join(encode_frame(0, message.flag, message.body) for message in self._messages)
-        return MultiPut(self.topic, number, len(self._messages), crc31(frames), None, key, next_opaque(), frames)
+        messages = self._messages
+        frames = encode_frames([message.flag for message in messages], [message.body for message in messages])
+        return MultiPut(self.topic, number, len(messages), crc31(frames), None, key, next_opaque(), frames)
 
     def sent(self, reply: PendingReply, connection: Transport) -> None:
         """It is on its way; *reply* will be its answer."""

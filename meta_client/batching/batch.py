@@ -9,12 +9,11 @@ import threading
 
 import msgspec
 
-from journal.checksum import crc32
 from meta_client.errors import Destination, ReplyTimeout, SendFailed
 from meta_client.protocol.answers import PutPlace
-from meta_client.protocol.checksum import CRC31_MASK
+from meta_client.protocol.frame_columns import encode_frames
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX
-from meta_client.protocol.messages import HEADER, HEADER_BYTES
+from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.results import SendResult
 from meta_client.transport import Transport
 from zk.nodes import Partition
@@ -41,6 +40,7 @@ class Batch:
         "due",
         "failures",
         "is_free",
+        "is_full",
         "number",
         "partition",
         "sent_at",
@@ -62,6 +62,7 @@ class Batch:
         self.connection: Transport | None = None  # it was submitted to, and has not been heard of since
         self.sent_at = 0.0  # the last time; monotonic
         self.bytes = 0  # of the frames
+        self.is_full = False  # it need not wait for company any more
         self._bytes_max = bytes_max
         self._bodies: list[bytes] = []
         self._flags: list[int] = []
@@ -91,19 +92,13 @@ class Batch:
         self.bytes = total
         bodies.append(body)
         self._flags.append(flag)
+        if total >= self._bytes_max or count + 1 >= BATCH_MESSAGES_MAX:
+            self.is_full = True
         return count
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it need not wait for company any more."""
-        return self.bytes >= self._bytes_max or len(self._bodies) >= BATCH_MESSAGES_MAX
 
     def frames(self) -> bytes:
         """What an mput carries."""
-        bodies = self._bodies
-        checksums = [crc & CRC31_MASK for crc in map(crc32, bodies)]
-        headers = map(HEADER.pack, map(len, bodies), checksums, itertools.repeat(0), self._flags)
-        return b"".join(itertools.chain.from_iterable(zip(headers, bodies, strict=True)))
+        return encode_frames(self._flags, self._bodies)
 
     def messages(self) -> list[tuple[int, bytes]]:
         """(flag, body) of each message, for a broker that takes one at a time."""
