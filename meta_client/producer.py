@@ -132,7 +132,7 @@ class Producer:
         LocalProtocolError for what can't be sent at all, TransactionMisuse within a local transaction: its messages
         are sent with `send`.
         """
-        if self._current() is not None:
+        if self._transaction is not None and self._current() is not None:
             raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
         if self._xa.current is not None:
             view = self._view(topic, SEND_TIMEOUT_S)

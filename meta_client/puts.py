@@ -54,10 +54,12 @@ def encode_message(
     whole = payload if type(payload) is bytes else bytes(memoryview(payload))
     if len(whole) > DATA_BYTES_MAX:  # compressed or not: consumers decompress no more
         raise _too_long(topic, len(whole))
-    if compression is None:
+    if compression is not None:
+        flag, body = encode_body(whole, attribute, compression.codec, compression.bytes_min)
+    elif attribute is not None:
         flag, body = encode_body(whole, attribute)
     else:
-        flag, body = encode_body(whole, attribute, compression.codec, compression.bytes_min)
+        return 0, whole
     if len(body) > DATA_BYTES_MAX:
         raise _too_long(topic, len(body))
     return flag, body

@@ -185,7 +185,7 @@ class Sender:
 
     def push(self, topic: str, partition: Partition) -> None:
         """Send what is gathered for *partition* without waiting for more."""
-        if self._lanes.find_open((topic, partition)) is not None:
+        if (topic, partition) in self._lanes.open:
             self._lanes.seal((topic, partition))
         self._push()
 
@@ -209,7 +209,7 @@ class Sender:
     ) -> SendHandle | None:
         """Add a message to the open batch, or to a new one, for which a *view* is needed. None: without one."""
         size, destined = HEADER_BYTES + len(body), (topic, wanted)
-        batch = self._lanes.find_open(destined)
+        batch = self._lanes.open.get(destined)
         index = None if batch is None else batch.maybe_add(flag, body, size)
         if index is None and view is not None:
             batch = self._open(view, wanted)

@@ -75,7 +75,8 @@ class Lanes:
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
-        self._open: dict[Destined, Batch] = {}  # in the order in which they were opened, and are due
+        # What gathers messages; it may be without room. In the order in which they were opened, and are due.
+        self.open: dict[Destined, Batch] = {}
         self._lanes: dict[tuple[str, Partition], Lane] = {}
         self._sendable: dict[Lane, None] = {}
         self._resting: list[tuple[float, int, Lane]] = []  # a heap
@@ -83,10 +84,6 @@ class Lanes:
         self._choices: dict[str, RoundRobin] = {}
         self._sealed = 0  # batches that are sealed and not settled
         self._away: dict[int, float] = {}  # by broker id: could not be connected to; until when to avoid it
-
-    def find_open(self, destined: Destined) -> Batch | None:
-        """The batch that gathers messages for *destined*, if there is one; it may be without room."""
-        return self._open.get(destined)
 
     def open_batch(self, view: TopicView, wanted: Partition | None, now: float) -> Batch:
         """A new batch for *view*'s topic, and a partition of its own choice unless one is *wanted*: of a broker that
@@ -96,12 +93,12 @@ class Lanes:
         """
         destined = (view.topic, wanted)
         partition = self._choice(view).choose_patiently(view, wanted, self._avoided(now))
-        if destined in self._open:
+        if destined in self.open:
             self.seal(destined)
         config = self._config
         due, deadline = now + config.linger_s, now + config.delivery_timeout_s
         batch = Batch(view.topic, partition, config.batch_bytes, due, deadline, is_free=wanted is None)
-        self._open[destined] = batch
+        self.open[destined] = batch
         return batch
 
     def _choice(self, view: TopicView) -> RoundRobin:
@@ -109,16 +106,16 @@ class Lanes:
 
     def seal_due(self, now: float) -> None:
         """Seal what has waited long enough."""
-        for destined in list(itertools.takewhile(lambda destined: self._open[destined].due <= now, self._open)):
+        for destined in list(itertools.takewhile(lambda destined: self.open[destined].due <= now, self.open)):
             self.seal(destined)
 
     def seal_all(self) -> None:
-        for destined in list(self._open):
+        for destined in list(self.open):
             self.seal(destined)
 
     def seal(self, destined: Destined) -> None:
         """Add nothing more to the open batch of *destined*: it takes its number, and goes when its turn comes."""
-        batch = self._open.pop(destined)
+        batch = self.open.pop(destined)
         self._sealed += 1
         self._queue(batch)
 
@@ -214,7 +211,7 @@ class Lanes:
     def is_behind(self, topic: str, partition: Partition) -> bool:
         """Whether messages for a partition that was asked for are gathered, wait or are under way."""
         lane = self._lanes.get((topic, partition))
-        return (topic, partition) in self._open or (lane is not None and bool(lane.waiting or lane.in_flight))
+        return (topic, partition) in self.open or (lane is not None and bool(lane.waiting or lane.in_flight))
 
     def _leave(self, lane: Lane, batch: Batch) -> None:
         lane.in_flight -= 1
@@ -236,7 +233,7 @@ class Lanes:
 
     def next_due(self) -> float | None:
         """When there will be something to do that nobody announces: a linger or a rest that ends."""
-        oldest = next(iter(self._open.values()), None)
+        oldest = next(iter(self.open.values()), None)
         rest = self._resting[0][0] if self._resting else None
         if oldest is None or rest is None:
             return rest if oldest is None else oldest.due
@@ -255,7 +252,7 @@ class Lanes:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is open, waits, or is under way."""
-        return not self._open and not self._sealed
+        return not self.open and not self._sealed
 
 
 def _number(batch: Batch) -> int:

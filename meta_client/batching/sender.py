@@ -90,7 +90,7 @@ class Sender:
             with self._lock:
                 if self._buffered + size > self._config.buffer_bytes_max:
                     self._make_room(topic, size)
-                batch = self._lanes.find_open(destined)
+                batch = self._lanes.open.get(destined)
                 index = None if batch is None else batch.maybe_add(flag, body, size)
                 if index is None and view is not None:
                     batch = self._open(view, wanted)
@@ -309,7 +309,7 @@ class Sender:
     def push(self, topic: str, partition: Partition) -> None:
         """Send what is gathered for *partition* without waiting for more."""
         with self._lock:
-            if self._lanes.find_open((topic, partition)) is not None:
+            if (topic, partition) in self._lanes.open:
                 self._lanes.seal((topic, partition))
         self._push()
 

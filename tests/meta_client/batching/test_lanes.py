@@ -21,7 +21,7 @@ ONLY = Partition(0, 1)
 
 
 def add(lanes: Lanes, body: bytes, now: float, wanted: Partition | None = ONLY) -> Batch:
-    batch = lanes.find_open((VIEW.topic, wanted))
+    batch = lanes.open.get((VIEW.topic, wanted))
     if batch is None or batch.maybe_add(0, body, 20 + len(body)) is None:
         batch = lanes.open_batch(VIEW, wanted, now)
         assert batch.maybe_add(0, body, 20 + len(body)) is not None
