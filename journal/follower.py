@@ -18,12 +18,12 @@ from journal.cutting import finish_cut
 from journal.errors import ForeignStream, InvalidRecord
 from journal.fence import LSN_MAX
 from journal.fold import JournalState, apply
-from journal.frame import HEADER_BYTES, Header, Kind, Lsn
+from journal.frame import HEADER_BYTES, Header, Kind, Lsn, Offset
 from journal.lives import Life
 from journal.open_journal import JournalConfig, OpenJournal
 from journal.publications import Publication
 from journal.record_codec import decode
-from journal.records import Record
+from journal.records import PartitionName, Record
 from journal.recovery import NoSink, PublicationSink, Recovered, cut_tail, restore, trim
 from journal.scan import Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
@@ -31,18 +31,22 @@ from journal.snapshot import Snapshot
 from journal.storage import Buffer, Storage
 from journal.stream import Piece, RecordStream
 from journal.stream_writer import StreamWriter
-from journal.topic_changes import TopicChange
+from journal.topic_changes import TopicChange, TopicState
 from journal.transaction_store import wall_clock_ms
 
 log = logging.getLogger(__name__)
 
 
 class Received(NamedTuple):
-    """What a record says to whoever shows messages, once everything below *lsn* is acknowledged."""
+    """What a record says to whoever shows messages, once everything below *lsn* is acknowledged.
+
+    *starts*: where partitions begin from there on, if a topic was deleted. The state may be further by then.
+    """
 
     lsn: Lsn
     publications: Sequence[Publication]
     change: TopicChange | None = None
+    starts: Sequence[tuple[PartitionName, Offset]] = ()
 
 
 class Fold:
@@ -63,8 +67,13 @@ class Fold:
         else:
             publications = apply(self.state, header, record)
             if header.kind == Kind.TOPIC and isinstance(record, TopicChange):
-                return Received(header.end, publications, record)
+                return Received(header.end, publications, record, self._starts(record))
         return Received(header.end, publications) if publications else None
+
+    def _starts(self, change: TopicChange) -> list[tuple[PartitionName, Offset]]:
+        if change.state is not TopicState.DELETED:
+            return []
+        return [(name, span.start) for name, span in self.state.spans.items() if name.topic == change.topic]
 
 
 class JournalFollower(Checkpointed):

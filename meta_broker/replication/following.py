@@ -187,8 +187,9 @@ class Following:
     def _show(self, said: Received) -> None:
         used: list[str] = []
         self._store.publish(self._noticing(said.publications, used))
-        if said.change is not None:
-            self._trim(said.change.topic)
+        for name, start in said.starts:
+            if name in self._store.indexes.by_name:
+                self._store.indexes.trim(name, start)
         if used or said.change is not None:
             self.on_topics(used, [said.change.topic] if said.change is not None else [])
 
@@ -198,12 +199,6 @@ class Following:
                 self._seen.add(topic)
                 used.append(topic)
             yield publication
-
-    def _trim(self, topic: str) -> None:
-        """A deletion moves the starts of the topic's partitions."""
-        for name, span in self.follower.state.spans.items():
-            if name.topic == topic and name in self._store.indexes.by_name:
-                self._store.indexes.trim(name, span.start)
 
     # -- slave.json -------------------------------------------------------------------------------------------
 

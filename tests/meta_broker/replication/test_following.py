@@ -175,6 +175,28 @@ def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written
     assert on.topics == [(["orders"], []), ([], ["orders"])]
 
 
+def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage: Open, tmp_path: Path) -> None:
+    """A slave that catches up has both deletions, and what was put between them, before it may show the first."""
+    config = BrokerConfig(data=tmp_path / "master", broker_id=0, port=0, broker=SECTION)
+    deleted = TopicChange(topic="orders", state=TopicState.DELETED)
+    store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+    try:
+        ends = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
+        ends += [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
+        store.journal.wait_flushed(ends[-1], 10)
+        written = Written(bytes(store.journal.segments.locate(0)[1].view()[: ends[-1]]), ends[-1])
+    finally:
+        store.close()
+    on = open_stage(FACTS)
+    on.receive(written)
+    seen = []
+    for end in ends:
+        on.heard(end, written.end)
+        seen.append((on.store.indexes.by_name[ORDERS].start, on.shown))
+    assert seen == [(0, 10), (10, 10), (10, 20), (20, 20)]
+    assert on.topics == [(["orders"], []), ([], ["orders"]), ([], ["orders"])]
+
+
 def test_a_fence_is_no_reason_to_show_what_is_not_here(open_stage: Open, written: Written) -> None:
     on = open_stage(FACTS)
     on.receive(written, written.puts[0])
