@@ -148,3 +148,5 @@ class Dispatcher:
         if master is None or not peer.hand_over(encode_result(Status.SUCCESS, b"", opaque), master.attach):
             text = b"no replication link here: this broker is no master, has too many links, or was asked for more"
             peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
+            return
+        self.peer_gone(peer)  # what it began as a client nobody else would end

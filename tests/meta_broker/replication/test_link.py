@@ -13,10 +13,10 @@ from journal.checkpoint import read_newest
 from journal.checksum import crc32
 from journal.segments import segment_base
 from journal.storage import DirectoryStorage
-from journal.xid import XaKey, Xid
+from journal.xid import LocalKey, XaKey, Xid
 from meta_broker.replication.frames import Anew, LifeNumbers, Refused, Welcome
 from meta_client.protocol.answers import NOT_REPLICATED
-from meta_client.protocol.requests import Get, Put, Replicate, TransactionVerb, Version
+from meta_client.protocol.requests import Get, Put, Replicate, TopicCommand, TopicVerb, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
@@ -154,6 +154,20 @@ def test_who_does_not_belong_here_is_told_why(lone_broker: BrokerProcess) -> Non
         assert client.receive().opaque == 1
         assert client.receive().opaque == 2
         assert client.put("orders", 0, BODY).offset == 0
+
+
+def test_what_a_connection_began_as_a_client_ends_when_it_becomes_a_link(lone_broker: BrokerProcess) -> None:
+    """Nobody would end it any more: the broker would keep it, and the journal from there on, until it starts again."""
+    key = LocalKey("s", 1)
+    with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as other:
+        client.verb(TransactionVerb.BEGIN, key)
+        client.put("orders", 0, BODY, key)
+        assert isinstance(answer := client.ask(Replicate(7)), Result)
+        assert answer.is_success
+        assert "tx_rollback 1" in other.stats()
+        deleted = other.ask(TopicCommand(TopicVerb.DELETE, "orders", (), 8))
+        assert isinstance(deleted, Result)
+        assert deleted.is_success, deleted.text
 
 
 def test_the_same_slave_has_one_link_and_a_silent_one_is_closed(tmp_path: Path) -> None:
