@@ -46,6 +46,7 @@ class BranchFlight:
         self._connection: Transport | None = None  # the last one sent on
         self._begin_reply: PendingReply | None = None  # until it is looked at
         self._open: dict[tuple[str, Partition], BranchBatch] = {}
+        self._sealed: list[BranchBatch] = []  # their requests are in _unsent
         self._unnamed: dict[str, Partition] = {}  # by topic, where messages go that leave the choice to us
         self._due: deque[BranchBatch] = deque()
         begin = verbs.request(TransactionVerb.BEGIN, key, timeout_seconds)
@@ -145,8 +146,9 @@ class BranchFlight:
     def drop(self) -> None:
         """Send nothing more: what waits never goes."""
         self._unsent.clear()
-        for batch in self._open.values():
+        for batch in (*self._sealed, *self._open.values()):
             batch.drop()
+        self._sealed.clear()
         self._open.clear()
 
     def _land_now(self) -> None:
@@ -155,6 +157,7 @@ class BranchFlight:
     def _seal(self) -> None:
         for batch in self._open.values():
             self._unsent.append((batch.request(self._key), self._due_after(batch)))
+            self._sealed.append(batch)
         self._open.clear()
         self._unnamed.clear()
 
@@ -183,6 +186,7 @@ class BranchFlight:
         replies = connection.submit_all([request for request, _ in self._unsent])
         self._connection = connection
         sent, self._unsent = self._unsent, []
+        self._sealed.clear()
         for (_, hear), reply in zip(sent, replies, strict=True):
             hear(reply, connection)
 

@@ -115,6 +115,19 @@ def test_a_branch_that_nothing_was_sent_for_leaves_no_trace(producer: Producer, 
         handle.result()
 
 
+def test_messages_that_could_not_be_sent_are_told_of_once_their_branch_ends(
+    producer: Producer, broker: ScriptedBroker
+) -> None:
+    handles = begun(producer, 2)
+    broker.peer.close()
+    with pytest.raises(XaError, match="XAER_RMFAIL"):
+        producer.tpc_prepare()
+    producer.tpc_rollback()
+    for handle in handles:
+        with pytest.raises(NoBroker, match="its branch ended before it was sent"):
+            handle()
+
+
 def test_a_branch_without_messages(producer: Producer, broker: ScriptedBroker) -> None:
     broker.peer.handler = but(is_verb(TransactionVerb.PREPARE), lambda request: ok(request, b"3"))
     begun(producer, 0)
