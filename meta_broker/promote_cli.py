@@ -26,6 +26,7 @@ from meta_broker.replication.promotion import (
     slave_in,
     wait_gone,
 )
+from meta_client.cli.confirming import confirm
 from meta_client.cli.journal_text import printable
 from zk.replication import Found
 from zk.session import ZooKeeperSession
@@ -105,8 +106,8 @@ def promote_command(
         _check(survey.findings, dry_run=dry_run, accept_loss=accept_loss)
         if dry_run:
             return
-        if not yes and not click.confirm(f"make {directory} the master of broker {facts.broker_id}?", err=True):
-            sys.exit(REFUSED)
+        if not yes:
+            confirm(f"make {directory} the master of broker {facts.broker_id}?")
         epoch = promote(directory, standing.facts, session, found)
     click.echo(
         f"promoted {directory} broker={facts.broker_id} epoch={epoch} in_doubt={len(standing.in_doubt)}", err=True

@@ -22,7 +22,7 @@ class Moment(click.ParamType[datetime.datetime]):
         try:
             return datetime.datetime.fromisoformat(str(value)).astimezone()
         except (ValueError, OverflowError):
-            self.fail(f"{value} is no time: write it like {_TIME[7:]}", param, ctx)
+            self.fail(f"{value} is no time: write it {_TIME[7:]}", param, ctx)
 
 
 class Start(click.ParamType[Position | Literal["stored"]]):

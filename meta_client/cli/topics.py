@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from meta_client.calls import wait_result
+from meta_client.cli.confirming import confirm
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.targets import targets, where_options
@@ -178,7 +179,7 @@ def delete(name: str, yes: bool, brokers: tuple[str, ...], zk: str, as_json: boo
     """
     if not yes:
         where = ", ".join(f"broker {broker}" for broker in brokers) or "every broker"
-        click.confirm(f"delete topic {name} and all its messages on {where}?", abort=True, err=True)
+        confirm(f"delete topic {name} and all its messages on {where}?")
     _tell(TopicVerb.DELETE, name, [], brokers, zk, as_json)
 
 

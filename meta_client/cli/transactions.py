@@ -14,11 +14,11 @@ from journal.heuristics import HeuristicDecision
 from journal.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
+from meta_client.cli.confirming import confirm
 from meta_client.cli.journal import decisions_in
 from meta_client.cli.output import json_option, print_rows, zk_option
 
 INCOMPLETE: Final = 1  # exit status: the list lacks what a broker did not tell
-DECLINED: Final = 1  # exit status: whoever was asked said no
 QUOTED_MAX: Final = 5
 
 directory_option = click.option(
@@ -148,7 +148,7 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
             if not yes:
                 messages = branches.show(key, broker)["messages"]
                 what = f"{decision.name.lower()} {key.xid} on broker {broker}, {messages} messages"
-                _confirm(f"{what}: nothing undoes it. Go on?")
+                confirm(f"{what}: nothing undoes it. Go on?")
             name = who or f"{getpass.getuser()}@{socket.gethostname()}"
             ended = branches.decide(key, broker, decision, name, why)
         if as_json:
@@ -176,15 +176,9 @@ def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, 
         if (decision := report.get("decision")) is None:
             raise NoBranch(f"{branch} is {report['state']}: nobody decided by hand, so nothing is to forget")
         if not yes:
-            _confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
+            confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
         branches.forget(key, broker)
     click.echo(f"forgotten: {key}")
-
-
-def _confirm(question: str) -> None:
-    if not click.confirm(question, err=True):
-        click.echo("nothing was changed", err=True)
-        sys.exit(DECLINED)
 
 
 def _where(directory: Path | None, broker_id: int) -> str:

@@ -53,6 +53,9 @@ def test_offsets_and_times(zookeeper: Corner, broker: BrokerProcess) -> None:
 
 
 def test_what_is_wrong_is_told_in_a_line(zookeeper: Corner, broker: BrokerProcess) -> None:
-    assert "yesterday is no time" in metaq(zookeeper, "orders", "--at", "yesterday", status=2).stderr
+    assert (
+        "yesterday is no time: write it like 2010-12-05T10:00,"
+        in metaq(zookeeper, "orders", "--at", "yesterday", status=2).stderr
+    )
     assert "no broker offers topic nothing" in metaq(zookeeper, "nothing", status=1).stderr
     del broker

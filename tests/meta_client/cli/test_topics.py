@@ -62,8 +62,9 @@ def wait_for(zookeeper: Corner, topic: str, wanted: list[dict[str, Any]]) -> Non
 def test_a_deletion_that_is_not_confirmed_deletes_nothing(zookeeper: Corner, broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
         client.put("orders", 0, b"m")
-        metaq(zookeeper, "delete", "orders", status=130, typed="n\n")
-        metaq(zookeeper, "delete", "orders", status=130, typed="")
+        assert "nothing was changed" in metaq(zookeeper, "delete", "orders", status=1, typed="n\n").stderr
+        unanswered = metaq(zookeeper, "delete", "orders", status=130, typed="").stderr
+        assert "nothing was changed: nobody answered; with --yes nobody is asked" in unanswered
         assert len(client.read_all("orders", 0)) == 1
 
 
