@@ -2,10 +2,8 @@
 
 import contextlib
 import resource
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
 from tests.crash.workload import CONFIG
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import WireClient
 
 IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
@@ -142,22 +141,14 @@ def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> Non
     broker.audit()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Two megabytes, full soon. Needs the right to mount: without it, only the limit above is tested."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "metaq-test", disk], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("mounting a file system is not permitted here")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
+def test_a_full_disk_stops_the_broker(tmp_path: Path) -> None:
+    """Two megabytes. Where no file system can be had, the limit above is all that is tested."""
+    with small_disk(tmp_path / "disk", "2m"):
+        stop_and_go_on(tmp_path / "disk")
 
 
-def test_a_full_disk_stops_the_broker(small_disk: Path) -> None:
-    broker = BrokerProcess(small_disk / "broker", None, config=CONFIG)
+def stop_and_go_on(disk: Path) -> None:
+    broker = BrokerProcess(disk / "broker", None, config=CONFIG)
     acknowledged: list[tuple[int, bytes]] = []
     try:
         broker.start()
@@ -167,7 +158,7 @@ def test_a_full_disk_stops_the_broker(small_disk: Path) -> None:
         assert broker.wait() == 1
         producer.join()
         check_it_said_so(broker, "No space left on device")
-        subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
+        enlarge(disk, "8m")
         broker.start()
         check_everything_is_there(broker, acknowledged)
         assert broker.stop() == 0

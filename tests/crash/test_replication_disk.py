@@ -1,14 +1,11 @@
 """A slave whose disk is full: it says so and ends, its master goes on, and once there is room it follows again."""
 
 import contextlib
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.crash.replicated import REPLICATED, is_identical
 from tests.fixtures.replicas import Replicas, check_identical, wait_until
+from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
 from zk.replication import read_replication
@@ -19,23 +16,10 @@ DEGRADING = REPLICATED.replace("MODE", "sync").replace("[replication]\n", '[repl
 BODY = bytes(20_000)
 
 
-@contextlib.contextmanager
-def small_disk(directory: Path) -> Iterator[None]:
-    """*directory* is a file system of its own. Skips where that is not allowed."""
-    directory.mkdir(parents=True)
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(directory)]
-    if (done := subprocess.run(words, capture_output=True, text=True, check=False)).returncode:
-        pytest.skip(f"no file system of its own: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
 def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, zookeeper: Corner) -> None:
     directory = tmp_path / "both"
     with (
-        small_disk(directory / "1"),
+        small_disk(directory / "1", SMALL),
         Replicas(directory, zookeeper.connect, DEGRADING) as running,
         ZooKeeperSession(zookeeper.connect) as session,
         WireClient(running.master.port) as client,
@@ -54,7 +38,7 @@ def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, 
         assert "No space left on device" in slave.log.splitlines()[-1], slave.log
         wait_until(lambda: in_sync() == (), "the master goes on without it")
         client.put("orders", 0, b"alone")
-        subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(directory / "1")], check=True)
+        enlarge(directory / "1", LARGE)
         slave.start()
         wait_until(lambda: in_sync() == (1,), "the slave is in sync again")
         client.put("orders", 0, b"together")
