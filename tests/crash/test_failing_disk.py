@@ -4,6 +4,7 @@ import contextlib
 import resource
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,30 @@ def check_it_said_so(broker: BrokerProcess, reason: str) -> None:
     assert "Traceback" not in broker.log
 
 
+def check_story(
+    broker: BrokerProcess, reason: str, fail: Callable[[list[tuple[int, bytes]]], object], mend: Callable[[], object]
+) -> None:
+    """Under load *fail*, which sees what was acknowledged, breaks the disk: the broker ends and gives *reason*. After
+    *mend* it starts again, and all is there."""
+    acknowledged: list[tuple[int, bytes]] = []
+    try:
+        broker.start()
+        prepare(broker.port)
+        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
+        producer.start()
+        fail(acknowledged)
+        assert broker.wait() == 1
+        producer.join()
+        check_it_said_so(broker, reason)
+        mend()
+        broker.start()
+        check_everything_is_there(broker, acknowledged)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    broker.audit()
+
+
 @pytest.mark.parametrize(
     ("flush", "limit", "config"),
     [
@@ -72,23 +97,12 @@ def check_it_said_so(broker: BrokerProcess, reason: str) -> None:
 def test_a_write_that_fails_stops_the_broker(flush: str, limit: int, config: str, tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "broker", None, config=config)
     broker.flush = flush
-    acknowledged: list[tuple[int, bytes]] = []
-    try:
-        broker.start()
-        prepare(broker.port)
+
+    def fail(acknowledged: list[tuple[int, bytes]]) -> None:
         # From now on a write beyond the limit fails with EFBIG: Python ignores the signal that would come with it.
         resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
-        producer.start()
-        assert broker.wait() == 1
-        producer.join()
-        check_it_said_so(broker, "File too large")
-        broker.start()
-        check_everything_is_there(broker, acknowledged)
-        assert broker.stop() == 0
-    finally:
-        broker.kill()
-    broker.audit()
+
+    check_story(broker, "File too large", fail, lambda: None)
 
 
 class SyncsFail(BrokerProcess):
@@ -118,53 +132,23 @@ main()
 def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> None:
     broker = SyncsFail(tmp_path / "broker", None, config=NO_CHECKPOINTS)
     broker.flush = flush
-    acknowledged: list[tuple[int, bytes]] = []
-    try:
-        broker.start()
-        prepare(broker.port)
-        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
-        producer.start()
+
+    def fail(acknowledged: list[tuple[int, bytes]]) -> None:
         deadline = time.monotonic() + 30
         while len(acknowledged) < 20:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         broker.switch.touch()
-        assert broker.wait() == 1
-        producer.join()
-        check_it_said_so(broker, "Input/output error")
-        broker.switch.unlink()
-        broker.start()
-        check_everything_is_there(broker, acknowledged)
-        assert broker.stop() == 0
-    finally:
-        broker.kill()
-    broker.audit()
+
+    check_story(broker, "Input/output error", fail, broker.switch.unlink)
 
 
 def test_a_full_disk_stops_the_broker(tmp_path: Path) -> None:
     """Two megabytes. Where no file system can be had, the limit above is all that is tested."""
-    with small_disk(tmp_path / "disk", "2m"):
-        stop_and_go_on(tmp_path / "disk")
-
-
-def stop_and_go_on(disk: Path) -> None:
-    broker = BrokerProcess(disk / "broker", None, config=CONFIG)
-    acknowledged: list[tuple[int, bytes]] = []
-    try:
-        broker.start()
-        prepare(broker.port)
-        producer = threading.Thread(target=produce, args=[broker.port, acknowledged])
-        producer.start()
-        assert broker.wait() == 1
-        producer.join()
-        check_it_said_so(broker, "No space left on device")
-        enlarge(disk, "8m")
-        broker.start()
-        check_everything_is_there(broker, acknowledged)
-        assert broker.stop() == 0
-    finally:
-        broker.kill()
-    broker.audit()
+    disk = tmp_path / "disk"
+    with small_disk(disk, "2m"):
+        broker = BrokerProcess(disk / "broker", None, config=CONFIG)
+        check_story(broker, "No space left on device", lambda acknowledged: None, lambda: enlarge(disk, "8m"))
 
 
 def test_a_checkpoint_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
