@@ -1,26 +1,34 @@
-"""Room for connections among the file descriptors that the system allows this process."""
+"""File descriptors: as many as the system allows this process, and how many of them may be connections."""
 
 import logging
 import resource
+from pathlib import Path
+
+from meta_broker.refusal import REFUSED_MAX
 
 log = logging.getLogger(__name__)
 
-OTHERS = 1024  # segments, index files, ZooKeeper, the event loop: with room to grow
+OTHERS = 1024  # that may be opened later: segments, index files, ZooKeeper, connections that are being refused
+_OPEN = Path("/proc/self/fd")
+
+
+def allow_all() -> None:
+    """Raise the soft limit to the hard one. Before anything is opened: a segment takes two and a partition's index one,
+    so that a start with a few hundred of each would not find all of them under the soft limit that is usual."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def room_for(connections_max: int) -> int:
-    """How many connections can be open, *connections_max* at most; the soft limit is raised as far as that takes.
+    """How many connections can be open beside what is open now, *connections_max* at most.
 
-    At the system's limit accepting fails before anybody could be told why: fewer connections are the better bound.
+    At the system's limit accepting fails before anybody could be told why, and so does the next segment, with which the
+    journal stops: fewer connections are the better bound.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections_max + OTHERS
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = connections_max + OTHERS if allowed == resource.RLIM_INFINITY else allowed - len(list(_OPEN.iterdir()))
+    if left >= connections_max + OTHERS:
         return connections_max
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed == wanted:
-        return connections_max
-    room = max(allowed - OTHERS, allowed // 2)
+    room = max(left - OTHERS, (left - REFUSED_MAX) // 2, 1)
     log.warning("too few open files for connections_max=%d room=%d: raise the limit (ulimit -n)", connections_max, room)
     return room

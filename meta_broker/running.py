@@ -9,6 +9,7 @@ import uvloop
 
 from meta_broker.broker import Broker
 from meta_broker.config import BrokerConfig
+from meta_broker.descriptors import allow_all
 from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.rejoining import rejoined
 from meta_broker.replication.slave_file import SlaveFile
@@ -26,6 +27,7 @@ def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
     ZooKeeperError when it can't start, and StorageFailed when the journal stopped; nothing is left running or half
     done.
     """
+    allow_all()
     config = in_its_role(config)
     try:
         uvloop.run((Slave(config) if config.is_slave else Broker(config)).serve(on_ready))

@@ -7,6 +7,7 @@ a file however long the partition is, and every other chunk is checked when it i
 is noticed before anybody is told an offset or a byte that it says. Written chunks never change.
 """
 
+import errno
 import hashlib
 import mmap
 import os
@@ -64,7 +65,10 @@ class IndexFile:
 
     @classmethod
     def open(cls, path: Path, mark: IndexMark) -> "IndexFile | None":
-        """The file at *path* as *mark* knows it; None if it is lost, too short, or its last chunk is damaged."""
+        """The file at *path* as *mark* knows it; None if it is lost, too short, or its last chunk is damaged.
+
+        Raises StorageFailed.
+        """
         filed = _mapped(path, _position(mark.entries)) if mark.entries else None
         if filed is None:
             return None
@@ -174,14 +178,15 @@ def _write_all(fd: int, data: bytes, position: int) -> None:
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap | None:
-    """The file, mapped; None if there is none that holds *size* bytes."""
+    """The file, mapped; None if there is none that holds *size* bytes. Raises StorageFailed for want of descriptors,
+    of which nothing follows for the file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        try:
+            return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
+        finally:
+            os.close(fd)
+    except OSError as error:  # a directory, say
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise StorageFailed(f"{path}: {error.strerror}: raise the limit (ulimit -n)") from error
         return None
-    try:
-        return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
-    except OSError:  # a directory, say
-        return None
-    finally:
-        os.close(fd)
