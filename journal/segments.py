@@ -274,16 +274,18 @@ class Segments:
         return count
 
     def _drop(self, index: int, archive: str | None = None) -> None:
-        """Take a segment out of the chain, first or last, and delete or move its file."""
-        if archive is not None:  # first: on a full disk it stays part of the journal, and is tried again
-            self.storage.archive(segment_name(self._chain.bases[index]), archive)
+        """Delete or move the file of a segment, first or last, then take it out of the chain: one whose file stays is
+        part of the journal, and is tried again before any other. Removed out of turn, that would leave a gap."""
+        name = segment_name(self._chain.bases[index])
+        if archive is not None:
+            self.storage.archive(name, archive)
+        else:
+            self.storage.remove(name)
         with self._changing:
             bases, files = self._chain
             kept = slice(1, None) if index == 0 else slice(None, -1)
             self._chain = _Chain(bases[kept], files[kept])
         files[index].close()
-        if archive is None:
-            self.storage.remove(segment_name(bases[index]))
 
     def close(self) -> None:
         """Idempotent."""

@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
-from journal.errors import ForeignJournal, RottenJournal
+from journal.errors import ForeignJournal, RottenJournal, StorageFailed
 from journal.frame import Lsn
 from journal.segments import (
     CLUSTER_BYTES_MAX,
+    MAGIC,
     SEGMENT_BYTES_MIN,
     SEGMENT_HEADER_BYTES,
     Identity,
@@ -146,6 +147,19 @@ def test_the_chain_is_never_seen_half_changed(monkeypatch: pytest.MonkeyPatch) -
     assert [base for base, _ in segments] == [2 * SEGMENT_BYTES]
     assert wrong == []
     assert sorted(storage.files) == [segment_name(2 * SEGMENT_BYTES)]
+
+
+def test_a_segment_that_cannot_be_removed_stays_part_of_the_chain() -> None:
+    """Else the next one would go before it, and leave a gap that no start accepts."""
+    storage = written({}, {}, {}, {})
+    segments = opened(storage)
+    storage.fail_at = len(storage.calls)
+    with pytest.raises(StorageFailed):
+        segments.drop_before(2 * SEGMENT_BYTES)
+    assert [base for base, _ in segments] == [number * SEGMENT_BYTES for number in range(4)]
+    assert bytes(segments.slice(0, 8)) == MAGIC
+    assert segments.drop_before(2 * SEGMENT_BYTES) == 2
+    assert [base for base, _ in opened(storage)] == [2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
 
 def test_readers_roll_and_drop_at_the_same_time() -> None:
