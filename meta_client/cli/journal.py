@@ -19,7 +19,6 @@ from journal.offline import opened_segments
 from journal.scan import Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
-from journal.xid import BranchKey
 from meta_client.cli.journal_cuts import cuts
 from meta_client.cli.journal_repair import repair
 from meta_client.cli.journal_text import (
@@ -147,12 +146,6 @@ def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | s
     checkpoints = read_checkpoints(storage)
     with opened_segments(storage) as segments:
         yield segments, checkpoints, storage
-
-
-def decisions_in(directory: Path) -> list[BranchKey]:
-    """What the coordinator's log in *directory* has decided to commit, and not forgotten."""
-    with opened(directory) as (segments, checkpoints, _), progress(segments) as on_progress:
-        return check(segments, checkpoints, on_progress).decided
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from journal.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
 from meta_client.cli.confirming import confirm
-from meta_client.cli.journal import decisions_in
+from meta_client.cli.decisions import is_decided
 from meta_client.cli.output import json_option, print_rows, zk_option
 
 INCOMPLETE: Final = 1  # exit status: the list lacks what a broker did not tell
@@ -97,7 +97,7 @@ def show(
     with opened_branches(zk, directory) as branches:
         key, broker = _find(branches, branch, broker_id)
         report = branches.show(key, broker)
-    decided = None if decisions is None else _is_decided(decisions, key)
+    decided = None if decisions is None else is_decided(decisions, key.xid)
     if as_json:
         click.echo(json.dumps(report | {"xid": str(key.xid), "decided": decided}))
         return
@@ -218,9 +218,3 @@ def _key(text: str) -> XaKey:
     key = parse_key(text)
     assert isinstance(key, XaKey), "local transactions are never in doubt"
     return key
-
-
-def _is_decided(directory: Path, key: XaKey) -> bool:
-    """Whether the coordinator's log in *directory* holds a decision about the transaction that *key* is a branch of."""
-    name = key.xid.format_id, key.xid.gtrid
-    return any((one.xid.format_id, one.xid.gtrid) == name for one in decisions_in(directory) if isinstance(one, XaKey))

@@ -12,9 +12,10 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from journal.errors import DirectoryInUse, RottenJournal
 from journal.flush_mode import FlushMode
@@ -23,7 +24,7 @@ from journal.journal import Journal
 from journal.open_journal import clear_beyond
 from journal.record_codec import decode
 from journal.records import Decision, Epoch, Forget, Record
-from journal.scan import Scanner, Verdict
+from journal.scan import ScanEnd, Scanner, Verdict
 from journal.segments import Identity, Segments
 from journal.storage import DirectoryStorage, Storage
 from journal.xid import BranchKey, XaKey, Xid
@@ -193,8 +194,41 @@ def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
         segments.close()
 
 
+class Decisions(NamedTuple):
+    """What a log says to whoever only reads it."""
+
+    name: LogName
+    unfinished: Mapping[Xid, str]
+    is_held: bool  # a coordinator runs on it, and may decide more at any moment
+
+
+def read_decisions(directory: Path) -> Decisions:
+    """Read the log in *directory*; nothing is changed.
+
+    Raises ForeignLog if it is none, RottenJournal, InvalidRecord, StorageFailed.
+    """
+    storage = DirectoryStorage.open_for_reading(directory)
+    is_held = storage.is_held()  # looked at first: a coordinator that ends meanwhile may have decided meanwhile
+    if (owner := _owner(storage, SEGMENT_BYTES)) is None:
+        raise ForeignLog(f"{directory} holds no coordinator's decisions: name the directory that it was opened with")
+    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    try:
+        found, _ = _fold(segments)
+    finally:
+        segments.close()
+    return Decisions(owner, found.unfinished, is_held)
+
+
 def _recover(segments: Segments) -> _Found:
     """Fold the records into what is unfinished, and cut a torn tail. Raises RottenJournal, InvalidRecord."""
+    found, end = _fold(segments)
+    if end.dirty:
+        log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+    clear_beyond(segments, end.end)
+    return found
+
+
+def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
     unfinished: dict[Xid, str] = {}
     incarnation = 0
     scanner = Scanner(segments, segments.start)
@@ -210,7 +244,4 @@ def _recover(segments: Segments) -> _Found:
     end = scanner.finish()
     if end.verdict is Verdict.ROTTEN:
         raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
-    if end.dirty:
-        log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    clear_beyond(segments, end.end)
-    return _Found(unfinished, incarnation, end.end)
+    return _Found(unfinished, incarnation, end.end), end

@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from journal.xid import Xid
 from meta_client.client import Client
+from meta_client.coordinator.decision_log import DecisionLog
+from meta_client.coordinator.names import BROKER, branch
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
@@ -104,6 +107,35 @@ def test_in_a_directory(zookeeper: Corner, broker: BrokerProcess, client: Client
     assert b"order-1" in stored(broker)
     assert b"order-2" not in stored(broker)
     assert [row["state"] for row in rows("--zk", zookeeper.connect).values()] == ["prepared", "heuristically_committed"]
+
+
+def test_what_the_coordinators_log_says(
+    zookeeper: Corner, broker: BrokerProcess, client: Client, tmp_path: Path
+) -> None:
+    """A log that is not this branch's, or not final, has no decision either: that must not read as "roll back"."""
+    directory = tmp_path / "decisions"
+    log = DecisionLog.open(directory, "shop")
+    transactions = [log.name.xid(log.incarnation, number) for number in (1, 2)]
+    decided, undecided = (branch(xid, BROKER) for xid in transactions)
+    for xid in (decided, undecided):
+        producer = client.producer(qualifier="shop")
+        producer.tpc_begin(xid, topics=("orders",))
+        producer.send("orders", b"")
+        producer.tpc_prepare()
+    log.decide(transactions[0], "")
+
+    def show(xid: Xid, decisions: Path = directory, status: int = 0) -> str:
+        done = metaq("show", str(xid), "--decisions", str(decisions), "--zk", zookeeper.connect, status=status)
+        return done.stdout + done.stderr
+
+    assert "the coordinator's log decided to commit" in show(decided)
+    assert "has not decided about" in show(undecided, status=2)
+    log.close()
+    assert "the coordinator's log decided to commit" in show(decided)
+    assert "holds no decision, which means: roll back" in show(undecided)
+    assert "which did not begin" in show(XIDS[0], status=2)
+    for no_log in (broker.data, tmp_path):
+        assert "no coordinator's decisions" in show(undecided, no_log, status=2)
 
 
 @pytest.mark.parametrize(

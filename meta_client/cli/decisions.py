@@ -1,0 +1,33 @@
+"""What a coordinator's log says about a branch in doubt: only the one that gave it its name may be asked."""
+
+from pathlib import Path
+
+from journal.xid import Xid
+from meta_client.coordinator.decision_log import read_decisions
+from meta_client.coordinator.names import branch
+from meta_client.protocol.errors import MetaError
+
+
+class NoVerdict(MetaError):
+    """The log says nothing about this branch: that it holds no decision does not mean that there is none."""
+
+
+def is_decided(directory: Path, xid: Xid) -> bool:
+    """Whether the log in *directory* holds the decision to commit branch *xid*. False: it is to be rolled back.
+
+    Raises NoVerdict, and what read_decisions does.
+    """
+    name, unfinished, is_held = read_decisions(directory)
+    if not name.owns(xid):
+        raise NoVerdict(
+            f"{directory} is the log of coordinator {name.prefix.decode().rstrip('.')}, which did not begin {xid}, so "
+            f"it does not tell how to end it: name the log whose coordinator did"
+        )
+    if branch(xid, b"") in unfinished:
+        return True
+    if is_held:
+        raise NoVerdict(
+            f"the coordinator of {directory} runs, and has not decided about {xid} yet: it ends the branch itself; "
+            f"stop it before you do"
+        )
+    return False
