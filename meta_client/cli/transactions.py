@@ -71,7 +71,8 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
             row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
         )
     columns = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
-    print_rows(columns, rows, as_json=as_json, empty="nothing is in doubt")
+    empty = "nothing is in doubt where anybody answered" if failures else "nothing is in doubt"
+    print_rows(columns, rows, as_json=as_json, empty=empty)
     for failure in failures.values():
         click.echo(f"warning: the list is incomplete: {failure}", err=True)
     if failures:
