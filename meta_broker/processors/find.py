@@ -122,10 +122,14 @@ class FindProcessor:
                 break
             left = find.matches_max - len(matches)
             try:
-                looked = await self._look_up(find, index, offset, left) or await self._look(find, index, offset, left)
+                looked = await self._look_up(find, index, offset, left)
+                if looked is None and index.start <= offset:
+                    looked = await self._look(find, index, offset, left)
             except KeyError:
                 if index.start <= offset:
                     raise
+                looked = None
+            if looked is None:
                 continue  # deleted meanwhile, and the partition begins further on
             offset = looked.next_offset
             matches += looked.matches
