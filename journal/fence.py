@@ -13,6 +13,14 @@ from journal.frame import Lsn
 LSN_MAX = Lsn(2**63 - 1)
 
 
+class Pause:
+    """What an action returns that was long: those behind it wait until `advance` is called once more."""
+
+
+PAUSE = Pause()
+Action = Callable[..., Pause | None]
+
+
 class Fence:
     """The acknowledged position, and the one ordered queue behind it. Invariant: acknowledged never falls."""
 
@@ -20,12 +28,12 @@ class Fence:
 
     def __init__(self, acknowledged: Lsn) -> None:
         self.acknowledged = acknowledged  # first byte that is not acknowledged
-        self._waiting: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waiting: deque[tuple[int, Action, tuple[Any, ...]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def after(self, lsn: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, lsn: int, action: Action, *arguments: Any) -> None:
         """Call *action* once every byte below *lsn* is acknowledged: at once if that is so already.
 
         Actions run in the order in which they were given, whatever their LSNs: an answer never overtakes one
@@ -36,12 +44,16 @@ class Fence:
         else:
             self._waiting.append((lsn, action, arguments))
 
-    def advance(self, acknowledged: int) -> None:
-        """The fence moved: run what it has passed. An action may add further ones."""
-        if acknowledged <= self.acknowledged:
-            return
-        self.acknowledged = Lsn(acknowledged)
-        waiting = self._waiting
-        while waiting and waiting[0][0] <= acknowledged:
+    def advance(self, acknowledged: int) -> bool:
+        """The fence moved: run what it has passed. An action may add further ones, or ask for a pause.
+
+        False: there is more to run, once others have had their turn.
+        """
+        if acknowledged > self.acknowledged:
+            self.acknowledged = Lsn(acknowledged)
+        passed, waiting = self.acknowledged, self._waiting
+        while waiting and waiting[0][0] <= passed:
             _, action, arguments = waiting.popleft()
-            action(*arguments)
+            if action(*arguments) is PAUSE:
+                return not (waiting and waiting[0][0] <= passed)
+        return True

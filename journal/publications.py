@@ -60,3 +60,30 @@ class Publications(Sequence[Publication]):
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Publications | list) else NotImplemented
+
+
+def topics_of(publications: Sequence[Publication]) -> list[str]:
+    """The topics that get messages, each once."""
+    places = publications.blocks if isinstance(publications, Publications) else publications
+    return list(dict.fromkeys(place.name.topic for place in places))
+
+
+def pieces(publications: Sequence[Publication], runs_max: int) -> Iterator[Sequence[Publication]]:
+    """The same in their order, at most *runs_max* at a time."""
+    if not isinstance(publications, Publications):
+        yield from (publications[at : at + runs_max] for at in range(0, len(publications), runs_max))
+        return
+    blocks, room = list[Block](), runs_max
+    for name, base, runs in publications.blocks:
+        first = 0
+        while first < len(runs):
+            part = runs.part(first, first + room)
+            blocks.append(Block(name, base, part))
+            base = Offset(base + part.bytes)
+            first += len(part)
+            room -= len(part)
+            if not room:
+                yield Publications(blocks)
+                blocks, room = [], runs_max
+    if blocks:
+        yield Publications(blocks)

@@ -51,6 +51,13 @@ class Runs(Sequence[Run]):
     def __iter__(self) -> Iterator[Run]:
         return starmap(Run, self.numbers())
 
+    def part(self, first: int, after: int) -> "Runs":
+        """Runs [first, after), as they are now: the numbers are copied, and no run is made."""
+        found = Runs()
+        found._numbers = self._numbers[first * _NUMBERS : after * _NUMBERS]
+        found.bytes, found.messages = sum(found._numbers[1::_NUMBERS]), sum(found._numbers[2::_NUMBERS])
+        return found
+
     def numbers(self) -> Iterator[tuple[int, int, int, int]]:
         """Of each run what it consists of: of a million runs in less than half the time."""
         numbers = iter(self._numbers)

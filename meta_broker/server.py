@@ -113,7 +113,8 @@ class Server:
         if (master := self._dispatcher.context.master) is not None:
             master.pump()  # first: slaves fsync while this broker answers
         try:
-            self._dispatcher.context.store.advance()
+            if not self._dispatcher.context.store.advance():
+                self._loop.call_soon(self.progress)
         except StorageFailed as error:
             self.failed(error)
             return

@@ -52,11 +52,7 @@ class BranchProcessor:
             context.answer_at_fence(peer, command.opaque, Status.BAD_REQUEST, str(error).encode())
             return
         answer = encode_result(Status.SUCCESS, json.dumps(report).encode(), command.opaque)
-        context.store.fence.after(done.lsn, self._acknowledge, done, peer, answer)
-
-    def _acknowledge(self, done: Done, peer: Peer, answer: bytes) -> None:
-        self._context.store.publish(done.publications)
-        peer.send(answer)
+        context.store.show(done.lsn, done.publications, peer.send, answer)
 
     def _read(self, lsn: int, size: int) -> memoryview | bytes:
         """Messages of a live branch; nothing of those that were put, or carried, this moment and are not written."""

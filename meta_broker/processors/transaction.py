@@ -8,7 +8,7 @@ from typing import Final
 from journal.errors import RecordTooLarge
 from journal.records import RollbackReason
 from journal.states import BranchNotStarted, BranchState, XaCode, XaError
-from journal.transaction_store import Done, Transaction
+from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey, XaKey
 from meta_broker.processors.context import Context, Peer
 from meta_client.branch_report import DECIDED
@@ -72,11 +72,8 @@ class TransactionProcessor:
         done = self._store.commit(transaction, one_phase=request.verb is Verb.COMMIT_ONE_PHASE)
         self._context.timeouts.discard(transaction)
         self._context.counters.commits += 1
-        self._context.store.fence.after(done.lsn, self._acknowledge, done, peer, request.opaque)
-
-    def _acknowledge(self, done: Done, peer: Peer, opaque: int) -> None:
-        self._context.store.publish(done.publications)
-        peer.send(encode_result(Status.SUCCESS, b"", opaque))
+        answer = encode_result(Status.SUCCESS, b"", request.opaque)
+        self._context.store.show(done.lsn, done.publications, peer.send, answer)
 
     def _rollback(self, request: TransactionRequest, peer: Peer) -> None:
         transaction = self._find(request.key, peer)

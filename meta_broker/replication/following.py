@@ -6,7 +6,7 @@ a checkpoint may go. `slave.json` says what was heard, for a promotion, and for 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from journal.errors import StorageFailed
 from journal.follower import JournalFollower, Received
 from journal.frame import Lsn
-from journal.publications import Publication
+from journal.publications import topics_of
 from meta_broker.errors import BrokerError
 from meta_broker.replication.copy_report import CopyReport
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
@@ -148,9 +148,8 @@ class Following:
 
     def received(self, received: Sequence[Received]) -> None:
         """Records have come; what they say is shown once the fence has passed them."""
-        fence = self._store.fence
         for said in received:
-            fence.after(said.lsn, self._show, said)
+            self._store.show(said.lsn, said.publications, self._shown, said)
 
     def lost(self) -> None:
         """The link broke."""
@@ -184,21 +183,14 @@ class Following:
 
     # -- what is shown ----------------------------------------------------------------------------------------
 
-    def _show(self, said: Received) -> None:
-        used: list[str] = []
-        self._store.publish(self._noticing(said.publications, used))
+    def _shown(self, said: Received) -> None:
+        used = [topic for topic in topics_of(said.publications) if topic not in self._seen]
+        self._seen.update(used)
         for name, start in said.starts:
             if name in self._store.indexes.by_name:
                 self._store.indexes.trim(name, start)
         if used or said.change is not None:
             self.on_topics(used, [said.change.topic] if said.change is not None else [])
-
-    def _noticing(self, publications: Iterable[Publication], used: list[str]) -> Iterator[Publication]:
-        for publication in publications:
-            if (topic := publication.name.topic) not in self._seen:
-                self._seen.add(topic)
-                used.append(topic)
-            yield publication
 
     # -- slave.json -------------------------------------------------------------------------------------------
 

@@ -12,15 +12,16 @@ import os
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 from journal.checkpoint import Checkpoint
 from journal.checkpointed import Checkpointed
 from journal.errors import JournalError, StorageFailed
-from journal.fence import LSN_MAX, Fence
+from journal.fence import LSN_MAX, PAUSE, Action, Fence, Pause
 from journal.frame import Lsn
 from journal.group_commit import Defer
 from journal.open_journal import JournalConfig
-from journal.publications import Publication, Publications
+from journal.publications import Publication, Publications, pieces
 from journal.records import PartitionName
 from journal.segments import Identity
 from journal.storage import DirectoryStorage
@@ -38,6 +39,7 @@ from meta_client.protocol.answers import CheckpointTaken
 log = logging.getLogger(__name__)
 
 IDLE_BYTES = 128  # a checkpoint's own record: nothing happened since that needs another checkpoint
+RUNS_PER_TURN = 10_000  # published between two turns of the loop: some milliseconds
 COPIED_PLACES_MIN = 16  # more runs than this are joined into one buffer: cheaper than an iovec each
 
 # Of a checkpoint, what the loop does between two turns: a millisecond or two.
@@ -190,6 +192,22 @@ class MessageStore:
             if publication.name in self._watched:
                 self._touched[publication.name] = None
 
+    def show(self, lsn: int, publications: Sequence[Publication], action: Action, *arguments: Any) -> None:
+        """Publish *publications* once every byte below *lsn* is acknowledged, then call *action*.
+
+        A branch may have a million runs: then they are shown in turns of the loop, one part after the other.
+        """
+        if len(publications) > RUNS_PER_TURN:
+            for piece in pieces(publications, RUNS_PER_TURN):
+                self.fence.after(lsn, self._publish_piece, piece)
+        else:
+            self.fence.after(lsn, self.publish, publications)
+        self.fence.after(lsn, action, *arguments)
+
+    def _publish_piece(self, piece: Sequence[Publication]) -> Pause:
+        self.publish(piece)
+        return PAUSE
+
     def watch(self, names: Container[PartitionName], on_published: Callable[[PartitionName], None]) -> None:
         """Tell *on_published* of the partitions in *names*, which may change, when they have new messages.
 
@@ -201,15 +219,19 @@ class MessageStore:
         """Tell *on_checkpoint* of each that was written: what it covers is durable."""
         self._on_checkpoint = on_checkpoint
 
-    def advance(self) -> None:
-        """The writer made progress: run what the fence has passed. Raises StorageFailed once the journal failed."""
+    def advance(self) -> bool:
+        """The writer made progress: run what the fence has passed. False: call it again, once others had their turn.
+
+        Raises StorageFailed once the journal failed.
+        """
         if self.journal.failure is not None:
             raise self.journal.failure
-        self.fence.advance(min(self.journal.acknowledged_here, self._limit))
+        is_done = self.fence.advance(min(self.journal.acknowledged_here, self._limit))
         if self._touched:
             touched, self._touched = self._touched, {}
             for name in touched:
                 self._on_published(name)
+        return is_done
 
     def limit_to(self, lsn: Lsn) -> None:
         """Nothing from *lsn* on counts as acknowledged, flushed here or not, until a later call says otherwise: others
@@ -300,7 +322,8 @@ class MessageStore:
         Where others have not acknowledged all that is here, none is taken: the indexes do not hold it.
         """
         self.journal.wait_flushed(self.journal.end)
-        self.advance()
+        while not self.advance():
+            pass
         if self.fence.acknowledged >= self.source.state.lsn:
             take_checkpoint(self.source, self.indexes)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.fence import Fence
+from journal.fence import PAUSE, Fence, Pause
 from journal.frame import Lsn
 
 STEPS = st.lists(
@@ -69,3 +69,24 @@ def test_an_action_may_ask_for_more(lsns: list[int]) -> None:
         fence.advance(acknowledged)
     assert sorted(ran) == sorted((depth, lsn) for depth in range(3) for lsn in lsns)
     assert [lsn for depth, lsn in ran if depth == 0] == lsns
+
+
+@given(st.lists(st.tuples(st.integers(1, 10), st.booleans()), min_size=1, max_size=8))
+def test_after_a_pause_it_goes_on_where_it_was(asked: list[tuple[int, bool]]) -> None:
+    fence = Fence(Lsn(0))
+    ran: list[int] = []
+
+    def action(number: int) -> Pause | None:
+        ran.append(number)
+        return PAUSE if asked[number][1] else None
+
+    for number, (lsn, _) in enumerate(asked):
+        fence.after(lsn, action, number)
+    turns = 1
+    while not fence.advance(10):
+        assert asked[ran[-1]][1]
+        fence.after(5, ran.append, -turns)  # acknowledged, but it was asked for later
+        turns += 1
+    assert [number for number in ran if number >= 0] == list(range(len(asked)))
+    assert [number for number in ran if number < 0] == [-turn for turn in range(1, turns)]
+    assert not len(fence)

@@ -1,6 +1,7 @@
 """A branch's requests that arrive together: judged one by one, answered each, whichever answer takes another along."""
 
 from journal.xid import XaKey, Xid
+from meta_broker.store.message_store import RUNS_PER_TURN
 from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
@@ -63,3 +64,16 @@ def test_a_peer_that_leaves_in_the_middle_of_a_flight_leaves_nothing(lone_broker
         assert listed.decode() == str(KEY)
         client.verb(TransactionVerb.ROLLBACK, KEY)
         assert client.verb(TransactionVerb.RECOVER, None) == b""
+
+
+def test_a_commit_of_more_runs_than_one_turn_shows_is_whole_when_it_is_answered(lone_broker: BrokerProcess) -> None:
+    count, piece = 2 * RUNS_PER_TURN + 500, 500
+    with WireClient(lone_broker.port) as client:
+        client.verb(TransactionVerb.BEGIN, KEY)
+        for first in range(0, count, piece):
+            answered = statuses(client, *(put(number) for number in range(first, first + piece)))
+            assert set(answered.values()) == {200}
+        commit, after = verb(TransactionVerb.COMMIT_ONE_PHASE, count), Put("orders", 0, 0, None, None, count + 1, b"a")
+        assert statuses(client, commit, after) == {count: 200, count + 1: 200}
+        payloads = [message.payload for _, message in client.read_all("orders", 0)]
+        assert payloads == [b"m"] * count + [b"a"]

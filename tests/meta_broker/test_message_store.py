@@ -13,7 +13,9 @@ from journal.frame import Lsn
 from journal.records import PartitionName
 from journal.storage import MappedFile
 from journal.transaction_store import wall_clock_ms
+from journal.xid import XaKey, Xid
 from meta_broker.config import BrokerConfig, BrokerSection
+from meta_broker.store import message_store
 from meta_broker.store.message_store import MessageStore
 
 
@@ -72,3 +74,50 @@ def test_what_others_must_have_first_waits_for_them_though_it_is_flushed_here(tm
         assert store.indexes.by_name[orders].end == 42
     finally:
         store.close()
+
+
+def test_a_branch_of_many_runs_is_shown_in_turns_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_store, "RUNS_PER_TURN", 3)
+    store = MessageStore.open(BrokerConfig(data=tmp_path, broker_id=0, port=0), "test", lambda: None, wall_clock_ms)
+    orders, ran = PartitionName("orders", 0), list[str]()
+    try:
+        transaction = store.transactions.begin(XaKey(Xid.of("many", "runs"), "uq"))
+        for _ in range(7):
+            store.transactions.transactional_put(transaction, orders, [b"x" * 21], 21, 1)
+        done = store.transactions.commit(transaction, one_phase=True)
+        behind = store.transactions.put(orders, [b"x" * 21], 21, 1)
+        store.show(done.lsn, done.publications, ran.append, "branch")
+        store.show(behind.lsn, behind.publications, ran.append, "behind")
+        store.journal.wait_flushed(store.journal.end, 10)
+        ends = []
+        while not store.advance():
+            ends.append(store.indexes.by_name[orders].end // 21)
+            assert ran == []
+        assert ends == [3, 6, 7]
+        assert ran == ["branch", "behind"]
+        assert store.indexes.by_name[orders].end // 21 == 8
+    finally:
+        store.close()
+
+
+def test_the_last_checkpoint_holds_what_was_to_be_shown_in_later_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "RUNS_PER_TURN", 3)
+    config, orders = BrokerConfig(data=tmp_path, broker_id=0, port=0), PartitionName("orders", 0)
+    for _ in range(2):
+        store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+        try:
+            if orders not in store.indexes.by_name:
+                transaction = store.transactions.begin(XaKey(Xid.of("many", "runs"), "uq"))
+                for _ in range(7):
+                    store.transactions.transactional_put(transaction, orders, [b"x" * 21], 21, 1)
+                done = store.transactions.commit(transaction, one_phase=True)
+                store.show(done.lsn, done.publications, lambda: None)
+                store.journal.wait_flushed(store.journal.end, 10)
+                assert not store.advance()
+                store.last_checkpoint()
+            assert store.indexes.by_name[orders].end == 7 * 21
+            assert store.transactions.recovered.damaged == []
+        finally:
+            store.close()
