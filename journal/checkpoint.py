@@ -9,8 +9,9 @@ collector (gc=False), which would otherwise stop everything to look at the whole
 """
 
 import re
-from itertools import pairwise
-from typing import Annotated, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from itertools import islice, pairwise, takewhile
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ from journal.lives import Life
 from journal.loss import Doubt
 from journal.outcomes import Ended
 from journal.records import NO_BRANCH, PartitionName
+from journal.run_marks import AT_ONCE, Natural, RunMark, RunMarks, run_marks
 from journal.runs import Run
 from journal.states import BranchState
 from journal.storage import Storage
@@ -31,8 +33,8 @@ from journal.xid import XaKey, parse_key
 
 CHECKPOINTS_KEPT: Final = 3
 FORMAT: Final = 1
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 _NO_BRANCHES = b'"branches":[]'
+_NO_RUNS = b'"runs":[]'
 _PIECE = 1_000  # branches: a fraction of a millisecond
 _CRC_BYTES = len(b"01234567\n")
 _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
@@ -55,17 +57,6 @@ class PartitionMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     index: IndexMark | None = None
 
 
-class RunMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Message frames of a branch: topic, partition, LSN, bytes, messages, milliseconds."""
-
-    topic: str
-    partition: Natural
-    lsn: Natural
-    bytes: Natural
-    messages: Natural
-    time_ms: Natural
-
-
 class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One live branch, with everything a commit would publish."""
 
@@ -74,7 +65,7 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     first_lsn: Natural
     began_ms: Natural
     prepared_ms: Natural
-    runs: tuple[RunMark, ...]
+    runs: Sequence[RunMark]
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
 
@@ -218,13 +209,7 @@ def branch_mark(branch: Branch) -> BranchMark:
         first_lsn=branch.first_lsn,
         began_ms=branch.began_ms,
         prepared_ms=branch.prepared_ms,
-        runs=tuple(
-            [
-                RunMark(name.topic, name.partition, run.lsn, run.bytes, run.messages, run.time_ms)
-                for name, runs in branch.runs.items()
-                for run in runs
-            ]
-        ),
+        runs=run_marks(branch.runs, branch.messages),
         decision=branch.decision,
     )
 
@@ -237,16 +222,40 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
     raw = bytearray(_CRC_BYTES)
     raw += head
     raw += _NO_BRANCHES[:-1]
-    branches = checkpoint.branches
-    for at in range(0, len(branches), _PIECE):
+    branches, at = checkpoint.branches, 0
+    while at < len(branches):
         raw += b"," if at else b""
-        raw += memoryview(msgspec.json.encode(branches[at : at + _PIECE]))[1:-1]
+        if piece := list(takewhile(_is_small, branches[at : at + _PIECE])):
+            raw += memoryview(msgspec.json.encode(piece))[1:-1]
+            at += len(piece)
+        else:
+            _encode_large(raw, branches[at])
+            at += 1
     raw += b"]"
     raw += tail
     with memoryview(raw) as view:
         view[:_CRC_BYTES] = b"%08x\n" % crc32(view[_CRC_BYTES:])
     raw += b"\n"
     return raw
+
+
+def _is_small(mark: BranchMark) -> bool:
+    return not isinstance(mark.runs, RunMarks)
+
+
+def _encode_large(raw: bytearray, mark: BranchMark) -> None:
+    """Add the mark of one branch, its runs some at a time."""
+    head, found, tail = msgspec.json.encode(msgspec.structs.replace(mark, runs=[])).partition(_NO_RUNS)
+    assert found  # as above
+    raw += head
+    raw += _NO_RUNS[:-1]
+    runs, comma = iter(mark.runs), b""
+    while piece := list(islice(runs, AT_ONCE)):
+        raw += comma
+        raw += memoryview(msgspec.json.encode(piece))[1:-1]
+        comma = b","
+    raw += b"]"
+    raw += tail
 
 
 def decode_checkpoint(raw: bytes | bytearray) -> Checkpoint | str:

@@ -55,7 +55,10 @@ class Runs(Sequence[Run]):
         """Runs [first, after), as they are now: the numbers are copied, and no run is made."""
         found = Runs()
         found._numbers = self._numbers[first * _NUMBERS : after * _NUMBERS]
-        found.bytes, found.messages = sum(found._numbers[1::_NUMBERS]), sum(found._numbers[2::_NUMBERS])
+        if len(found) == len(self):
+            found.bytes, found.messages = self.bytes, self.messages
+        else:
+            found.bytes, found.messages = sum(found._numbers[1::_NUMBERS]), sum(found._numbers[2::_NUMBERS])
         return found
 
     def numbers(self) -> Iterator[tuple[int, int, int, int]]:

@@ -11,6 +11,7 @@ import datetime
 import logging
 import time
 from concurrent.futures import Executor
+from itertools import chain
 
 from journal.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.checkpointed import Checkpointed
@@ -113,7 +114,8 @@ def _choose(
 ) -> Cut | None:
     """A worker's job: reads every index. Raises IndexDamaged."""
     ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
-    needed = min([checkpoint.lsn, *(run.lsn for branch in checkpoint.branches for run in branch.runs)])
+    runs = (run.lsn for branch in checkpoint.branches for run in branch.runs)
+    needed = min(chain([checkpoint.lsn], runs))
     entries = {name: list(index.blocks()) for name, index in covered.items()}
     return cut_at(segments, floor, needed, entries, ends)
 

@@ -14,7 +14,6 @@ from journal.checkpoint import (
     IndexMark,
     LifeMark,
     PartitionMark,
-    RunMark,
     checkpoint_numbers,
     checkpoint_of,
     decode_checkpoint,
@@ -25,6 +24,7 @@ from journal.checkpoint import (
 )
 from journal.errors import RottenJournal
 from journal.records import RollbackReason
+from journal.run_marks import RunMark
 from journal.segments import segment_name
 from journal.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
@@ -47,7 +47,7 @@ FULL = Checkpoint(
             first_lsn=300,
             began_ms=5,
             prepared_ms=6,
-            runs=(RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)),
+            runs=[RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)],
         ),
     ],
     lives=[LifeMark(1, 2, 128), LifeMark(1, 3, 700)],

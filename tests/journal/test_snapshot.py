@@ -1,26 +1,39 @@
 """A snapshot that is made piece by piece, against the checkpoint of the moment it was begun."""
 
+from collections.abc import Iterator
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from journal import checkpoint, run_marks
 from journal.carrying import copies, pieces
 from journal.checkpoint import (
     BranchMark,
     Checkpoint,
     PartitionMark,
-    RunMark,
     checkpoint_of,
     decode_checkpoint,
     encode_checkpoint,
 )
 from journal.checksum import crc32
 from journal.heuristics import HeuristicDecision
+from journal.run_marks import AT_ONCE, RunMark, RunMarks
 from journal.transaction_store import JournalTransactionStore, Transaction
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, STOCK, open_store, xa
+
+
+@pytest.fixture(autouse=True, params=[AT_ONCE, 1])
+def large(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A branch with more messages than this keeps its runs as numbers until they are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_marks, "AT_ONCE", request.param)
+        patch.setattr(checkpoint, "AT_ONCE", request.param)
+        yield
+
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "carry", "piece"]), st.integers(0, 30)),
@@ -68,7 +81,9 @@ def test_it_is_what_was_there_when_it_began(
                 snapshot.go_on(at_once)
             else:
                 step(store, live, what, choice)
-        assert snapshot.checkpoint() == expected
+        taken = snapshot.checkpoint()
+        assert taken == expected
+        assert decode_checkpoint(encode_checkpoint(taken)) == expected
         assert store.state.before_change is None
         assert store.snapshot() == checkpoint_of(store.state, {})
     finally:
@@ -95,18 +110,34 @@ def test_a_decision_by_hand_does_not_reach_back() -> None:
 def test_many_branches_are_encoded_as_one_object() -> None:
     run = RunMark('"branches":[]', 0, 300, 5, 1, 5)
     branches = [
-        BranchMark(
-            key=str(xa(f"g{n}")), state="PREPARED", first_lsn=n, began_ms=1, prepared_ms=2, runs=(run,) * (n % 3)
-        )
+        BranchMark(key=str(xa(f"g{n}")), state="PREPARED", first_lsn=n, began_ms=1, prepared_ms=2, runs=[run] * (n % 3))
         for n in range(1, 2502)
         if n % 3
     ]
     mark = PartitionMark(topic='"branches":[]', partition=0, start=0, end=5)
     for some in ([], branches[:1], branches[:1000], branches[:1001], branches):
-        checkpoint = Checkpoint(
-            format=1, lsn=9_000_000, epoch=1, incarnation=1, time_ms=1, partitions=[mark], branches=some
-        )
-        raw = encode_checkpoint(checkpoint)
-        body = msgspec.json.encode(checkpoint)
+        whole = Checkpoint(format=1, lsn=9_000_000, epoch=1, incarnation=1, time_ms=1, partitions=[mark], branches=some)
+        raw = encode_checkpoint(whole)
+        body = msgspec.json.encode(whole)
         assert raw == b"%08x\n" % crc32(body) + body + b"\n"
-        assert decode_checkpoint(raw) == checkpoint
+        assert decode_checkpoint(raw) == whole
+
+
+def test_a_branch_of_many_runs_is_kept_as_numbers_and_written_as_any_other() -> None:
+    store = open_store(FaultyStorage(Random(0)))
+    branches = [store.begin(xa(name)) for name in ("large", '"runs":[]', "small")]
+    for number in range(2 * AT_ONCE + 1):
+        store.transactional_put(branches[0], STOCK if number % 2 else ORDERS, [b"hello"], 5, 1)
+    for branch in branches[1:]:
+        store.transactional_put(branch, ORDERS, [b"hello"], 5, 1)
+    taken = store.snapshot()
+    for _ in range(10):
+        store.transactional_put(branches[0], ORDERS, [b"later"], 5, 1)
+    large, *others = taken.branches
+    assert isinstance(large.runs, RunMarks)
+    assert len(large.runs) == 2 * AT_ONCE + 1
+    plain = [msgspec.structs.replace(mark, runs=list(mark.runs)) for mark in (large, *others)]
+    raw = encode_checkpoint(taken)
+    assert raw == encode_checkpoint(msgspec.structs.replace(taken, branches=plain))
+    assert decode_checkpoint(raw) == taken
+    store.close()
