@@ -13,6 +13,7 @@ import pytest
 
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.errors import InvalidMessage, RemoteProtocolError
+from meta_client.protocol.frame_columns import ALIKE_MIN
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.messages import encode_frame, walk_frames
 from meta_client.protocol.stamping import stamp_ids
@@ -97,8 +98,11 @@ def test_frames_are_stamped_and_read_by_the_same_rules() -> None:
 
 
 def _batch(random: Random) -> tuple[bytes, int]:
-    sizes = [random.randrange(60)] * 3 if random.random() < 0.5 else [random.randrange(60) for _ in range(3)]
-    frames = [encode_frame(0, 0, random.randbytes(size)) for size in sizes[: random.randint(1, 3)]]
+    # Few or many, alike or not: what a broker does by columns, and what it does one by one.
+    count = random.randint(1, 3) if random.random() < 0.5 else random.randint(ALIKE_MIN, 20)
+    size = random.randrange(60) if random.random() < 0.5 else None
+    sizes = [random.randrange(60) if size is None else size for _ in range(count)]
+    frames = [encode_frame(0, 0, random.randbytes(each)) for each in sizes]
     data = bytearray(b"".join(frames))
     if random.random() < 0.6:
         at = random.randrange(len(data))
@@ -106,7 +110,7 @@ def _batch(random: Random) -> tuple[bytes, int]:
             data[at] ^= 1 << random.randrange(8)
         else:
             del data[at:]
-    return bytes(data), len(frames) if random.random() < 0.9 else random.randint(1, 5)
+    return bytes(data), count if random.random() < 0.9 else random.randint(1, 22)
 
 
 def _readable(data: bytes) -> int | None:
