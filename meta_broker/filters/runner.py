@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from meta_broker.filters.process import FilterProcess
+from meta_broker.raised import raise_error
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +22,11 @@ class _Queue:
         self.task: asyncio.Task[None] | None = None
 
     async def drain(self) -> None:
-        while self.jobs:
-            await self.jobs.popleft()(self.process)
-
-    def ended(self, task: asyncio.Task[None]) -> None:
-        self.task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+        try:
+            while self.jobs:
+                await self.jobs.popleft()(self.process)
+        finally:
+            self.task = None  # at once, not when the loop tells: nobody would see to what comes in between
 
 
 class Filters:
@@ -47,7 +46,7 @@ class Filters:
         queue.jobs.append(job)
         if queue.task is None:
             queue.task = asyncio.get_running_loop().create_task(queue.drain())
-            queue.task.add_done_callback(queue.ended)
+            queue.task.add_done_callback(raise_error)
 
     async def close(self) -> None:
         """End every filter's process, for good: whoever waits for one is told. Idempotent."""

@@ -18,6 +18,7 @@ from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.filtering import index_damaged
 from meta_broker.processors.get import closed, unknown_partition, visible_index
 from meta_broker.processors.reading import unreadable
+from meta_broker.raised import raise_error
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer, run_at
 from meta_broker.store.key_reading import look_at
@@ -55,7 +56,7 @@ class FindProcessor:
         self._waiting.append((find, peer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(raise_error)
 
     def peer_gone(self, peer: Peer) -> None:
         """Nobody waits for these answers any more."""
@@ -64,27 +65,25 @@ class FindProcessor:
 
     async def close(self) -> None:
         """Refuse what has no answer yet. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
         while self._waiting:
             find, peer = self._waiting.popleft()
             peer.send(encode_result(Status.UNAVAILABLE, b"the broker stops: search again once it is back", find.opaque))
 
     async def _drain(self) -> None:
-        while self._waiting:
-            find, peer = self._waiting.popleft()
-            try:
-                answer = await self._answer(find)
-            except asyncio.CancelledError:
-                self._waiting.appendleft((find, peer))
-                raise
-            peer.send(answer)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
+        try:
+            while self._waiting:
+                find, peer = self._waiting.popleft()
+                try:
+                    answer = await self._answer(find)
+                except asyncio.CancelledError:
+                    self._waiting.appendleft((find, peer))
+                    raise
+                peer.send(answer)
+        finally:
+            self._task = None  # at once, not when the loop tells: nobody would see to what comes in between
 
     async def _answer(self, find: Find) -> bytes:
         context = self._context

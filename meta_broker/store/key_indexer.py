@@ -19,6 +19,7 @@ from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
 from journal.records import PartitionName
 from journal.storage import DirectoryStorage
+from meta_broker.raised import raise_error
 from meta_broker.store.index_file import IndexDamaged, file_name
 from meta_broker.store.key_block import SPAN_MAX, Block, new_buckets
 from meta_broker.store.key_files import ENTRIES_MAX, KeyFiles, Stretch, first_gap
@@ -63,7 +64,7 @@ class KeyIndexer:
         self._is_due = True
         if self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(raise_error)
 
     async def files_of(self, name: PartitionName, index: PartitionIndex) -> KeyFiles | None:
         """The blocks of a partition; None: its topic has no index. Raises StorageFailed."""
@@ -82,9 +83,9 @@ class KeyIndexer:
     async def close(self) -> None:
         """Idempotent."""
         self._is_closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if (task := self._task) is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     def _checkpoint_written(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -109,33 +110,35 @@ class KeyIndexer:
         section = self._topics.find(name.topic)
         return section is not None and section.index is not None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
-
     async def _run(self) -> None:
-        while self._is_due:
-            self._is_due = False
-            ends = await self._durable()
-            existing: set[str] = set()
+        try:
+            while self._is_due:
+                self._is_due = False
+                await self._look()
+        finally:
+            self._task = None  # at once, not when the loop tells: a look that is asked for in between would not come
+
+    async def _look(self) -> None:
+        """Bring every index up to what is durable now."""
+        ends = await self._durable()
+        existing: set[str] = set()
+        try:
+            existing = await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
+        except OSError as error:
+            log.error("key indexes of other topics not removed error=%s", error)
+        for name in self._files.keys() - {name for name, _ in ends}:
+            del self._files[name]
+        for number, (name, end) in enumerate(ends):
+            if number % NAMES_MAX == 0:
+                await asyncio.sleep(0)
+            index = self._store.indexes.by_name[name]
+            if end - index.start < TAIL_BYTES_MIN and _directory_name(name) not in existing:
+                continue  # of thousands of partitions most may be small
             try:
-                existing = await self._do(_remove_others, self._directory, {_directory_name(name) for name, _ in ends})
-            except OSError as error:
-                log.error("key indexes of other topics not removed error=%s", error)
-            for name in self._files.keys() - {name for name, _ in ends}:
-                del self._files[name]
-            for number, (name, end) in enumerate(ends):
-                if number % NAMES_MAX == 0:
-                    await asyncio.sleep(0)
-                index = self._store.indexes.by_name[name]
-                if end - index.start < TAIL_BYTES_MIN and _directory_name(name) not in existing:
-                    continue  # of thousands of partitions most may be small
-                try:
-                    await self._bring_up(name, index, end)
-                except (StorageFailed, IndexDamaged, NoMessageThere) as error:
-                    # Derived data: searches take longer, no more, and the next checkpoint tries again.
-                    log.error("key index not brought up partition=%s error=%s", name, error)
+                await self._bring_up(name, index, end)
+            except (StorageFailed, IndexDamaged, NoMessageThere) as error:
+                # Derived data: searches take longer, no more, and the next checkpoint tries again.
+                log.error("key index not brought up partition=%s error=%s", name, error)
 
     async def _bring_up(self, name: PartitionName, index: PartitionIndex, end: int) -> None:
         """Make blocks of whatever has none below *end*. Raises StorageFailed, NoMessageThere."""

@@ -1,8 +1,11 @@
-"""A search that waits for its thread while its topic is deleted: it is answered, and so are those behind it."""
+"""Searches among what else the event loop does: every one is answered."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +19,7 @@ from meta_broker.store.key_indexer import KeyIndexer
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
-from meta_client.protocol.answers import Found, parse_found
+from meta_client.protocol.answers import Found, FoundAt, parse_found
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.messages import encode_body, encode_frame
 from meta_client.protocol.requests import Find
@@ -24,6 +27,8 @@ from meta_client.protocol.responses import Result
 from tests.fixtures.loops import in_loop, until
 
 ORDERS = PartitionName("orders", 0)
+FLAG, BODY = encode_body(b"x", "a")
+FRAME = encode_frame(1, FLAG, BODY)
 
 
 class Listener:
@@ -33,22 +38,33 @@ class Listener:
 
 
 class Asker:
-    """As much of a connection as a search needs."""
+    """As much of a connection as a search needs. *then* is called soon after each answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
         self.found: list[Found] = []
+        self._then = then
 
     def send(self, data: bytes) -> None:
+        asyncio.get_running_loop().call_soon(self._then)
         for answer in ResponseDecoder().receive_data(data):
             assert isinstance(answer, Result)
             assert answer.is_success, answer.text
             self.found.append(parse_found(answer.message))
 
 
-@in_loop
-async def test_a_topic_is_deleted_while_its_index_is_looked_into(tmp_path: Path) -> None:
-    flag, body = encode_body(b"x", "a")
-    frame = encode_frame(1, flag, body)
+@dataclass
+class Stage:
+    store: MessageStore
+    find: FindProcessor
+    worker: ThreadPoolExecutor
+
+    def ask(self, asker: Asker, opaque: int) -> None:
+        self.find.handle(Find("orders", 0, 0, 10, b"a", opaque), cast(Peer, asker))
+
+
+@contextlib.asynccontextmanager
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """One message, FRAME, in a topic with an index of keys."""
     store = MessageStore.open(BrokerConfig(data=tmp_path, broker_id=0, port=0), "test", lambda: None, wall_clock_ms)
     topics = Topics({"orders": TopicConfig(index="attribute")})
     context = Context(
@@ -61,19 +77,35 @@ async def test_a_topic_is_deleted_while_its_index_is_looked_into(tmp_path: Path)
         url="",
         version="",
     )
-    asker, is_free = Asker(), threading.Event()
     with ThreadPoolExecutor(1) as worker:
-        done = store.transactions.put(ORDERS, [frame], len(frame), 1)
+        done = store.transactions.put(ORDERS, [FRAME], len(FRAME), 1)
         store.publish(done.publications)
         store.journal.wait_flushed(done.lsn, 10)
         find = FindProcessor(context, KeyIndexer(tmp_path / "keys", store, topics, worker), worker)
-        worker.submit(is_free.wait)
+        yield Stage(store, find, worker)
+        await find.close()
+    store.close()
+
+
+@in_loop
+async def test_a_topic_is_deleted_while_its_index_is_looked_into(tmp_path: Path) -> None:
+    asker, is_free = Asker(), threading.Event()
+    async with stage(tmp_path) as on:
+        on.worker.submit(is_free.wait)
         for opaque in range(3):
-            find.handle(Find("orders", 0, 0, 10, b"a", opaque), cast(Peer, asker))
+            on.ask(asker, opaque)
         await asyncio.sleep(0)  # the first one waits for the worker
-        store.indexes.trim(ORDERS, len(frame))  # what a deletion does once it is acknowledged
+        on.store.indexes.trim(ORDERS, len(FRAME))  # what a deletion does once it is acknowledged
         is_free.set()
         await until(lambda: len(asker.found) == 3)
-        await find.close()
-    assert asker.found == [Found(len(frame), len(frame), [])] * 3
-    store.close()
+    assert asker.found == [Found(len(FRAME), len(FRAME), [])] * 3
+
+
+@in_loop
+async def test_one_that_comes_at_the_moment_when_the_last_one_is_answered(tmp_path: Path) -> None:
+    second = Asker()
+    async with stage(tmp_path) as on:
+        first = Asker(lambda: on.ask(second, 2))
+        on.ask(first, 1)
+        await until(lambda: len(second.found) == 1)
+    assert first.found == second.found == [Found(len(FRAME), len(FRAME), [FoundAt(0, len(FRAME))])]
