@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from journal.xid import XaKey, Xid
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
 from tests.crash.workload import CONFIG
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import BrokerProcess, ExecutedBroker
 from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import WireClient
 
@@ -105,7 +106,7 @@ def test_a_write_that_fails_stops_the_broker(flush: str, limit: int, config: str
     check_story(broker, "File too large", fail, lambda: None)
 
 
-class SyncsFail(BrokerProcess):
+class SyncsFail(ExecutedBroker):
     """A broker whose disk answers every fsync with EIO once the file `syncs-fail` stands beside its directory."""
 
     @property
@@ -124,8 +125,7 @@ os.fdatasync = fdatasync
 from meta_client.cli.main import main
 main()
 """
-        python, _, _, *words = super().command()
-        return [python, "-c", code, *words]
+        return [sys.executable, "-c", code, *self.words()]
 
 
 @pytest.mark.parametrize("flush", ["sync", "interval:50"])

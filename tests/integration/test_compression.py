@@ -1,8 +1,6 @@
 """Compressed messages through real brokers: who may send them, what everybody reads, what the tools say."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from meta_client.protocol.messages import encode_body, encode_frame, walk_frames
 from meta_client.protocol.requests import MultiPut, Put, TopicVerb
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.forked import run_metaq_bytes
 from tests.fixtures.topic_commands import done
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
@@ -156,8 +155,9 @@ def test_a_broker_refuses_what_a_topic_does_not_allow(both: BrokerProcess) -> No
 
 def test_the_tools_tell(both: BrokerProcess, zookeeper: Corner) -> None:
     def metaq(*words: str, stdin: bytes = b"") -> bytes:
-        command = [sys.executable, "-m", "meta_client.cli.main", *words]
-        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=True).stdout
+        done = run_metaq_bytes(*words, stdin=stdin)
+        done.check_returncode()
+        return done.stdout
 
     metaq("produce", "both", "--zk", zookeeper.connect, "--compression", "zstd", stdin=TEXT + b"\n" + TEXT + b"\n")
     assert metaq("consume", "both", "--zk", zookeeper.connect) == TEXT + b"\n" + TEXT + b"\n"

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import ConsumerMisuse
 from meta_client.refused.errors import StoreFull, StoreInUse
+from tests.fixtures.forked import run_metaq
 from tests.integration.conftest import wait_until
 from tests.integration.test_consuming import ONLY, Calls, send, stored
 from zk.corner import Corner
@@ -126,8 +126,7 @@ def test_who_pulls_refuses_by_hand(client: Client, tmp_path: Path, topic: str) -
 
 
 def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "groups", "refused", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_metaq("groups", "refused", *words)
     assert done.returncode == status, done.stderr
     return done
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.requests import TakeCheckpoint, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
@@ -24,8 +24,7 @@ CONFIG = "[topics.orders]\npartitions = 3\n"
 
 
 def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "checkpoint", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_metaq("checkpoint", *words)
     assert done.returncode == status, done.stderr
     return done
 

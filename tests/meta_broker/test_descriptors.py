@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from meta_client.protocol.requests import Put, TakeCheckpoint
-from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.broker import CONFIG, ExecutedBroker
 from tests.fixtures.wire import WireClient
 
 PARTITIONS = 900
 MANY = CONFIG + f"\n[topics.many]\npartitions = {PARTITIONS}\n"
 
 
-class Limited(BrokerProcess):
+class Limited(ExecutedBroker):
     """Started with *limits*, as `ulimit` takes them."""
 
     limits = "-Hn 20000"

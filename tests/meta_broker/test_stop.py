@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.filters import install_filters
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.peers import broker_with
 from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
@@ -103,8 +102,7 @@ def test_the_wait_is_bounded_and_what_is_left_in_doubt_is_told_and_survives(tmp_
         assert f"left in doubt key={branch(0)} prepared_s=0 messages=1 bytes=21\n" in log
         command = f"metaq txn list --dir {broker.data}"
         assert f"branches left in doubt count=22: they survive; list them with `{command}` while" in log
-        words = [sys.executable, "-m", "meta_client.cli.main", *command.split()[1:], "--json"]
-        listed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        listed = run_metaq(*command.split()[1:], "--json").stdout
         assert all(str(branch(number)) in listed for number in range(22))
         broker.start()
         with WireClient(broker.port) as client:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionVerb
 from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 from zk.replication import ReplicationNode, read_replication, write_replication
@@ -76,8 +76,7 @@ def slave(master: BrokerProcess, tmp_path: Path) -> Path:
 
 
 def metaq(*words: object, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "promote", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_metaq("promote", *map(str, words))
     assert done.returncode == status, done.stdout + done.stderr
     return done
 

@@ -1,11 +1,10 @@
 """`metaq brokers`: what is made of a master's text and of ZooKeeper's node, and the command with a real broker."""
 
 import json
-import subprocess
-import sys
 
 from meta_client.cli.brokers import parse_report, rows_of
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from zk.broker_url import BrokerUrl
 from zk.cluster import BrokerEntry
 from zk.corner import Corner
@@ -53,8 +52,8 @@ def test_any_text_is_taken() -> None:
 
 
 def test_the_command(broker: BrokerProcess, zookeeper: Corner) -> None:
-    command = [sys.executable, "-m", "meta_client.cli.main", "brokers", "--zk", zookeeper.connect]
-    done = subprocess.run([*command, "--json"], check=True, capture_output=True, timeout=30)
+    done = run_metaq("brokers", "--zk", zookeeper.connect, "--json")
+    assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["broker"], row["role"], row["url"], row["state"]) for row in rows] == [
         (0, "master", broker.url, "async")

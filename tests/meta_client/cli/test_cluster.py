@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -10,12 +9,12 @@ import pytest
 from journal.xid import Xid
 from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from zk.corner import Corner
 
 
 def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", *words, "--zk", zookeeper.connect]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_metaq(*words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 

@@ -3,7 +3,6 @@
 import datetime
 import json
 import subprocess
-import sys
 import time
 from typing import Any
 
@@ -16,14 +15,14 @@ from meta_client.client import Client
 from meta_client.errors import NotSupported
 from meta_client.protocol.version import Capabilities
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from zk.broker_url import BrokerUrl
 from zk.corner import Corner
 from zk.nodes import Partition
 
 
 def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "find", *words, "--zk", zookeeper.connect]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_metaq("find", *words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 
@@ -100,6 +99,5 @@ def test_a_broker_that_can_not_search_is_read(
 def test_what_could_not_be_searched_is_no_proof_of_absence(zookeeper: Corner, broker: BrokerProcess) -> None:
     with connected(zookeeper.connect) as client:
         client.producer().send("meta-test", b"x", "a")
-    close = [sys.executable, "-m", "meta_client.cli.main", "topics", "close", "meta-test", "0"]
-    subprocess.run([*close, "--broker", broker.url, "--zk", zookeeper.connect], check=True, capture_output=True)
+    run_metaq("topics", "close", "meta-test", "0", "--broker", broker.url, "--zk", zookeeper.connect).check_returncode()
     assert "has been closed" in metaq(zookeeper, "meta-test", "--key", "a", status=2).stderr

@@ -3,7 +3,6 @@
 import json
 import struct
 import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,14 +19,12 @@ from journal.segments import Segments, segment_name
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from meta_client.cli.journal import journal
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
-
-METAQ = [sys.executable, "-m", "meta_client.cli.main"]
-ROOT = Path(__file__).parents[3]
 
 
 def metaq(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*METAQ, *arguments], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    return run_metaq(*arguments)
 
 
 def run(*arguments: object) -> tuple[int, str, str]:

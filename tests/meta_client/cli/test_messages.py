@@ -17,6 +17,7 @@ from meta_client.cli.main import main
 from meta_client.cli.reading import Span, read_topic_messages
 from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq_bytes
 from zk.corner import Corner
 
 Metaq = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -29,8 +30,7 @@ def metaq(zookeeper: Corner, broker: BrokerProcess) -> Metaq:
     del broker
 
     def run(*words: str, stdin: bytes = b"", status: int = 0) -> subprocess.CompletedProcess[bytes]:
-        command = [*COMMAND, *words, "--zk", zookeeper.connect]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60)
+        done = run_metaq_bytes(*words, "--zk", zookeeper.connect, stdin=stdin)
         assert done.returncode == status, done.stderr.decode()
         return done
 

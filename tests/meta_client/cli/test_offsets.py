@@ -3,11 +3,11 @@
 import datetime
 import json
 import subprocess
-import sys
 import time
 from typing import Any
 
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
@@ -15,8 +15,7 @@ FRAME = 25  # bytes of a message of five
 
 
 def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "offsets", *words, "--zk", zookeeper.connect]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_metaq("offsets", *words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 

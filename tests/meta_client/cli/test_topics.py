@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import Refused, WireClient
 from zk.corner import Corner
 
@@ -17,11 +17,8 @@ SWITCHES = {"publish": True, "subscribe": True, "stat": False}
 ORDERS_OF_8 = {"topic": "orders", "partitions": 8, **SWITCHES, "compression": "none", "index": "none", "closed": None}
 
 
-def metaq(
-    zookeeper: Corner, *words: str, status: int = 0, typed: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "topics", *words, "--zk", zookeeper.connect]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=typed)
+def metaq(zookeeper: Corner, *words: str, status: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
+    done = run_metaq("topics", *words, "--zk", zookeeper.connect, stdin=typed)
     assert done.returncode == status, done.stderr
     return done
 
@@ -88,7 +85,7 @@ def test_every_master_is_told_or_the_ones_named(zookeeper: Corner, broker: Broke
 
 def test_a_broker_without_zookeeper_is_told_by_its_url(lone_broker: BrokerProcess) -> None:
     words = ["topics", "create", "new", "--broker", lone_broker.url, "--zk", "127.0.0.1:1", "--json"]
-    done = subprocess.run([sys.executable, "-m", "meta_client.cli.main", *words], capture_output=True, text=True)
+    done = run_metaq(*words)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["partitions"] == 1
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from meta_client.coordinator.names import BROKER, branch
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from zk.corner import Corner
 
@@ -24,8 +24,7 @@ XIDS = [Xid.of(name, "mq") for name in NAMES]
 
 
 def metaq(*words: str, status: int = 0, said: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "meta_client.cli.main", "txn", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, input=said)
+    done = run_metaq("txn", *words, stdin=said)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
