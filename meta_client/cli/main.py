@@ -48,6 +48,10 @@ class Failure(click.ClickException):
         click.echo(f"error: {self.format_message()}", file=file, err=file is None)
 
 
+class ReaderGone(Exception):
+    """Whoever read our output has seen enough. Not an OSError: click would make exit status 1 of it."""
+
+
 class Commands(click.Group):
     """The commands of every installed package."""
 
@@ -79,8 +83,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except (JournalError, ZooKeeperError, MetaError) as error:
             raise Failure(" ".join(str(error).split())) from error
-        except BrokenPipeError:
-            raise  # no error: main() ends quietly
+        except BrokenPipeError as error:
+            raise ReaderGone from error
         except OSError as error:
             raise Failure(f"{error.filename or 'the operating system'}: {error.strerror or error}") from error
 
@@ -113,7 +117,7 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         sys.exit(0)
     sys.exit(status if isinstance(status, int) else 0)

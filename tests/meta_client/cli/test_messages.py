@@ -118,8 +118,9 @@ def test_a_reader_that_goes_away_is_no_error(metaq: Metaq, zookeeper: Corner) ->
     metaq("produce", "orders", stdin=b"x" * 100 + b"\n" + (b"y" * 60_000 + b"\n") * 20)
     for group in ([], ["--group", "audit"]):
         words = " ".join([*COMMAND, "consume", "orders", *group, "--zk", zookeeper.connect])
-        done = subprocess.run(["/bin/sh", "-c", f"{words} | head -c 1"], capture_output=True, timeout=60)
-        assert (len(done.stdout), done.stderr) == (1, b"")
+        pipeline = f"( {words}; echo status $? >&2 ) | head -c 1"
+        done = subprocess.run(["/bin/sh", "-c", pipeline], capture_output=True, timeout=60)
+        assert (len(done.stdout), done.stderr) == (1, b"status 0\n")
 
 
 def test_a_long_line_and_a_bad_one_say_where(metaq: Metaq) -> None:
