@@ -110,7 +110,7 @@ def reset(
     if force and store is not None:
         raise click.UsageError("--force is for offsets in ZooKeeper: a database can't tell whose is the last word")
     acts = yes and not dry_run
-    with connected(zk) as client, opened_store(client, group, store) as offsets:
+    with connected(zk) as client, opened_store(client, group, store, is_for_reading=not acts) as offsets:
         listing = list_group(client.session, group)
         keys = _partitions_of(client, listing, topics, partitions)
         if to_offset is not None and len(keys) != 1:

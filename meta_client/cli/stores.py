@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -20,16 +21,22 @@ store_option = click.option(
 def opened_store(
     client: Client, group: str, store: str | None, *, is_for_reading: bool = False
 ) -> Iterator[OffsetStore]:
-    """The offsets of *group*. Raises NoDatabase for all that a database says, and OffsetStoreErrors."""
+    """The offsets of *group*; *is_for_reading* makes no store where there is none.
+
+    Raises NoDatabase for that, and for all that a database says, and OffsetStoreErrors.
+    """
     if store is None:
         yield ZooKeeperOffsetStore(client.session, group)
     elif "://" in store:
         from meta_client.offset_stores import SqlOffsetStore  # which needs an extra
 
         url, _, table = store.partition("#")
-        with SqlOffsetStore(url, group, table or TABLE) as in_database, _told_in_a_line():
+        connects = SqlOffsetStore.open_for_reading if is_for_reading else SqlOffsetStore
+        with connects(url, group, table or TABLE) as in_database, _told_in_a_line():
             yield in_database
     else:
+        if is_for_reading and not Path(store).is_dir():
+            raise NoDatabase(f"there is no directory {store}: name that of a LocalOffsetStore, or an SQLAlchemy URL")
         opens = LocalOffsetStore.open_for_reading if is_for_reading else LocalOffsetStore.open
         with opens(store, group) as in_file:
             yield in_file

@@ -36,6 +36,13 @@ class SqlOffsetStore:
         self._table = table
         self._is_made = False
 
+    @classmethod
+    def open_for_reading(cls, database: Engine | str, group: str, table: str = TABLE) -> Self:
+        """Look at what the table holds: one that is not there is not made, load() raises SQLAlchemyError then."""
+        opened = cls(database, group, table)
+        opened._is_made = True
+        return opened
+
     def load(self, topic: str, partition: Partition) -> int | None:
         """Where to go on; None if nothing is stored. Raises SQLAlchemyError, OffsetsMalformed."""
         with self._engine.connect() as connection:

@@ -1,7 +1,9 @@
 """`metaq groups`: what is listed, and setting a group elsewhere while nobody can spoil it."""
 
+import contextlib
 import datetime
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -293,6 +295,20 @@ def test_who_owns_a_partition_without_being_a_member_is_named(
     assert "partitions still belong to billing_late: it has just come, or is gone without a word" in done.stderr
     assert stored(client, "billing") == FRAME
     assert [row["owner"] for row in rows(metaq("describe", "billing", "--json"))] == ["billing_late", None, None, None]
+
+
+def test_looking_makes_no_store(metaq: Metaq, broker: BrokerProcess, tmp_path: Path) -> None:
+    """A name with a slip in it must not become a store that nobody reads."""
+    put(broker, 1)
+    file, directory = tmp_path / "shop.db", tmp_path / "offsets"
+    for words in (["reset", "--to-latest"], ["reset", "--to-latest", "--yes", "--dry-run"], ["describe"]):
+        command, *options = words
+        for place, said in ((f"sqlite:///{file}", "no such table"), (str(directory), "there is no directory")):
+            where = ["ledger", "--topic", "orders", "--store", place]
+            assert said in metaq(command, *where, *options, status=2).stderr
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == []
+    assert not directory.exists()
 
 
 def test_offsets_that_are_kept_elsewhere(metaq: Metaq, broker: BrokerProcess, client: Client, tmp_path: Path) -> None:
