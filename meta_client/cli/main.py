@@ -5,6 +5,7 @@ none of them, and a package adds a command without being imported by another.
 """
 
 import os
+import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -17,6 +18,7 @@ from zk.errors import ZooKeeperError
 
 GROUP: Final = "metaq.commands"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
+TERMINATED: Final = 143  # 128 + SIGTERM
 
 # What `metaq --help` says of each, in the order in which one meets them. Here, so that help imports nothing.
 SUMMARIES: Final = {
@@ -104,7 +106,17 @@ def metaq() -> None:
 
 
 def main() -> None:
-    """The entry point. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted."""
+    """The entry point. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted,
+    143 terminated."""
+    # A service manager's way to stop a command: with as much care as Ctrl-C, so that what was shown is stored.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        _run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run() -> None:
     try:
         status = metaq.main(prog_name="metaq", standalone_mode=False)
         sys.stdout.flush()

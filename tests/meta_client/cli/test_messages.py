@@ -5,6 +5,7 @@ import datetime
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -102,15 +103,18 @@ def test_latest_shows_only_what_comes(metaq: Metaq, zookeeper: Corner) -> None:
         assert process.returncode == 0
 
 
-def test_ctrl_c_ends_following_quietly_and_stores_what_was_shown(metaq: Metaq, zookeeper: Corner) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_following_quietly_and_stores_what_was_shown(
+    metaq: Metaq, zookeeper: Corner, number: int, status: int
+) -> None:
     metaq("produce", "meta-test", stdin=b"one\ntwo\n")
     command = [*COMMAND, "consume", "meta-test", "--group", "audit", "--follow", "--zk", zookeeper.connect]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert [process.stdout.readline(), process.stdout.readline()] == [b"one\n", b"two\n"]
-        process.send_signal(2)
+        process.send_signal(number)
         out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err.strip()) == (130, b"", b"")
+    assert (process.returncode, out, err.strip()) == (status, b"", b"")
     assert metaq("consume", "meta-test", "--group", "audit").stdout == b""
 
 
