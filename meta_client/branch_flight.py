@@ -202,5 +202,6 @@ class BranchFlight:
             raise
 
     def _settle_next(self, deadline: Deadline) -> None:
-        failure = self._due.popleft().settle(deadline.remaining_s())
+        failure = self._due[0].settle(deadline.remaining_s())
+        self._due.popleft()  # only now: whoever was cancelled while waiting has not heard of it
         self.failure = self.failure or failure

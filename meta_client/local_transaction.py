@@ -18,7 +18,6 @@ from meta_client.errors import (
     NotConnected,
     ReplyTimeout,
     SendRefused,
-    SendUnknown,
     TooManyRequests,
     TransactionFailed,
     TransactionMisuse,
@@ -85,11 +84,14 @@ class LocalTransaction:
         if connection is None:
             connection = self._begin(message.topic, view, partition, deadline)
         pending = message.submit(connection, partition, self.key)
+        self.state = State.DOOMED  # until its answer is here: who is cancelled while waiting does not know either
         try:
-            return pending.wait(deadline.remaining_s())
-        except SendUnknown:
-            self.state = State.DOOMED
+            place = pending.wait(deadline.remaining_s())
+        except SendRefused:
+            self.state = State.ACTIVE
             raise
+        self.state = State.ACTIVE
+        return place
 
     def commit(self) -> None:
         """Make the messages visible; durable at the broker on return. Without any message nothing happens.

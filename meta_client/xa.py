@@ -41,6 +41,7 @@ _ENDED: Mapping[tuple[TransactionVerb, BranchStatus], XaCode | None] = {
 
 LOST = "no answer came for one of its messages"  # why a branch can only be rolled back
 REFUSED = "the broker refused one of its messages"
+CANCELLED = "the wait for one of its messages was cancelled"
 
 
 class State(Enum):
@@ -101,8 +102,8 @@ class XaBranches:
     def put(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
     ) -> SendResult:
-        """Add a message to the current branch. Raises SendFailed; if that leaves the message's fate unknown, the
-        branch can only be rolled back. Raises XaError (XAER_PROTO) once it is prepared."""
+        """Add a message to the current branch. Raises SendFailed; if that leaves the message's fate unknown, or the
+        wait is cut short, the branch can only be rolled back. Raises XaError (XAER_PROTO) once it is prepared."""
         branch, flight = self._active("put")
         try:
             return flight.send(message, view, wanted, choice, deadline)
@@ -112,6 +113,10 @@ class XaBranches:
         except XaError as error:
             self._note(branch, error)
             raise
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._doom(branch, CANCELLED)
+            raise  # else it was not sent, or refused: it is simply not in the branch
 
     def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
         """Add a message to the current branch without waiting: PREPARE looks at what became of it. Raises NoPartition,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Awaitable
 
 import pytest
 
@@ -18,16 +19,17 @@ from meta_client.errors import (
     ReplyTimeout,
     SendRefused,
     SendUnknown,
+    TransactionFailed,
     TransactionMisuse,
 )
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import XaError
-from meta_client.protocol.requests import MultiPut, Put, Request, Version
+from meta_client.protocol.requests import MultiPut, Put, Request, Transaction, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
 from tests.meta_client.conftest import StartBroker
-from tests.meta_client.peer import ok
+from tests.meta_client.peer import ok, opaque_of
 from zk.corner import Corner
 
 OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
@@ -179,6 +181,91 @@ async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
     sequences = [request.sequence for request in broker.peer.received if isinstance(request, MultiPut)]
     assert len(sequences) > 1
     assert len({(it.producer, it.number) for it in sequences if it is not None}) == 1
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@in_loop
+async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_commits(
+    zookeeper: Corner, start_broker: StartBroker, is_refused: bool
+) -> None:
+    """Whether it was stored is not known, so nothing may be built on it."""
+    held: list[Request] = []
+
+    def slow(request: Request) -> bytes | None:
+        match request:
+            case Version():
+                return ok(request, OURS)
+            case Put() | MultiPut():
+                held.append(request)
+                return None
+            case Transaction(verb=TransactionVerb.PREPARE):
+                late = b"".join(ok(put, b"7 0 1044") if not is_refused else refused(put) for put in held)
+                return late + ok(request, b"0")
+        return ok(request)
+
+    broker = start_broker(0, {"orders": 1}, slow)
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        with pytest.raises(TransactionFailed, match="was rolled back"):
+            async with producer.transaction():
+                await cancelled(producer.send("orders", b""))
+        await producer.tpc_begin(Xid.of("1", "b"), topics=("orders",))
+        await cancelled(producer.send("orders", b""))
+        with pytest.raises(XaError, match="the wait for one of its messages was cancelled"):
+            await producer.tpc_prepare()
+        await producer.tpc_rollback()
+        await producer.tpc_begin(Xid.of("2", "b"), topics=("orders",))
+        handle = await producer.send_async("orders", b"")
+        await cancelled(handle.result())  # it is heard of all the same
+        if is_refused:
+            with pytest.raises(XaError, match=r"XAER_RMERR: .*no room"):
+                await producer.tpc_prepare()
+        else:
+            assert await producer.tpc_prepare()
+    verbs = [request.verb.value for request in broker.peer.received if isinstance(request, Transaction)]
+    assert verbs == ["BEGIN", "ROLLBACK", "BEGIN", "ROLLBACK", "BEGIN", "PREPARE"]
+
+
+@in_loop
+async def test_a_branch_hears_of_a_batch_although_the_wait_for_it_was_cancelled(
+    zookeeper: Corner, start_broker: StartBroker
+) -> None:
+    """A large branch waits for its first batches on the way."""
+    held: list[Request] = []
+
+    def slow(request: Request) -> bytes | None:
+        match request:
+            case Put() | MultiPut():
+                held.append(request)
+                return None
+            case Transaction(verb=TransactionVerb.PREPARE):
+                first, *others = held
+                return b"".join([refused(first), *(ok(put, b"7 0 1044") for put in others), ok(request, b"0")])
+        return ok(request, OURS)
+
+    start_broker(0, {"orders": 1}, slow)
+    async with Client(zookeeper.connect, batching=QUICK) as client:
+        producer = client.producer()
+        await producer.tpc_begin(Xid.of("1", "b"), topics=("orders",))
+
+        async def fill() -> None:
+            while True:
+                await producer.send_async("orders", bytes(200_000))
+
+        await cancelled(fill())
+        with pytest.raises(XaError, match=r"XAER_RMERR: .*no room"):
+            await producer.tpc_prepare()
+
+
+def refused(request: Request) -> bytes:
+    return b"result 500 7 %d\r\nno room" % opaque_of(request)
+
+
+async def cancelled(sending: Awaitable[object]) -> None:
+    """Wait for *sending* for too short a time."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await sending
 
 
 @in_loop
