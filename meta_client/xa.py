@@ -14,13 +14,14 @@ from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
 from meta_client.protocol.answers import BranchStatus, parse_vote
-from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.errors import LocalProtocolError, MetaError, XaError
+from meta_client.protocol.integers import INT32_MAX
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.xa import XaCode
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
-from meta_client.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs
+from meta_client.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from zk.errors import ZooKeeperError
 from zk.nodes import Partition
 
@@ -83,14 +84,18 @@ class XaBranches:
         """Begin *xid* on a broker that has all *topics*. A prepared branch before it stays as it is, in doubt.
 
         A broker of ours hears of it with the first message, or the first verb: what it has against it is raised
-        then. Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when there is no such broker.
+        then. Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when there is no such broker;
+        LocalProtocolError for a time limit that no broker takes.
         """
+        names = topic_names(topics)
+        if not 0 <= timeout_s <= INT32_MAX:
+            raise LocalProtocolError(f"timeout_s is {timeout_s}: give seconds, 0 for none, {INT32_MAX} at most")
         if (current := self.current) is not None and current.state is not State.PREPARED:
             code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
             raise ClientXaError(code, f"{current.xid} is still {current}: finish it first", f"BEGIN {xid}")
         self.current = None
         deadline = Deadline(REQUEST_TIMEOUT_S)
-        broker_id, connection = self._verbs.find(xid, topics, deadline)
+        broker_id, connection = self._verbs.find(xid, names, deadline)
         timeout_seconds = -int(-timeout_s // 1) or None  # up, so that a short limit does not become none
         is_ordered = self._verbs.keeps_order(connection, deadline)
         key = XaKey(xid, self._verbs.qualifier)

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from journal.xid import XaKey, Xid
@@ -27,6 +27,14 @@ REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
 _MAY_ROLL_BACK = frozenset({TransactionVerb.BEGIN, TransactionVerb.PREPARE})
 
 _log = logging.getLogger(__name__)
+
+
+def topic_names(topics: Iterable[str]) -> tuple[str, ...]:
+    """*topics* as they are. Raises TypeError for a text, whose letters would be taken for topics: of a broker that
+    offers every name nobody would notice."""
+    if isinstance(topics, str):
+        raise TypeError(f"topics is the text {topics!r}: give a tuple of names, ({topics!r},)")
+    return tuple(topics)
 
 
 @dataclass(frozen=True, slots=True)

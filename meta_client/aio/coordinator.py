@@ -18,6 +18,7 @@ from meta_client.coordinator.recovery import Recovered
 from meta_client.coordinator.steps import Step
 from meta_client.coordinator.transaction import Observer
 from meta_client.coordinator.transaction import Transaction as TransactionRules
+from meta_client.xa_verbs import topic_names
 
 if TYPE_CHECKING:
     import psycopg
@@ -106,7 +107,7 @@ class Coordinator:
         """An `async with` block in which *connection* and *producer* work for one transaction: both commit, or
         neither. meta_client.coordinator.Coordinator.transaction says the rest; what it raises, entering raises.
         """
-        return Transaction(self, connection, producer, tuple(topics), timeout_s)
+        return Transaction(self, connection, producer, topic_names(topics), timeout_s)
 
     async def recover(
         self, connections: "Iterable[psycopg.AsyncConnection[Any]]" = (), producers: Iterable[Producer] = ()

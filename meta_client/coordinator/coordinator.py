@@ -17,6 +17,7 @@ from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import Recovered, log, recover
 from meta_client.coordinator.transaction import Observer, Shared, Transaction
 from meta_client.producer import Producer
+from meta_client.xa_verbs import topic_names
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,7 +69,7 @@ class Coordinator:
         if self._shared.closing.is_set():
             raise CoordinatorClosed("the coordinator is closed: open it again")
         self._decisions.check()
-        database, broker = self._enlist(connection), self._enlist_producer(producer, tuple(topics), timeout_s)
+        database, broker = self._enlist(connection), self._enlist_producer(producer, topic_names(topics), timeout_s)
         if self._shared.flight.debts():
             self._pay_debts(database, broker)
         xid = self._decisions.name.xid(self._decisions.incarnation, next(self._numbers))

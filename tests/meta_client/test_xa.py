@@ -9,7 +9,7 @@ from meta_client.client import Client
 from meta_client.errors import ClientXaError, NoPartition, SendUnknown, TransactionMisuse
 from meta_client.producer import Producer
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.errors import XaError
+from meta_client.protocol.errors import LocalProtocolError, XaError
 from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode
 from meta_client.xa import State
@@ -196,6 +196,16 @@ def test_a_message_of_unknown_fate_leaves_only_rollback(producer: Producer, brok
         producer.tpc_commit()
     assert caught.value.code == XaCode.XA_RBOTHER
     assert verbs(broker.peer) == ["BEGIN", "put", "put", "ROLLBACK"]
+
+
+def test_what_can_never_begin(producer: Producer, broker: ScriptedBroker) -> None:
+    with pytest.raises(TypeError, match="topics is the text 'orders': give a tuple of names"):
+        producer.tpc_begin(XID, topics="orders")
+    for timeout_s in (-1, 2**31, float("inf"), float("nan")):
+        with pytest.raises(LocalProtocolError, match=f"timeout_s is {timeout_s}: give seconds"):
+            producer.tpc_begin(XID, topics=("orders",), timeout_s=timeout_s)
+    assert producer.tpc_branch is None
+    assert broker.peer.received == []
 
 
 def test_calls_out_of_order(producer: Producer, broker: ScriptedBroker) -> None:

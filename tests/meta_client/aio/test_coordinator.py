@@ -174,6 +174,8 @@ async def test_what_can_not_be_enlisted_and_a_closed_coordinator(
         producer = client.producer()
         with pytest.raises(CannotEnlist, match="autocommit"):
             await coordinator.transaction(connection, producer, topics=("orders",)).__aenter__()
+        with pytest.raises(TypeError, match="give a tuple of names"):
+            coordinator.transaction(connection, producer, topics="orders")
         await coordinator.close()
         await coordinator.close()
         with pytest.raises(CoordinatorClosed):

@@ -96,6 +96,8 @@ def test_a_topic_that_no_broker_has_begins_nothing(world: World) -> None:
             coordinator.transaction(world.connection, world.producer(), topics=("nowhere",)),
         ):
             pytest.fail("the block must not be entered")
+        with pytest.raises(TypeError, match="give a tuple of names"):
+            coordinator.transaction(world.connection, world.producer(), topics="orders")
         world.work(coordinator, world.producer(), 1)
     assert world.numbers() == ([1], [1])
 
