@@ -20,6 +20,7 @@ def take_checkpoint(source: Checkpointed, indexes: Indexes) -> CheckpointTaken:
     checkpoint, collected = source.snapshot(), indexes.collect()
     files = indexes.write(collected)
     number = source.write_checkpoint(checkpoint, collected.marks)
+    indexes.settle(collected, files)
     for name, file in files.items():
         indexes.by_name[name].filed(collected.spills[name], file)
     note(source, number, checkpoint)

@@ -5,10 +5,14 @@
 Only the last chunk may be open: it has no seal yet, and the checkpoint tells its checksum. So a start reads one chunk
 a file however long the partition is, and every other chunk is checked when it is first read: what is damaged
 is noticed before anybody is told an offset or a byte that it says. Written chunks never change.
+
+A file that holds mostly what retention has let go of is renewed without that. The new one stands beside the old one,
+under a name of its own, until a checkpoint goes by it: a start finds the one or the other.
 """
 
 import errno
 import hashlib
+import itertools
 import mmap
 import os
 import struct
@@ -29,6 +33,7 @@ _SEAL = struct.Struct("<IxxxxQ16x")
 assert _SEAL.size == ENTRY_BYTES
 _QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
 TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written anew; never read
+RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint goes by it
 
 
 class IndexDamaged(Exception):
@@ -45,10 +50,19 @@ def file_name(name: PartitionName) -> str:
 
 
 class Spill(NamedTuple):
-    """What a checkpoint adds to the file: entries *data* from number *first* on. *first* 0: the file is made anew."""
+    """What a checkpoint adds to the file: entries *data* from number *first* on. *first* 0: the file is made anew.
+
+    *unneeded*: so many of the first entries may be left out of a renewed file; 0: it is not renewed.
+    """
 
     first: int
     data: bytes
+    unneeded: int = 0
+
+    @property
+    def end(self) -> int:
+        """How many entries there are with it, unless the file is renewed."""
+        return self.first + len(self.data) // ENTRY_BYTES
 
 
 class IndexFile:
@@ -67,17 +81,20 @@ class IndexFile:
     def open(cls, path: Path, mark: IndexMark) -> "IndexFile | None":
         """The file at *path* as *mark* knows it; None if it is lost, too short, or its last chunk is damaged.
 
-        Raises StorageFailed.
+        A renewed file that *mark* is of takes its place. Raises StorageFailed.
         """
-        filed = _mapped(path, _position(mark.entries)) if mark.entries else None
-        if filed is None:
-            return None
-        file = cls(path.name, filed, mark.entries, mark.crc)
-        try:
-            file.at(mark.entries - 1)
-        except IndexDamaged:
-            return None
-        return file
+        for place in (path, _renewed(path)) if mark.entries else ():
+            if (filed := _mapped(place, _position(mark.entries))) is None:
+                continue
+            file = cls(path.name, filed, mark.entries, mark.crc)
+            try:
+                file.at(mark.entries - 1)
+            except IndexDamaged:
+                continue
+            if place != path:
+                settle(path)
+            return file
+        return None
 
     def __len__(self) -> int:
         return self.entries
@@ -122,7 +139,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile | None:
     Returns the file as it is then; None if somebody took it away meanwhile. The name of a new one is durable once
     its directory is.
     """
-    data, crc = _sealed(path.name, spill, before.crc)
+    data, crc = _sealed(path.name, spill.first, spill.data, before.crc)
     is_new = spill.first == 0
     target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
     try:
@@ -138,14 +155,55 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile | None:
             target.rename(path)
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
-    entries = spill.first + len(spill.data) // ENTRY_BYTES
-    filed = _mapped(path, _position(entries))
+    filed = _mapped(path, _position(spill.end))
+    return None if filed is None else IndexFile(path.name, filed, spill.end, crc)
+
+
+def renew(path: Path, spill: Spill, before: IndexFile) -> IndexFile | None:
+    """As write, to a file that begins behind what of *before* is unneeded; `settle` gives it the other's place.
+
+    Raises IndexDamaged if what is needed of *before* is.
+    """
+    target = path.with_name(path.name + TEMPORARY_SUFFIX)
+    entries = crc = 0
+    try:
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
+        try:
+            for piece in itertools.chain(before.blocks(spill.unneeded), [memoryview(spill.data)]):
+                data, crc = _sealed(path.name, entries, piece, crc)
+                _write_all(fd, data, _position(entries))
+                entries += len(piece) // ENTRY_BYTES
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        target.rename(_renewed(path))
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}") from error
+    filed = _mapped(_renewed(path), _position(entries))
     return None if filed is None else IndexFile(path.name, filed, entries, crc)
 
 
-def _sealed(name: str, spill: Spill, crc: int) -> tuple[bytes, int]:
-    """The entries of *spill* with the seals that belong between them, and the checksum of the last chunk then."""
-    entries, parts, at, entry = memoryview(spill.data), list[bytes | memoryview](), 0, spill.first
+def settle(path: Path) -> None:
+    """A checkpoint goes by the renewed file: it takes the place of the one at *path*. A worker's job.
+
+    Not durable on return, nor need it be: a start finds it under either name. Raises StorageFailed.
+    """
+    try:
+        _renewed(path).rename(path)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}") from error
+
+
+def _renewed(path: Path) -> Path:
+    return path.with_name(path.name + RENEWED_SUFFIX)
+
+
+def _sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[bytes, int]:
+    """Entries from number *first* on with the seals that belong between them, and the checksum of the last chunk then.
+
+    *crc*: of the last chunk before.
+    """
+    entries, parts, at, entry = memoryview(data), list[bytes | memoryview](), 0, first
     while at < len(entries):
         chunk, place = divmod(entry, CHUNK_ENTRIES)
         if place == 0:

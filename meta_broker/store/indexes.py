@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +27,7 @@ FSYNCS_AT_ONCE = 8
 
 
 class Indexes:
-    """A journal's PublicationSink. Loop thread only, but for `write`."""
+    """A journal's PublicationSink. Loop thread only, but for `write` and `settle`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -91,12 +91,17 @@ class Indexes:
             for name, file in zip(collected.spills, written, strict=True):
                 if file is not None:  # else somebody took it away: it is rebuilt at the next start
                     files[name], collected.marks[name] = file, file.mark
-        if any(spill.first == 0 for spill in collected.spills.values()):
+        if any(spill.first == 0 or spill.unneeded for spill in collected.spills.values()):
             try:
                 sync_directory(self._directory)
             except OSError as error:
                 raise StorageFailed(f"{self._directory}: {error.strerror}") from error
         return files
+
+    def settle(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> None:
+        """The checkpoint that *files* were written for is durable. A worker's job. Raises StorageFailed."""
+        for name, file in files.items():
+            self.by_name[name].settle(collected.spills[name], file)
 
 
 class Collected:

@@ -307,6 +307,7 @@ class MessageStore:
         files = await loop.run_in_executor(worker, self.indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
         number = await loop.run_in_executor(worker, self.source.write_checkpoint, checkpoint, collected.marks)
+        await loop.run_in_executor(worker, self.indexes.settle, collected, files)
         for count, (name, file) in enumerate(files.items(), 1):
             self.indexes.by_name[name].filed(collected.spills[name], file)
             if count % FILES_PER_TURN == 0:

@@ -5,6 +5,7 @@ the newest checkpoint stand in a file (`index_file`), the tail in memory; what i
 the journal: at start, or when a reader comes upon it.
 """
 
+import contextlib
 import mmap
 import struct
 from bisect import bisect_left, bisect_right
@@ -14,10 +15,11 @@ from typing import NamedTuple
 
 from journal.checkpoint import IndexMark
 from journal.publications import Publication
-from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged, IndexFile, Spill, write
+from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged, IndexFile, Spill, renew, settle, write
 
 ENTRY = struct.Struct("<QQQII")
 _FIRST = struct.Struct("<Q")
+RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: of thousands of partitions most never have so many to give back
 Buffer = bytes | bytearray | mmap.mmap
 assert ENTRY.size == ENTRY_BYTES
 
@@ -69,6 +71,7 @@ class PartitionIndex:
         self._time_ms = 0  # of the last entry
         self.messages = 0  # published since the broker started: what stats counts
         self._last_read = 0  # entry where the last read ended: readers mostly go on from there
+        self._may_renew = True  # nobody has looked yet whether the file holds mostly what is below the start
 
     def __len__(self) -> int:
         return self._file.entries + len(self._tail) // ENTRY_BYTES
@@ -116,9 +119,10 @@ class PartitionIndex:
         self.end, self._time_ms, self.messages = end, latest_ms, messages
 
     def trim(self, start: int) -> None:
-        """Begin at *start* from here on. Entries below it stay in the file, and nobody reads them."""
+        """Begin at *start* from here on. Nobody reads the entries below it, which stay until the file is renewed."""
         assert start <= self.end
         self.start = max(self.start, start)
+        self._may_renew = True
 
     def places(self, offset: int, bytes_max: int) -> Iterator[Place]:
         """Where the bytes [offset, offset + bytes_max) are, cut at the end and at a gap. *offset*: in [start, end)."""
@@ -168,14 +172,39 @@ class PartitionIndex:
         return self.end if entry == len(self) else max(self.start, self._offset(entry))
 
     def spill(self) -> Spill | None:
-        """What the file lacks, if anything; `filed` says that it was written."""
-        if not self._tail or self.is_damaged:
+        """What the file lacks, or holds too much, if anything; `filed` says that it was written."""
+        if self.is_damaged:
             return None
-        return Spill(self._file.entries, bytes(self._tail))
+        try:
+            unneeded = self._unneeded()
+        except IndexDamaged:
+            return None
+        return Spill(self._file.entries, bytes(self._tail), unneeded) if self._tail or unneeded else None
+
+    def _unneeded(self) -> int:
+        """How many entries to leave out of a renewed file; 0: it is not worth it. Raises IndexDamaged."""
+        filed = self._file.entries
+        if not self._may_renew or filed < RENEWED_ENTRIES_MIN:
+            return 0
+        # The entry that the start lies in, or the last one there is, stays: an empty file could not be mapped.
+        unneeded = max(bisect_right(range(filed), self.start, key=self._offset) - 1, 0)
+        self._may_renew = unneeded >= RENEWED_ENTRIES_MIN and 2 * unneeded > filed
+        return unneeded if self._may_renew else 0
 
     def write(self, spill: Spill) -> IndexFile | None:
-        """Add *spill* to the file and return it, for `filed`; durable then. A worker's job. Raises StorageFailed."""
+        """Add *spill* to the file and return it, for `filed`; durable then. A worker's job. Raises StorageFailed.
+
+        Once a checkpoint says so, `settle` it.
+        """
+        if spill.unneeded:
+            with contextlib.suppress(IndexDamaged):  # `filed` sees that it was not renewed
+                return renew(self._path, spill, self._file)
         return write(self._path, spill, self._file)
+
+    def settle(self, spill: Spill, file: IndexFile) -> None:
+        """A checkpoint that is durable goes by *file*. A worker's job. Raises StorageFailed."""
+        if file.entries < spill.end:
+            settle(self._path)
 
     @property
     def mark(self) -> IndexMark | None:
@@ -186,8 +215,15 @@ class PartitionIndex:
         """*spill* is durable in *file*: the tail begins after it."""
         if self.is_damaged:
             return  # noticed since then: the entries stay in memory until those before them are rebuilt
+        left_out = spill.end - file.entries
+        if spill.unneeded and not left_out:
+            self._notice()
+            return
         self._file = file
         del self._tail[: len(spill.data)]
+        if left_out:
+            self._last_read = max(self._last_read - left_out, 0)
+            self._may_renew = False
 
     # -- damage -----------------------------------------------------------------------------------------------
 
@@ -210,10 +246,13 @@ class PartitionIndex:
         try:
             return file.at(entry)
         except IndexDamaged:
-            if not self.is_damaged:
-                self.is_damaged = True
-                self._on_damaged()
+            self._notice()
             raise
+
+    def _notice(self) -> None:
+        if not self.is_damaged:
+            self.is_damaged = True
+            self._on_damaged()
 
     def _find(self, offset: int) -> int:
         hint = self._last_read

@@ -19,6 +19,7 @@ from journal.storage import DirectoryStorage
 from journal.transaction_store import Done
 from journal.xid import XaKey, Xid
 from meta_broker.config import BrokerConfig, BrokerSection, RetentionSection
+from meta_broker.store import partition_index
 from meta_broker.store.carrying_job import CarryingJob
 from meta_broker.store.far_read import FarRead
 from meta_broker.store.indexes import Indexes
@@ -301,6 +302,27 @@ def test_a_lost_index_is_rebuilt_from_what_is_left(tmp_path: Path) -> None:
         async with stage(tmp_path, BY_BYTES) as on:
             assert len(on.store.transactions.recovered.damaged) == 2
             assert {name: on.read_all(name) for name in (ORDERS, STOCK)} == expected
+
+    asyncio.run(story())
+
+
+def test_an_index_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_index, "RENEWED_ENTRIES_MIN", 8)
+
+    async def story() -> None:
+        async with stage(tmp_path, BY_BYTES) as on:
+            for number in range(300):
+                on.put(ORDERS, number)
+                if number % 30 == 29:
+                    await asyncio.sleep(0.15)  # until retention looks again
+                    await on.ticks()
+            expected = on.read_all(ORDERS)
+            assert len(expected) > MESSAGE
+            assert (tmp_path / "index" / "orders-0.index").stat().st_size < 150 * 32
+        async with stage(tmp_path, BY_BYTES) as on:
+            assert on.store.transactions.recovered.damaged == []
+            assert on.read_all(ORDERS) == expected
+        assert list(judged(tmp_path)) == []
 
     asyncio.run(story())
 
