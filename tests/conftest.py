@@ -1,6 +1,7 @@
 """Fixtures every package's tests share: one real ZooKeeper a worker, and a corner of it for each test."""
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,9 @@ pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres", "tests.fix
 # What else a machine does must not fail a test: no example has a time limit, nor has making one.
 settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metaq")
+
+# The tests start programs by the hundred: where the environment forbids bytecode, each would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _corner_numbers = itertools.count(1)
 
