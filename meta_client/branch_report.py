@@ -31,8 +31,8 @@ def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int
         {
             "topic": name.topic,
             "partition": name.partition,
-            "messages": sum(run.messages for run in runs),
-            "bytes": sum(run.bytes for run in runs),
+            "messages": runs.messages,
+            "bytes": runs.bytes,
             "first_lsn": runs[0].lsn,
             "last_ms": runs[-1].time_ms,
         }
