@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from meta_client.cli.positions import GROUP, Positions, Range
+from meta_client.cli.progress import Progress
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
@@ -15,7 +16,7 @@ from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
-from meta_client.protocol.errors import RemoteError
+from meta_client.protocol.errors import MetaError, RemoteError
 from zk.broker_url import BrokerUrl
 from zk.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.nodes import Partition
@@ -36,12 +37,32 @@ def read_from(
     return read_to_end(client.connections, FetchRequest(topic, partition, offset, bytes_max, REST_S), url, GROUP)
 
 
+def message_start(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
+    """Where the message begins that holds *offset*, in a partition that reaches as *found* says. Raises as
+    `read_topic_messages`."""
+    topic, partition = key
+    if offset in (found.start, found.end):
+        return offset
+    last = begin = max(positions.run_start(topic, partition, offset), found.start)
+    with Progress(f"reading {topic}/{partition}", "messages") as progress:
+        for message in read_from(client, topic, partition, positions.url(partition), begin):
+            if message.offset > offset:
+                break
+            last = message.offset
+            progress.advance()
+    return last
+
+
 class Span(NamedTuple):
     """What of the partitions of a topic is read."""
 
     start: Position = EARLIEST
     end: int | datetime | None = None  # before it; None: what is there at the beginning, or, who follows, never
     partitions: Collection[Partition] = ()  # none: all of them
+
+
+class InsideMessage(MetaError):
+    """Reading can't begin there. Begin where the message does, which the text names."""
 
 
 class _Reading(NamedTuple):
@@ -56,9 +77,9 @@ def read_topic_messages(
 ) -> Iterator[ReceivedMessage]:
     """The messages of a topic in *span*, a partition after the other; then end, or wait for more.
 
-    *total* is told how many bytes of frames there are, unless it follows. Raises NothingToRead, InvalidMessage,
-    NotSupported (times, and a broker that knows of none), ZooKeeperError; and, unless it follows, BrokerAway,
-    ConnectionLost, ReplyTimeout, RemoteError: who follows waits until the broker is back.
+    *total* is told how many bytes of frames there are, unless it follows. Raises NothingToRead, InsideMessage,
+    InvalidMessage, NotSupported (times, and a broker that knows of none), ZooKeeperError; and, unless it follows,
+    BrokerAway, ConnectionLost, ReplyTimeout, RemoteError: who follows waits until the broker is back.
     """
     readings: dict[Partition, _Reading] = {}
     is_first = True
@@ -109,6 +130,8 @@ def _begin(
         starts |= _at(positions, keys, span.start)
     if isinstance(span.end, datetime):
         ends |= _at(positions, keys, span.end)
+    if isinstance(span.start, int):
+        _check_start(client, positions, keys, span.start)
     if not follow:
         ranges = _known(keys, positions.ranges(keys))
         starts = {key: min(max(starts[key] or 0, ranges[key].start), ranges[key].end) for key in keys}
@@ -119,6 +142,15 @@ def _begin(
         )
         for key in keys
     }
+
+
+def _check_start(client: Client, positions: Positions, keys: Collection[TopicPartition], start: int) -> None:
+    """Raises InsideMessage: what stands there would be read as a message, and be called a broken one."""
+    for key, found in positions.ranges(keys).items():
+        if not found.start < start < found.end:
+            continue  # reading begins at the nearest end
+        if (begin := message_start(client, positions, key, start, found)) != start:
+            raise InsideMessage(f"{start} is inside of a message of {key[0]}/{key[1]}: {begin} is where that begins")
 
 
 def _at(positions: Positions, keys: Collection[TopicPartition], moment: datetime) -> dict[TopicPartition, int]:

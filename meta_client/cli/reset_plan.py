@@ -8,7 +8,7 @@ from typing import Final
 
 from meta_client.cli.positions import Positions, Range
 from meta_client.cli.progress import Progress
-from meta_client.cli.reading import read_from
+from meta_client.cli.reading import message_start, read_from
 from meta_client.client import Client
 from meta_client.consumer.plan import TopicPartition
 from meta_client.errors import NotSupported
@@ -93,20 +93,9 @@ def _after(
 
 def _checked(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
     """*offset*, if a message begins there. Raises ResetRefused with the nearest one before it."""
-    topic, partition = key
-    if offset in (found.start, found.end):
-        return offset
-    begin = max(positions.run_start(topic, partition, offset), found.start)
-    last = begin
-    with Progress(f"reading {topic}/{partition}", "messages") as progress:
-        for message in read_from(client, topic, partition, positions.url(partition), begin):
-            if message.offset == offset:
-                return offset
-            if message.offset > offset:
-                break
-            last = message.offset
-            progress.advance()
-    raise ResetRefused(f"{offset} is inside of a message of {topic}/{partition}: {last} is where that begins")
+    if (begin := message_start(client, positions, key, offset, found)) != offset:
+        raise ResetRefused(f"{offset} is inside of a message of {_names([key])}: {begin} is where that begins")
+    return offset
 
 
 def _shifted(

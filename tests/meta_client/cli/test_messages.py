@@ -242,6 +242,9 @@ def test_a_part_of_a_topic(metaq: Metaq, inside: Callable[..., tuple[int, bytes,
         (["--from", second, "--count", "1"], b"b\n"),
     ]:
         assert inside(*part, *words) == (0, seen, b""), words
+    for more in ([], ["--follow"]):
+        status, _, error = inside(*part, "--from", "5", *more)
+        assert (status, error) == (2, b"error: 5 is inside of a message of meta-test/0-0: 0 is where that begins\n")
     assert inside("consume", "meta-test", "--group", "late", "--from", between.isoformat())[1] == b"c\n"
 
 
