@@ -123,7 +123,7 @@ class Consumer:
         does until acknowledge(). *max_bytes* is how much to fetch at a time; a larger message comes alone.
         Raises ConsumerMisuse after start() or for a topic that has been subscribed to, ValueError.
         """
-        self._check_not_started("subscribe")
+        self._check_not_started("subscribe before start()")
         if topic in self._subscriptions:
             raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
         if on_reject == "park" and self._is_moved_by_listeners:
@@ -150,7 +150,7 @@ class Consumer:
         A group's progress is loaded and stored, if there is a group, but not its ownership: a member that owns the
         same partition stores its own progress over it. Raises ConsumerMisuse.
         """
-        self._check_not_started("assign")
+        self._check_not_started("assign before start()")
         if self._assigned is not None or not partitions:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: assign() names all its partitions, at once")
         if unknown := sorted({topic for topic, _ in partitions} - self._subscriptions.keys()):
@@ -160,7 +160,7 @@ class Consumer:
     def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError; with a
         `refused_directory` StoreInUse, ForeignStore and JournalError, too."""
-        self._check_not_started("start")
+        self._check_not_started("start it once")
         if not self._subscriptions:
             raise ConsumerMisuse(f"consumer {self.consumer_id} subscribes to nothing: call subscribe() first")
         if self._assigned is None and not self.has_group:
@@ -325,9 +325,11 @@ class Consumer:
         if topic not in self._subscriptions or not self._subscriptions[topic].is_manual:
             raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')
 
-    def _check_not_started(self, what: str) -> None:
-        if self._member is not None or self._is_closed:
-            raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: {what} before start(), once")
+    def _check_not_started(self, remedy: str) -> None:
+        if self._is_closed:
+            raise ConsumerMisuse(f"consumer {self.consumer_id} is closed: make another one")
+        if self._member is not None:
+            raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: {remedy}")
 
     def _may_deliver(self) -> bool:
         """Nobody can be given what was assigned by hand, however long ZooKeeper is away."""

@@ -225,11 +225,13 @@ def test_a_consumer_is_used_in_order(broker: BrokerProcess, client: Client, open
     consumer.start()
     with pytest.raises(ConsumerMisuse, match="subscribe before start"):
         consumer.subscribe("invoices", inbox)
-    with pytest.raises(ConsumerMisuse, match="was started before"):
+    with pytest.raises(ConsumerMisuse, match="was started before: start it once"):
         consumer.start()
     open_client().producer().send("orders", b"")
     wait_until(lambda: len(inbox.messages) == 1)
     assert "would wait for itself" in str(raised[0])
     consumer.close()
     consumer.close()
+    with pytest.raises(ConsumerMisuse, match="is closed: make another one"):
+        consumer.start()
     del broker
