@@ -88,7 +88,7 @@ def _progress(line: str) -> None:
 
 
 def _fail(line: str) -> NoReturn:
-    click.echo(f"Error: {line}", err=True)
+    click.echo(f"error: {line}", err=True)
     raise SystemExit(2)
 
 

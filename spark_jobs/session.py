@@ -20,7 +20,7 @@ from spark_jobs.source import PUSHDOWN
 from zk.java import java_home, stand_in_home
 
 LOCAL_MASTER: Final = "local[*]"
-_MASTER: Final = re.compile(r"local(\[[^\]]+\])?|yarn|(spark|k8s)://\S+")
+_MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|yarn|(spark|k8s)://\S+")
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr

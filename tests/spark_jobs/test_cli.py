@@ -94,11 +94,11 @@ def test_damage_is_told_in_json_with_exit_code_1_and_leaves_nothing_behind(hones
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["nowhere"], "Error: nowhere: No such file or directory: name the data directory of a broker"),
-        (["."], "Error: .: holds no journal segment: name the data directory of a broker, or an archive"),
+        (["nowhere"], "error: nowhere: No such file or directory: name the data directory of a broker"),
+        (["."], "error: .: holds no journal segment: name the data directory of a broker, or an archive"),
         (
             ["nowhere", "--master", "lokal"],
-            "Error: 'lokal' is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL",
+            "error: 'lokal' is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL",
         ),
     ],
 )
@@ -127,16 +127,18 @@ def test_without_java_it_says_how_to_get_one(honest: Path, tmp_path: Path) -> No
     )
     assert (done.returncode, done.stdout) == (2, "")
     (*_, last) = done.stderr.splitlines()
-    assert last.startswith("Error: no Java 17 or newer (")
+    assert last.startswith("error: no Java 17 or newer (")
     assert last.endswith("run pip install 'metaq[embedded]'")
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "spark://host:7077", "yarn", "k8s://https://host"])
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "local[4,2]", "spark://host:7077", "yarn", "k8s://https://host"]
+)
 def test_masters_that_spark_knows(master: str) -> None:
     assert checked_master(master) == master
 
 
-@pytest.mark.parametrize("master", ["", "local[", "spark://", "sc://host", "host:7077"])
+@pytest.mark.parametrize("master", ["", "local[", "local[x]", "local[0]", "spark://", "sc://host", "host:7077"])
 def test_masters_that_it_does_not(master: str) -> None:
     with pytest.raises(InvalidMaster):
         checked_master(master)
