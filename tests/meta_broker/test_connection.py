@@ -119,28 +119,32 @@ def test_a_pipelined_flood_of_puts_makes_progress_through_a_small_queue(tmp_path
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
-def test_garbage_closes_the_connection_and_no_other(garbage: bytes, lone_broker: BrokerProcess) -> None:
-    with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as vandal:
+def test_garbage_closes_the_connection_and_no_other(
+    garbage: bytes, shared_lone_broker: BrokerProcess, own_topic: str
+) -> None:
+    with WireClient(shared_lone_broker.port) as client, WireClient(shared_lone_broker.port) as vandal:
         vandal.socket.sendall(garbage)
         with pytest.raises(ConnectionError):
             vandal.receive()
-        assert client.put("orders", 0, b"still here").offset == 0
+        assert client.put(own_topic, 0, b"still here").offset == 0
         wait_until_alone(client)
 
 
 @pytest.mark.parametrize("goodbye", [b"quit\r\n", b"quack\r\n"])
-def test_what_was_asked_before_a_goodbye_is_answered(goodbye: bytes, lone_broker: BrokerProcess) -> None:
-    with WireClient(lone_broker.port) as client:
-        puts = b"".join(b"put orders 0 1 0 -1 %d\r\nx" % n for n in range(100))
-        client.socket.sendall(puts + goodbye + b"put orders 0 1 0 -1 100\r\nx")
+def test_what_was_asked_before_a_goodbye_is_answered(
+    goodbye: bytes, shared_lone_broker: BrokerProcess, own_topic: str
+) -> None:
+    with WireClient(shared_lone_broker.port) as client:
+        puts = b"".join(b"put %b 0 1 0 -1 %d\r\nx" % (own_topic.encode(), n) for n in range(100))
+        client.socket.sendall(puts + goodbye + b"put %b 0 1 0 -1 100\r\nx" % own_topic.encode())
         for number in range(100):
             answer = client.receive()
             assert isinstance(answer, Result)
             assert (answer.opaque, answer.status) == (number, 200)
         with pytest.raises(ConnectionError):
             client.receive()
-    with WireClient(lone_broker.port) as client:
-        assert len(client.read_all("orders", 0)) == 100
+    with WireClient(shared_lone_broker.port) as client:
+        assert len(client.read_all(own_topic, 0)) == 100
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,8 @@ def test_what_was_asked_before_a_goodbye_is_answered(goodbye: bytes, lone_broker
         b"put nope 0 1 0 -1 1\r\nxput orders 0 16777217 0 -1 2\r\n" + bytes(16777217),
     ],
 )
-def test_a_goodbye_waits_for_every_answer_and_for_nothing_else(asked: bytes, lone_broker: BrokerProcess) -> None:
-    with WireClient(lone_broker.port) as client:
+def test_a_goodbye_waits_for_every_answer_and_for_nothing_else(asked: bytes, shared_lone_broker: BrokerProcess) -> None:
+    with WireClient(shared_lone_broker.port) as client:
         client.put("orders", 0, b"hello")
         client.socket.sendall(asked + b"transaction TX:s:2 s END 9\r\nquit\r\n")  # END has no answer
         for _ in range(asked.count(b"\r\n")):
@@ -247,12 +251,12 @@ def test_a_branch_over_too_many_partitions_is_refused_and_can_be_rolled_back(tmp
         assert client.stats("wide")[4] == "message_count 1"
 
 
-def test_the_largest_message_goes_in_and_comes_out(lone_broker: BrokerProcess) -> None:
-    with WireClient(lone_broker.port) as client:
+def test_the_largest_message_goes_in_and_comes_out(shared_lone_broker: BrokerProcess, own_topic: str) -> None:
+    with WireClient(shared_lone_broker.port) as client:
         body = bytes(range(256)) * (2 * MIB // 256)
-        client.put("orders", 0, body)
+        client.put(own_topic, 0, body)
         with pytest.raises(Refused, match="a message of 2097153 bytes is larger than message_bytes_max 2097152"):
-            client.put("orders", 0, body + b"x")
-        value = client.get("orders", 0, 0, 4 * MIB)
+            client.put(own_topic, 0, body + b"x")
+        value = client.get(own_topic, 0, 0, 4 * MIB)
         assert isinstance(value, Value)
         assert value.body[20:] == body

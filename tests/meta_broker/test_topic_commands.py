@@ -189,9 +189,9 @@ def test_a_waiting_fetch_hears_of_the_deletion(lone_broker: BrokerProcess) -> No
     ],
 )
 def test_what_cannot_be_done_says_why_and_changes_nothing(
-    lone_broker: BrokerProcess, verb: TopicVerb, topic: str, settings: dict[str, str], status: int, why: str
+    shared_lone_broker: BrokerProcess, verb: TopicVerb, topic: str, settings: dict[str, str], status: int, why: str
 ) -> None:
-    with WireClient(lone_broker.port) as client:
+    with WireClient(shared_lone_broker.port) as client:
         before = client.stats("topics")
         answer = refused(client, verb, topic, **settings)
         assert answer[0] == status
