@@ -77,6 +77,12 @@ class Stage:
         self.following.heard(master=MASTER, epoch=1, end=Lsn(end), fence=Lsn(fence), mode="async", in_sync=in_sync)
         self.store.advance()
 
+    async def tick(self, now_s: float) -> None:
+        """Returns once what that began to write is on disk, or has failed."""
+        self.following.tick(now_s)
+        if self.following._writing is not None:
+            await asyncio.wait([self.following._writing])
+
     @property
     def shown(self) -> int:
         """The end of the partition, for readers."""
@@ -210,24 +216,20 @@ def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Ope
         on = open_stage(FACTS)
         on.receive(written)
         on.heard(written.puts[0], written.end)
-        on.following.tick(100.0)
-        await asyncio.sleep(0.05)
+        await on.tick(100.0)
         first = on.file.read()
         assert first == on.following.facts
         assert (first.fence, first.end, first.heard_ms, first.master) == (written.puts[0], written.end, 5_000, MASTER)
         on.heard(written.puts[1], written.end)
-        on.following.tick(100.5)
-        await asyncio.sleep(0.05)
+        await on.tick(100.5)
         assert on.file.read() == first
-        on.following.tick(101.0)
-        await asyncio.sleep(0.05)
+        await on.tick(101.0)
         assert on.file.read() == on.following.facts != first
         news: list[SlaveFacts] = []
         on.following.on_news = lambda: news.append(on.following.facts)
         on.heard(written.puts[1], written.end, in_sync=True)  # what a promotion goes by is written at once
         assert [facts.in_sync for facts in news] == [True]
-        on.following.tick(101.1)
-        await asyncio.sleep(0.05)
+        await on.tick(101.1)
         assert on.file.read() == on.following.facts
         on.heard(written.end, written.end)
         await on.following.close()
@@ -252,8 +254,7 @@ def test_a_slave_json_that_cannot_be_written_ends_it(
         on.receive(written)
         on.heard(written.end, written.end)
         monkeypatch.setattr(SlaveFile, "write", fails)
-        on.following.tick(100.0)
-        await asyncio.sleep(0.05)
+        await on.tick(100.0)
         assert list(map(str, on.overs)) == ["no space"]
 
     asyncio.run(story())
