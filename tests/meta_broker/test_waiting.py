@@ -11,7 +11,7 @@ from journal.records import PartitionName
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
 from meta_broker.processors.context import Attach
-from meta_broker.processors.waiting import TICK_MS, WaitingFetch, WaitingFetches
+from meta_broker.processors.waiting import ENDS_MIN, TICK_MS, WaitingFetch, WaitingFetches
 from meta_client.protocol.requests import Fetch, Request
 
 FETCHES_MAX, PER_PEER_MAX = 12, 5
@@ -61,7 +61,8 @@ class Somebody:
 
 
 PEERS = [Somebody() for _ in range(3)]
-peers, names = st.sampled_from(PEERS), st.sampled_from(NAMES)
+peers, names, groups = st.sampled_from(PEERS), st.sampled_from(NAMES), st.sampled_from(["g", "h"])
+epochs = st.none() | st.integers(0, 3)
 
 
 class WaitingMachine(RuleBasedStateMachine):
@@ -71,15 +72,15 @@ class WaitingMachine(RuleBasedStateMachine):
         self.model: list[WaitingFetch] = []
         self.now_ms = 1_000
 
-    @rule(peer=peers, name=names, end=st.integers(0, 20), wait_ms=st.integers(1, 100))
-    def add(self, peer: Somebody, name: PartitionName, end: int, wait_ms: int) -> None:
+    @rule(peer=peers, name=names, end=st.integers(0, 20), wait_ms=st.integers(1, 100), group=groups, epoch=epochs)
+    def add(self, peer: Somebody, name: PartitionName, end: int, wait_ms: int, group: str, epoch: int | None) -> None:
         mine = sum(one.peer is peer for one in self.model)
         if len(self.model) >= FETCHES_MAX:
             assert "fetches_waiting_max is 12" in str(self.waiting.why_full(peer))
         elif mine >= PER_PEER_MAX:
             assert "fetches_waiting_per_connection_max is 5" in str(self.waiting.why_full(peer))
         else:
-            fetch = Fetch(name.topic, "g", name.partition, 0, 100, end, wait_ms, 1)
+            fetch = Fetch(name.topic, group, name.partition, 0, 100, end, wait_ms, 1, epoch)
             one = WaitingFetch(fetch, peer, name, end, self.now_ms + wait_ms)
             self.waiting.add(one)
             self.model.append(one)
@@ -88,6 +89,16 @@ class WaitingMachine(RuleBasedStateMachine):
     def reach(self, name: PartitionName, end: int) -> None:
         expected = [one for one in self.model if one.name == name and one.end_wanted <= end]
         assert self.waiting.take_reached(name, end) == expected
+        self._gone(expected)
+
+    @rule(name=names, group=groups, epoch=st.integers(0, 4))
+    def own(self, name: PartitionName, group: str, epoch: int) -> None:
+        expected = [
+            one
+            for one in self.model
+            if one.name == name and one.fetch.group == group and one.fetch.epoch is not None and one.fetch.epoch < epoch
+        ]
+        assert self.waiting.take_stale(name, group, epoch) == expected
         self._gone(expected)
 
     @rule(pass_ms=st.integers(0, 60))
@@ -128,3 +139,46 @@ class WaitingMachine(RuleBasedStateMachine):
 
 TestWaiting = pytest.mark.filterwarnings("error")(WaitingMachine.TestCase)
 TestWaiting.settings = settings(deadline=None, max_examples=200, stateful_step_count=40)
+
+
+class Counted(int):
+    """A number that counts how often it is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) > int(other)
+
+
+def test_who_waits_for_more_costs_those_nothing_who_are_served() -> None:
+    """One hostile peer has thousands wait for bytes that never come, where others read all the time."""
+    waiting, name, peer = WaitingFetches(10_000, 10_000), NAMES[0], PEERS[0]
+    fetch = Fetch(name.topic, "g", name.partition, 0, 100, 1, 30_000, 1)
+    for number in range(2_000):
+        waiting.add(WaitingFetch(fetch, peer, name, Counted(1_000_000 + number), 30_000))
+    Counted.compared = 0
+    for end in range(100):
+        waiting.add(WaitingFetch(fetch, peer, name, Counted(end), 30_000))
+        assert len(waiting.take_reached(name, end)) == 1
+    assert Counted.compared < 100 * 50
+    assert len(waiting.take_of(peer)) == 2_000
+    assert not waiting.by_partition
+
+
+def test_ends_that_nobody_waits_for_any_more_are_not_kept() -> None:
+    waiting, name = WaitingFetches(10, 10), NAMES[0]
+    fetch = Fetch(name.topic, "g", name.partition, 0, 100, 1, 30_000, 1)
+    waiting.add(WaitingFetch(fetch, PEERS[1], name, 1_000_000, 30_000))
+    for end in range(10_000):
+        waiting.add(WaitingFetch(fetch, PEERS[0], name, end + 1_000, 30_000))
+        waiting.take_of(PEERS[0])
+    assert len(waiting.by_partition[name].ends) <= ENDS_MIN + 3
