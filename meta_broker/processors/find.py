@@ -6,7 +6,7 @@ between the loop's turns, and its answer says where to go on: so no search holds
 
 import asyncio
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from concurrent.futures import Executor
 from itertools import islice
 from typing import Final
@@ -40,7 +40,7 @@ RUNS_MAX: Final = 512  # of one piece: what the loop gathers for it, in a fracti
 
 
 class FindProcessor:
-    """Answers finds, one after the other. Loop thread only.
+    """Answers finds, one after the other; connections take turns. Loop thread only.
 
     How many wait is bounded by who asks: a connection's requests in flight.
     """
@@ -49,19 +49,18 @@ class FindProcessor:
         self._context = context
         self._keys = keys
         self._worker = worker
-        self._waiting: deque[tuple[Find, Peer]] = deque()
+        self._waiting: OrderedDict[Peer, deque[Find]] = OrderedDict()  # whose turn is next stands first; no empty ones
         self._task: asyncio.Task[None] | None = None
 
     def handle(self, find: Find, peer: Peer) -> None:
-        self._waiting.append((find, peer))
+        self._waiting.setdefault(peer, deque()).append(find)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
             self._task.add_done_callback(raise_error)
 
     def peer_gone(self, peer: Peer) -> None:
         """Nobody waits for these answers any more."""
-        if self._waiting:
-            self._waiting = deque(each for each in self._waiting if each[1] is not peer)
+        self._waiting.pop(peer, None)
 
     async def close(self) -> None:
         """Refuse what has no answer yet. Idempotent."""
@@ -69,21 +68,29 @@ class FindProcessor:
             task.cancel()
             await asyncio.wait([task])
         while self._waiting:
-            find, peer = self._waiting.popleft()
+            find, peer = self._next()
             peer.send(encode_result(Status.UNAVAILABLE, b"the broker stops: search again once it is back", find.opaque))
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                find, peer = self._waiting.popleft()
+                find, peer = self._next()
                 try:
                     answer = await self._answer(find)
                 except asyncio.CancelledError:
-                    self._waiting.appendleft((find, peer))
+                    self._waiting.setdefault(peer, deque()).appendleft(find)
                     raise
                 peer.send(answer)
         finally:
             self._task = None  # at once, not when the loop tells: nobody would see to what comes in between
+
+    def _next(self) -> tuple[Find, Peer]:
+        """Take out whose turn it is; the next turn is another connection's."""
+        peer, finds = self._waiting.popitem(last=False)
+        find = finds.popleft()
+        if finds:
+            self._waiting[peer] = finds
+        return find, peer
 
     async def _answer(self, find: Find) -> bytes:
         context = self._context

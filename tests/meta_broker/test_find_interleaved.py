@@ -109,3 +109,15 @@ async def test_one_that_comes_at_the_moment_when_the_last_one_is_answered(tmp_pa
         on.ask(first, 1)
         await until(lambda: len(second.found) == 1)
     assert first.found == second.found == [Found(len(FRAME), len(FRAME), [FoundAt(0, len(FRAME))])]
+
+
+@in_loop
+async def test_whoever_asks_for_much_holds_up_nobody_else(tmp_path: Path) -> None:
+    order = list[str]()
+    flood, other = Asker(lambda: order.append("flood")), Asker(lambda: order.append("other"))
+    async with stage(tmp_path) as on:
+        for opaque in range(20):
+            on.ask(flood, opaque)
+        on.ask(other, 20)
+        await until(lambda: len(order) == 21)
+    assert order.index("other") <= 1
