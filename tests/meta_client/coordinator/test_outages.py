@@ -4,7 +4,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -148,15 +147,23 @@ def test_closing_ends_the_wait_and_recovery_finishes(world: World) -> None:
     assert world.in_doubt() == []
 
 
+@pytest.fixture(scope="module")
+def mortal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(tmp_path_factory.mktemp("mortal") / "postgres") as server:
+        yield server
+
+
 @pytest.fixture
-def mortal(world: World, tmp_path: Path) -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL for one test, in place of the run's."""
-    with EmbeddedPostgres(tmp_path / "postgres") as server:
-        with psycopg.connect(server.dsn) as connection:
-            connection.execute(TABLE)
-        world.database = Database(server.dsn, lambda: psycopg.connect(server.dsn))
-        with psycopg.connect(server.dsn) as world.connection:
-            yield server
+def mortal(world: World, mortal_server: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL to kill, in place of the run's; it has the table, empty."""
+    dsn = mortal_server.dsn
+    mortal_server.restart()  # it died with a thread of the test before
+    with psycopg.connect(dsn, options="-c lock_timeout=10s") as connection:
+        connection.execute("DROP TABLE IF EXISTS numbers")
+        connection.execute(TABLE)
+    world.database = Database(dsn, lambda: psycopg.connect(dsn))
+    with psycopg.connect(dsn) as world.connection:
+        yield mortal_server
 
 
 @pytest.mark.parametrize("at", [Step.BEGUN, Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED])
