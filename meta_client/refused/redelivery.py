@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from journal.errors import JournalError
 from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.exits import RAISED, failure_of
 from meta_client.consumer.listening import MessageListener
 from meta_client.protocol.errors import MetaError
 from meta_client.refused.store import RefusedStore
@@ -88,7 +89,8 @@ class Redelivery:
             return False
         try:
             listener(message)
-        except Exception as error:  # a listener may raise anything
+        except RAISED as raised:
+            error = failure_of(raised)
             self._store.tried(place, error)
             _log.warning("refused again group=%s message=%s error=%r", self._group, place, error)
             return False

@@ -1,9 +1,11 @@
 """What a consumer does with messages: every form, through a real broker and ZooKeeper."""
 
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -73,6 +75,41 @@ def test_messages_one_by_one_and_one_that_fails_twice_is_seen_three_times(
     assert calls.payloads == [b"0", b"1", b"1", b"1", b"2", b"3"]
     wait_until(lambda: stored(client, topic) == 4 * 21)
     assert Counter(calls.payloads).keys() == set(expected)
+
+
+def test_a_listener_that_exits_has_raised(client: Client, topic: str) -> None:
+    """However often: its thread goes on, in each form of delivery."""
+    send(client, topic, 2)
+    exits = Counter[str]()
+
+    def exit_five_times(group: str) -> None:
+        exits[group] += 1
+        if exits[group] <= 5:
+            sys.exit("no more")
+
+    def accept(message: ReceivedMessage) -> bool:
+        exit_five_times("filtered")
+        return True
+
+    config = replace(QUICK, runners=1)
+    with (
+        client.consumer("batches", config=config) as batches,
+        client.consumer("singles", config=config) as singles,
+        client.consumer("filtered", config=config) as filtered,
+    ):
+        batches.subscribe(topic, on_batch=lambda batch: exit_five_times("batches"))
+        singles.subscribe(topic, on_message=lambda message: exit_five_times("singles"), retries_max=2, on_reject=no)
+        filtered.subscribe(topic, accept=accept)
+        for consumer in (batches, singles, filtered):
+            consumer.start()
+        wait_until(lambda: stored(client, topic, "batches") == stored(client, topic, "singles") == 2 * 21)
+        assert [message.payload for message in filtered.fetch(2, timeout_s=30)] == [b"0", b"1"]
+    assert {group: count > 5 for group, count in exits.items()} == dict.fromkeys(exits, True)
+
+
+def no(message: ReceivedMessage, error: Exception) -> None:
+    """Refuses to refuse."""
+    sys.exit(str(error))
 
 
 def test_what_was_taken_before_a_message_that_fails_is_committed(

@@ -1,5 +1,6 @@
 """Delivery to listeners without a broker: what is called, in which order, and what counts as consumed then. Pure."""
 
+import sys
 from collections import Counter
 
 import pytest
@@ -55,6 +56,14 @@ class Listener:
                 self.failures[number] -= 1
                 raise RuntimeError("not now")
         self.taken += [message.message_id for message in batch.messages]
+
+
+@pytest.mark.parametrize("kind", [MessageDelivery, BatchDelivery])
+def test_an_exit_on_the_main_thread_ends_the_program(kind: type[MessageDelivery | BatchDelivery]) -> None:
+    """There a loop's listeners run."""
+    delivery = kind(lambda given: sys.exit(3), RetryPolicy(), Sieve(None, None), None)
+    with pytest.raises(SystemExit, match="3"):
+        delivery.deliver(batch(0, 1))
 
 
 def run(delivery: Delivery, total: int, sizes: list[int]) -> tuple[list[Outcome], int]:
