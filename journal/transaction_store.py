@@ -19,7 +19,7 @@ from journal.checkpointed import Checkpointed
 from journal.fold import Branch, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn
 from journal.group_commit import Defer
-from journal.heuristics import EVENTS, STATES, HeuristicDecision
+from journal.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.journal import Journal
 from journal.loss import ends_in_doubt
 from journal.open_journal import JournalConfig
@@ -316,9 +316,12 @@ class JournalTransactionStore(Checkpointed):
         """End a prepared branch by hand. The decision is a record of its own, with its evidence; what it does, but for
         COMPLETE, a second one: should only the first survive, the next open does the rest.
 
-        Raises XaError unless the branch is prepared, ValueError for a *who* or *why* that is empty or too long.
+        Raises XaError unless the branch is prepared, ValueError for a *who* or *why* that is empty or too long, and
+        while there are too many decisions that nobody has forgotten.
         """
         next_state(transaction.key, transaction.state, EVENTS[decision])
+        if (known := len(self.state.heuristics)) >= HEURISTICS_MAX:
+            raise ValueError(f"{known} decisions of operators are remembered: forget some with `metaq txn forget`")
         branch = transaction.branch
         assert branch is not None, "a prepared branch has messages"
         seen = branch.prepared_ms, branch.messages, branch.bytes

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from journal import transaction_store
 from journal.errors import InvalidRecord
 from journal.frame import Lsn
 from journal.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
@@ -146,3 +147,22 @@ def test_records_that_contradict_a_decision_are_refused(store: JournalTransactio
     store._append(Heuristic(KEY, lsn, COMMIT, *seen, "ann", "why"))
     with pytest.raises(InvalidRecord, match="decided to commit it"):
         store._append(Rollback(KEY, lsn, RollbackReason.ASKED))
+
+
+def test_decisions_that_nobody_forgets_are_bounded(
+    store: JournalTransactionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_store, "HEURISTICS_MAX", 2)
+    branches = []
+    for number in range(3):
+        branch = store.begin(xa(f"many-{number}"))
+        store.transactional_put(branch, ORDERS, [b"row"], 3, 1)
+        store.prepare(branch)
+        branches.append(branch)
+    for branch in branches[:2]:
+        store.decide(branch, COMPLETE, "ann", "tested")
+    with pytest.raises(ValueError, match="2 decisions of operators are remembered: forget some"):
+        store.decide(branches[2], COMPLETE, "ann", "tested")
+    assert [found.key for found in store.recover()] == [branches[2].key]  # as it was
+    store.forget(xa("many-0"))
+    store.decide(branches[2], COMPLETE, "ann", "tested")
