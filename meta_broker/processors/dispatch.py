@@ -1,5 +1,6 @@
 """From a request to its processor. Exhaustive: no broker starts while a request has none."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,18 @@ from meta_client.protocol.status import Status
 _READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find)  # what reads messages, or says where they are
 
 
+def _one_a_turn(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
+    """For what looks at every partition: of one connection, one such request between two turns of the loop, so that
+    others do not wait until as many are done as came together."""
+
+    def handle_one(request: Request, peer: Peer) -> None:
+        handle(request, peer)
+        peer.hold()
+        asyncio.get_running_loop().call_soon(peer.go_on)
+
+    return handle_one
+
+
 class Dispatcher:
     """Every processor of a broker behind one call."""
 
@@ -79,7 +92,7 @@ class Dispatcher:
             Put: write,
             MultiPut: write,
             Transaction: write,
-            TopicCommand: write,
+            TopicCommand: _one_a_turn(write),
             BranchCommand: write,
             Sync: write,
             Get: self._get.handle,
@@ -88,7 +101,7 @@ class Dispatcher:
             Offsets: self._get.handle_offsets,
             Find: self._find.handle,
             TakeCheckpoint: self._checkpoint.handle,
-            Stats: self._stats.handle,
+            Stats: _one_a_turn(self._stats.handle),
             Version: self._version,
             Quit: self._quit,
             Replicate: self._replicate,
