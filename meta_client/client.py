@@ -35,7 +35,10 @@ COMPRESSION_BYTES_MIN = 256  # a shorter text hardly shrinks by more than what a
 
 
 class Client:
-    """One ZooKeeper session and one connection per broker, shared by everything made here. Any thread.
+    """One ZooKeeper session, shared by everything made here, and so are the connections. Any thread.
+
+    One per broker for what is sent and asked, and another one for what consumers read: on one alone, a send's answer
+    would stand behind megabytes of messages, and wait while the broker's disk looks for them.
 
     *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Making
     one connects, or raises ZooKeeperError and leaves nothing open. Close it, or use it as a context manager.
@@ -102,7 +105,7 @@ class Client:
         self._is_closed = False
         self._session: ZooKeeperSession | None
         with contextlib.ExitStack() as opened:
-            self.connections = connections
+            self.connections, self.consumer_connections = connections, connections.twin()
             self.topology: Directory
             if make_session is None:
                 self._session = None
@@ -116,6 +119,7 @@ class Client:
             if self._session is not None:
                 opened.enter_context(self._session)
             opened.callback(self.connections.close)
+            opened.callback(self.consumer_connections.close)
             self.topology.start()
             opened.callback(self.topology.close)
             opened.callback(self._sender.close)
@@ -178,7 +182,7 @@ class Client:
         ZooKeeper (`direct`).
         """
         named = group_of(group, broadcast)
-        consumer = Consumer(self.session, self.connections, named, offsets, config, self._forget)
+        consumer = Consumer(self.session, self.consumer_connections, named, offsets, config, self._forget)
         with self._lock:
             self._check_open()
             self._consumers = (*self._consumers, consumer)
@@ -191,7 +195,7 @@ class Client:
         Raises NothingToRead, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError, InvalidMessage, ZooKeeperError.
         """
         self._check_open()
-        return browse(self.session, self.connections, topic)
+        return browse(self.session, self.consumer_connections, topic)
 
     def close(self) -> None:
         """Close every consumer, then all connections. Idempotent; not for a listener's thread."""

@@ -1,4 +1,4 @@
-"""The connections of a client: one per broker, made when asked for, made again after a break."""
+"""Connections to brokers: one each, made when asked for, made again after a break."""
 
 import threading
 import time
@@ -37,6 +37,10 @@ class Connections:
         self._lock = threading.Lock()  # guards what is added to the slots, and that close() takes all
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._closing = threading.Event()
+
+    def twin(self) -> "Connections":
+        """An empty pool of connections that are made alike."""
+        return Connections(self._open)
 
     def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Link:
         """The live connection to *url*, made now if there is none.

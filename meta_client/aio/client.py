@@ -33,7 +33,8 @@ BROWSED: Final = 256  # messages that browse takes at a time
 
 
 class Client:
-    """One ZooKeeper session and one connection per broker, shared by everything made here; one event loop's.
+    """One ZooKeeper session, shared by everything made here, and so are the connections; one event loop's. There is one
+    connection per broker for what is sent, and another one for what consumers read, as meta_client.Client has them.
 
     *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Entering
     `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is asked about
@@ -54,7 +55,7 @@ class Client:
             zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=self._on_session_event
         )
         self.topology = Topology(self.session, default_topic)
-        self.connections = Connections()
+        self.connections, self.consumer_connections = Connections(), Connections()
         self._batching = batching
         self._allowed = AllowedCodecs(self.connections)
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
@@ -69,6 +70,7 @@ class Client:
             self.topology.start()
             opened.push_async_callback(asyncio.to_thread, self.topology.close)
             opened.push_async_callback(self.connections.close)
+            opened.push_async_callback(self.consumer_connections.close)
             self._sender = sender = Sender(self.topology, self.connections, self._batching)
             opened.push_async_callback(sender.close)
             self._opened = opened.pop_all()
@@ -121,7 +123,7 @@ class Client:
         """
         self._check_open()
         named = group_of(group, broadcast)
-        rules = ConsumerRules(self.session, self.connections, named, offsets, config, self._forget, Tasks())
+        rules = ConsumerRules(self.session, self.consumer_connections, named, offsets, config, self._forget, Tasks())
         self._consumers = (*self._consumers, rules)
         return Consumer(rules)
 
@@ -130,7 +132,7 @@ class Client:
         `async for`. meta_client.Client.browse says where it ends, and what it raises."""
         self._check_open()
         session = cast(ZooKeeperSession, _WaitedSession(self.session))  # all of it that is asked for
-        messages = browse(session, self.connections, topic, lambda seconds: wait(asyncio.sleep(seconds)))
+        messages = browse(session, self.consumer_connections, topic, lambda seconds: wait(asyncio.sleep(seconds)))
         while chunk := await run(_take, messages):
             for message in chunk:
                 yield message

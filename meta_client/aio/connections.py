@@ -1,4 +1,4 @@
-"""The connections of an asyncio client: one per broker, made when asked for, made again after a break."""
+"""Connections of an event loop to brokers: one each, made when asked for, made again after a break."""
 
 import asyncio
 import time

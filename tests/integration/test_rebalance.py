@@ -152,7 +152,7 @@ def test_a_dead_consumer_is_replaced_when_its_session_ends(wide_broker: BrokerPr
     survivor = join(open_client(), inbox)
     wait_until(settled(sender, victim, survivor))
     # Without a word to anybody: no offset is stored, no owner node deleted, the session just ends.
-    victim_client.connections.close()
+    victim_client.consumer_connections.close()
     victim_client.session.close()
     for number in range(40):
         sender.producer().send("wide", b"%d" % number, partition=Partition(0, number % 8))
