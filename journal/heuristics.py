@@ -12,7 +12,7 @@ import msgspec
 
 from journal.states import BranchEvent, BranchState
 
-HEURISTICS_MAX: Final = 10_000  # that nobody has forgotten: all of them are in memory, and in every checkpoint
+HEURISTICS_MAX: Final = 100_000  # that nobody has forgotten: all of them are in memory, and in every checkpoint
 WHO_BYTES_MAX: Final = 255
 WHY_BYTES_MAX: Final = 1024
 
