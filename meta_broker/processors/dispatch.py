@@ -1,6 +1,5 @@
 """From a request to its processor. Exhaustive: no broker starts while a request has none."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from meta_broker.processors.reading import Reading
 from meta_broker.processors.refused_writes import RefusedWrites
 from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.sync_writes import SyncWrites
+from meta_broker.processors.turns import end_turn
 from meta_broker.processors.writes import MasterWrites, Writes
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer
@@ -47,13 +47,11 @@ _READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find)  # what reads messages,
 
 
 def _one_a_turn(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
-    """For what looks at every partition: of one connection, one such request between two turns of the loop, so that
-    others do not wait until as many are done as came together."""
+    """For what looks at every partition."""
 
     def handle_one(request: Request, peer: Peer) -> None:
         handle(request, peer)
-        peer.hold()
-        asyncio.get_running_loop().call_soon(peer.go_on)
+        end_turn(peer)
 
     return handle_one
 

@@ -11,6 +11,7 @@ from journal.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey, XaKey
 from meta_broker.processors.context import Context, Peer
+from meta_broker.processors.turns import end_turn
 from meta_client.branch_report import DECIDED
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.encoder import encode_result
@@ -92,6 +93,7 @@ class TransactionProcessor:
         found = [transaction.key for transaction in self._store.recover(request.qualifier)]
         keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
         self._context.answer_at_fence(peer, request.opaque, Status.SUCCESS, keys)
+        end_turn(peer)
 
     def _tell_status(self, request: TransactionRequest, peer: Peer) -> None:
         status = self._status(request.key, peer)
