@@ -46,9 +46,6 @@ class Failure(click.ClickException):
 
     exit_code = 2
 
-    def show(self, file: Any = None) -> None:
-        click.echo(f"error: {self.format_message()}", file=file, err=file is None)
-
 
 class ReaderGone(Exception):
     """Whoever read our output has seen enough. Not an OSError: click would make exit status 1 of it."""
@@ -127,7 +124,7 @@ def _run() -> None:
         click.echo(f"error: {error.format_message().rstrip('.')}: see `{command} --help`", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        click.echo(f"error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (BrokenPipeError, ReaderGone):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough

@@ -13,10 +13,6 @@ from zk.errors import ZooKeeperError
 POLL_S = 0.5  # how soon a server that died by itself is noticed
 
 
-class _Failure(click.ClickException):
-    exit_code = 2
-
-
 def default_data() -> Path:
     """Where the nodes are kept when --data is not given: $XDG_DATA_HOME/metaq/zookeeper, or in ~/.local/share."""
     base = os.environ.get("XDG_DATA_HOME")
@@ -49,13 +45,9 @@ def zookeeper(port: int, data: Path | None) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    try:
-        with EmbeddedZooKeeper(data or default_data(), port) as server:
-            click.echo(f"ZooKeeper serves at {server.connect}, data in {server.data}; stop with Ctrl-C")
-            while not stop.wait(POLL_S):
-                if not server.is_alive():
-                    raise _Failure(
-                        f"ZooKeeper at {server.connect} ended by itself: see {server.data / 'zookeeper.log'}"
-                    )
-    except ZooKeeperError as error:
-        raise _Failure(str(error)) from error
+    with EmbeddedZooKeeper(data or default_data(), port) as server:
+        click.echo(f"ZooKeeper serves at {server.connect}, data in {server.data}; stop with Ctrl-C")
+        while not stop.wait(POLL_S):
+            if not server.is_alive():
+                log = server.data / "zookeeper.log"
+                raise ZooKeeperError(f"ZooKeeper at {server.connect} ended by itself: see {log}")

@@ -11,7 +11,7 @@ import pytest
 
 from zk.session import ZooKeeperSession
 
-COMMAND = [sys.executable, "-c", "from meta_client.cli.zookeeper import zookeeper; zookeeper()"]
+COMMAND = [sys.executable, "-m", "meta_client.cli.main", "zookeeper"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -40,7 +40,7 @@ def test_a_taken_port_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 2
     assert answer.stdout == ""
-    assert re.fullmatch(r"Error: port \d+ on 127\.0\.0\.1 is taken.*\n", answer.stderr)
+    assert re.fullmatch(r"error: port \d+ on 127\.0\.0\.1 is taken.*\n", answer.stderr)
 
 
 def test_help_teaches(tmp_path: Path) -> None:
