@@ -15,6 +15,7 @@ SESSION_TIMEOUT_MS = 10_000  # what a killed command leaves in ZooKeeper is gone
 def connected(zookeeper: str, batching: BatchingConfig = BATCHING) -> Iterator[Client]:
     """A client that is closed at the end. The client's warnings go to stderr, a line each. Raises ZooKeeperError."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # every attempt to connect; what comes of them is told
     with Client(
         zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS, batching=batching
     ) as client:

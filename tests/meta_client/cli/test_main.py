@@ -52,6 +52,7 @@ def test_every_command_teaches(name: str) -> None:
         (["nope"], "error: No such command 'nope': see `metaq --help`\n"),
         (["broker", "--id", "0"], "error: Missing option '--data': see `metaq broker --help`\n"),
         (["journal", "dump", "/no/such/place"], None),
+        (["topics", "--zk", "127.0.0.1:1"], None),
     ],
 )
 def test_an_error_is_one_line_and_exit_status_2(words: list[str], line: str | None) -> None:
