@@ -39,9 +39,9 @@ class PutProcessor:
 
     def _plain(self, put: Put | MultiPut, peer: Peer) -> None:
         context = self._context
-        if put.partition == PARTITION_ANY and (choice := context.topics.open_partitions(put.topic)):
-            put.partition = random.choice(choice)  # noqa: S311 (spreads load, keeps no secret)
         try:
+            if put.partition == PARTITION_ANY:
+                self._choose(put)
             # First: a retry of what is stored is told so, whatever was decided about the partition since.
             name = _partition_name(put.topic, put.partition)
             if self._is_stored(put, name, peer):
@@ -61,6 +61,13 @@ class PutProcessor:
         answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
         peer.promise(answer)
         context.store.fence.after(done.lsn, self._acknowledge, done, peer, answer)
+
+    def _choose(self, put: Put | MultiPut) -> None:
+        """Any open partition of its topic, if there is one. Raises PutRefused."""
+        if isinstance(put, MultiPut) and put.sequence is not None:
+            raise PutRefused("a numbered batch names its partition: sent again it might be doubled elsewhere")
+        if choice := self._context.topics.open_partitions(put.topic):
+            put.partition = random.choice(choice)  # noqa: S311 (spreads load, keeps no secret)
 
     def _append(self, put: Put | MultiPut, name: PartitionName, frames: Frames) -> Done:
         buffers, size, count = frames.buffers, frames.bytes, frames.messages

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from meta_client.protocol.requests import OFFSET_END, PARTITION_ANY, Get, OffsetQuery, Put
+from journal.batches import BatchSequence
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.messages import encode_frame
+from meta_client.protocol.requests import OFFSET_END, PARTITION_ANY, Get, MultiPut, OffsetQuery, Put
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.peers import broker_with
@@ -22,6 +25,21 @@ def test_partition_minus_one_goes_everywhere_and_the_answer_says_where(lone_brok
     counted = Counter(place.partition for place in places)
     assert set(counted) == {0, 1, 2, 3}
     assert min(counted.values()) >= 20  # 50 are expected; fewer than 20 come once in 300 million runs
+
+
+def test_a_numbered_batch_names_its_partition(lone_broker: BrokerProcess) -> None:
+    """A repetition might be put to another one, where nobody knows it: it would be doubled."""
+    frames = encode_frame(0, 0, b"hello")
+    with WireClient(lone_broker.port) as client:
+        for _ in range(10):
+            put = MultiPut("orders", PARTITION_ANY, 1, crc31(frames), BatchSequence("shop", 1), None, 1, frames)
+            answer = client.result(put)
+            assert answer.status == 500
+            assert answer.text.endswith(
+                "a numbered batch names its partition: sent again it might be doubled elsewhere"
+            )
+        assert [client.read_all("orders", number) for number in range(4)] == [[], [], [], []]
+        assert client.result(MultiPut("orders", PARTITION_ANY, 1, crc31(frames), None, None, 1, frames)).is_success
 
 
 def test_a_get_returns_no_more_than_the_broker_or_the_client_says(tmp_path: Path) -> None:
