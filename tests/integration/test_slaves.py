@@ -53,7 +53,10 @@ def wait_registered(session: ZooKeeperSession, slave_id: int = 1, *, is_there: b
 def wait_in_sync(session: ZooKeeperSession, master: ReplicaProcess) -> None:
     def is_in_sync() -> bool:
         node = read_replication(session, 0).node
-        return node is not None and (node.in_sync, node.master) == ((1,), master.url)
+        if node is None or (node.in_sync, node.master) != ((1,), master.url):
+            return False
+        with master.client() as wire:  # whom ZooKeeper's answer may reach later than us
+            return any(line.startswith("slave 1 ") and " in_sync true" in line for line in wire.stats("replication"))
 
     wait_until(is_in_sync, "slave 1 is in sync")
 
