@@ -77,7 +77,7 @@ class Consumer:
             on_reject=on_reject,
         )
 
-    def assign(self, *partitions: TopicPartition) -> None:
+    def assign(self, *partitions: tuple[str, Partition | str]) -> None:
         """Consume exactly these partitions, whoever else does, instead of a share of a group's: before start(), once.
         meta_client.Consumer.assign says the rest."""
         self._rules.assign(*partitions)
@@ -127,16 +127,16 @@ class Consumer:
         says the rest."""
         return self._rules.rollback(topic, partition)
 
-    def seek(self, topic: str, partition: Partition, to: Position) -> bool:
+    def seek(self, topic: str, partition: Partition | str, to: Position) -> bool:
         """Go on elsewhere in a partition, from the next fetch on: at an offset, "earliest", "latest" or a datetime.
         meta_client.Consumer.seek says the rest."""
         return self._rules.seek(topic, partition, to)
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: tuple[str, Partition | str]) -> None:
         """Fetch and deliver nothing of these partitions until resume(), also when they leave and come back."""
         self._rules.pause(*partitions)
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: tuple[str, Partition | str]) -> None:
         """Let paused partitions go on, and those that stopped at a message that was refused: it is tried again."""
         self._rules.resume(*partitions)
 

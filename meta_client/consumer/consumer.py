@@ -1,7 +1,7 @@
 """What users hold: a member of a group with its listeners."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +25,7 @@ from meta_client.consumer.workers import Threads, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.identity import host_name
 from meta_client.offset_stores.in_transaction import TransactionOffsetStore
+from meta_client.puts import parse_partition
 from meta_client.refused.parking import Parking
 from meta_client.refused.waiting import Waiting
 from meta_client.transport import Transports
@@ -144,7 +145,7 @@ class Consumer:
             tracker=self._tracker,
         )
 
-    def assign(self, *partitions: TopicPartition) -> None:
+    def assign(self, *partitions: tuple[str, Partition | str]) -> None:
         """Consume exactly these partitions, whoever else does, instead of a share of a group's: before start(), once.
 
         A group's progress is loaded and stored, if there is a group, but not its ownership: a member that owns the
@@ -153,9 +154,10 @@ class Consumer:
         self._check_not_started("assign before start()")
         if self._assigned is not None or not partitions:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: assign() names all its partitions, at once")
-        if unknown := sorted({topic for topic, _ in partitions} - self._subscriptions.keys()):
+        named = _places(partitions)
+        if unknown := sorted({topic for topic, _ in named} - self._subscriptions.keys()):
             raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe to {', '.join(unknown)} before assign()")
-        self._assigned = tuple(dict.fromkeys(partitions))
+        self._assigned = tuple(dict.fromkeys(named))
 
     def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError; with a
@@ -255,20 +257,21 @@ class Consumer:
             return False
         return self._fetcher.order((topic, partition), Jump(offset, is_progress=False))
 
-    def seek(self, topic: str, partition: Partition, to: Position) -> bool:
+    def seek(self, topic: str, partition: Partition | str, to: Position) -> bool:
         """Go on elsewhere in a partition, from the next fetch on: at an offset, "earliest", "latest" or a datetime.
         The group's progress is there from then on, and what is fetched ahead is dropped; a batch that is being
         delivered is delivered to its end and does not count. Any thread. False: the partition is not ours."""
-        return self._fetcher.order((topic, partition), Jump(check_position(to), is_progress=True))
+        return self._fetcher.order((topic, parse_partition(partition)), Jump(check_position(to), is_progress=True))
 
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch and deliver nothing of these partitions until resume(), also when they leave and come back. A
-        delivery that has begun goes on, and what fetch() has ahead is handed out. Any thread."""
-        self._fetcher.hold(partitions)
+    def pause(self, *partitions: tuple[str, Partition | str]) -> None:
+        """Fetch and deliver nothing of these partitions, pairs of a topic and a partition, until resume(), also when
+        they leave and come back. A delivery that has begun goes on, and what fetch() has ahead is handed out. Any
+        thread."""
+        self._fetcher.hold(_places(partitions))
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: tuple[str, Partition | str]) -> None:
         """Let paused partitions go on, and those that stopped at a message that was refused: it is tried again."""
-        self._fetcher.release(partitions)
+        self._fetcher.release(_places(partitions))
 
     def paused(self) -> list[TopicPartition]:
         """What pause() holds, and what stopped at a message that was refused."""
@@ -343,3 +346,11 @@ class Consumer:
             )
         member = Member(self.group, self.consumer_id, frozenset(self._subscriptions))
         return GroupMember(session, member, self._holdings, fetcher, config)
+
+
+def _places(pairs: Sequence[tuple[str, Partition | str]]) -> list[TopicPartition]:
+    """Raises ConsumerMisuse for what is no pair, or names no partition."""
+    try:
+        return [(topic, parse_partition(partition)) for topic, partition in pairs]
+    except (TypeError, ValueError) as error:
+        raise ConsumerMisuse(f"partitions are given as pairs, (topic, partition): {error}") from error

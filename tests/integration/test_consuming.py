@@ -373,6 +373,9 @@ def test_seeking_drops_what_is_fetched_ahead_and_moves_progress(client: Client, 
         new = send(client, topic, 1, "new-")
         assert [message.payload for message in consumer.fetch(10)] == new
         assert not consumer.seek(topic, Partition(7, 7), 0)
+        assert consumer.seek(topic, str(ONLY), "earliest")
+        with pytest.raises(ValueError, match="is no partition: give <broker id>-<number>"):
+            consumer.seek(topic, "all", 0)
         with pytest.raises(ValueError, match="start -1"):
             consumer.seek(topic, ONLY, -1)
         consumer.seek(topic, ONLY, seen[7].offset)
@@ -423,7 +426,11 @@ def test_a_paused_partition_is_quiet_and_its_neighbours_are_not(client: Client, 
         consumer.subscribe(name, on_message=lambda message: seen.append((message.topic, message.payload)))
     consumer.start()
     wait_until(lambda: len(seen) == 2)
-    consumer.pause((topic, ONLY))
+    consumer.pause((topic, str(ONLY)))
+    assert consumer.paused() == [(topic, ONLY)]
+    for wrong in (topic, (topic, "all"), (topic,)):
+        with pytest.raises(ConsumerMisuse, match=r"as pairs, \(topic, partition\)"):
+            consumer.pause(wrong)  # type: ignore[arg-type]
     producer = client.producer()
     producer.send(topic, b"after")
     producer.send(f"{topic}-b", b"after")
