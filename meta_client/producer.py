@@ -16,6 +16,7 @@ from meta_client.protocol.xa import XaCode
 from meta_client.puts import Compression, Outgoing, RoundRobin, available_in, encode_message, parse_partition
 from meta_client.results import SendResult
 from meta_client.single_sends import SingleSends
+from meta_client.time_limit import time_limit
 from meta_client.topology import Directory, TopicView
 from meta_client.transport import Transports
 from meta_client.xa import Branch, XaBranches
@@ -167,14 +168,15 @@ class Producer:
 
         Use as a context manager: the end of the block commits, an exception rolls back. The broker rolls it back
         when the connection breaks, and after *timeout_s* (0: never). Raises TransactionMisuse while another
-        transaction or branch is open.
+        transaction or branch is open, LocalProtocolError for a time limit that no broker takes.
         """
+        seconds = time_limit(timeout_s)
         if (open_one := self._current()) is not None:
             raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
         if (branch := self._xa.current) is not None:
             raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
         key = LocalKey(self.session_id, next(self._numbers))
-        self._transaction = LocalTransaction(key, -int(-timeout_s // 1) or None, self._connections)
+        self._transaction = LocalTransaction(key, seconds, self._connections)
         return self._transaction
 
     def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:

@@ -14,12 +14,12 @@ from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
 from meta_client.protocol.answers import BranchStatus, parse_vote
-from meta_client.protocol.errors import LocalProtocolError, MetaError, XaError
-from meta_client.protocol.integers import INT32_MAX
+from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.xa import XaCode
 from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
+from meta_client.time_limit import time_limit
 from meta_client.topology import TopicView
 from meta_client.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from zk.errors import ZooKeeperError
@@ -88,18 +88,16 @@ class XaBranches:
         LocalProtocolError for a time limit that no broker takes.
         """
         names = topic_names(topics)
-        if not 0 <= timeout_s <= INT32_MAX:
-            raise LocalProtocolError(f"timeout_s is {timeout_s}: give seconds, 0 for none, {INT32_MAX} at most")
+        seconds = time_limit(timeout_s)
         if (current := self.current) is not None and current.state is not State.PREPARED:
             code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
             raise ClientXaError(code, f"{current.xid} is still {current}: finish it first", f"BEGIN {xid}")
         self.current = None
         deadline = Deadline(REQUEST_TIMEOUT_S)
         broker_id, connection = self._verbs.find(xid, names, deadline)
-        timeout_seconds = -int(-timeout_s // 1) or None  # up, so that a short limit does not become none
         is_ordered = self._verbs.keeps_order(connection, deadline)
         key = XaKey(xid, self._verbs.qualifier)
-        flight = BranchFlight(self._verbs, key, broker_id, timeout_seconds, is_ordered=is_ordered)
+        flight = BranchFlight(self._verbs, key, broker_id, seconds, is_ordered=is_ordered)
         if not is_ordered:
             flight.settle(deadline)
         self.current = Branch(key, broker_id, flight=flight)

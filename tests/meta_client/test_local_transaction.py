@@ -17,6 +17,7 @@ from meta_client.errors import (
 from meta_client.producer import Producer
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_request
+from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode, format_xa_failure
 from tests.meta_client.conftest import StartBroker
@@ -62,6 +63,13 @@ def test_the_trace_of_the_specification(producer: Producer, start_broker: StartB
         f"put meta-test 0 5 0 907060870 {key}",
         f"transaction {key} {producer.session_id} COMMIT_ONE_PHASE",
     ]
+
+
+def test_a_time_limit_that_no_broker_takes_begins_nothing(producer: Producer) -> None:
+    for timeout_s in (-1, 2**31, float("inf"), float("nan")):
+        with pytest.raises(LocalProtocolError, match=f"timeout_s is {timeout_s}: give seconds"):
+            producer.transaction(timeout_s)
+    assert not producer.is_in_transaction
 
 
 def test_it_stays_on_one_broker(producer: Producer, start_broker: StartBroker) -> None:
