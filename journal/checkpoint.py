@@ -9,7 +9,6 @@ collector (gc=False), which would otherwise stop everything to look at the whole
 """
 
 import re
-from collections.abc import Sequence
 from itertools import islice, pairwise, takewhile
 from typing import Final, Literal, NamedTuple
 
@@ -65,7 +64,7 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     first_lsn: Natural
     began_ms: Natural
     prepared_ms: Natural
-    runs: Sequence[RunMark]
+    runs: tuple[RunMark, ...]  # of a large branch that is to be written RunMarks, which are like one
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
 
@@ -245,7 +244,7 @@ def _is_small(mark: BranchMark) -> bool:
 
 def _encode_large(raw: bytearray, mark: BranchMark) -> None:
     """Add the mark of one branch, its runs some at a time."""
-    head, found, tail = msgspec.json.encode(msgspec.structs.replace(mark, runs=[])).partition(_NO_RUNS)
+    head, found, tail = msgspec.json.encode(msgspec.structs.replace(mark, runs=())).partition(_NO_RUNS)
     assert found  # as above
     raw += head
     raw += _NO_RUNS[:-1]

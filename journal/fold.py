@@ -91,6 +91,7 @@ class Branch(msgspec.Struct, eq=False):
     bytes: int = 0
     weight: int = 0
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
+    noted_by: object = None  # the last snapshot that has written it down (snapshot.py), by its token
 
     def add(self, name: PartitionName, run: Run) -> None:
         if (runs := self.runs.get(name)) is None:

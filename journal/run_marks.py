@@ -6,7 +6,7 @@ writes it: made all at once they would hold up everybody, and take four times th
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Annotated, Final, overload
+from typing import Annotated, Final, cast, overload
 
 import msgspec
 
@@ -29,7 +29,7 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RunMarks(Sequence[RunMark]):
-    """Of *runs* as they are now: like a list, whose marks are made whenever somebody goes through them. Any thread."""
+    """Of *runs* as they are now: like a tuple, whose marks are made whenever somebody goes through them. Any thread."""
 
     __slots__ = ("_parts",)
 
@@ -55,14 +55,14 @@ class RunMarks(Sequence[RunMark]):
         return next(islice(self, at, None))
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == list(other) if isinstance(other, RunMarks | list) else NotImplemented
+        return tuple(self) == tuple(other) if isinstance(other, RunMarks | tuple) else NotImplemented
 
 
-def run_marks(runs: Mapping[PartitionName, Runs], messages: int) -> Sequence[RunMark]:
-    """The marks of *runs*, which hold so many *messages*."""
+def run_marks(runs: Mapping[PartitionName, Runs], messages: int) -> tuple[RunMark, ...]:
+    """The marks of *runs*, which hold so many *messages*; of very many RunMarks, which are like a tuple of them."""
     if messages > AT_ONCE:
-        return RunMarks(runs)
-    return [mark for name, each in runs.items() for mark in _marks(name, each)]
+        return cast(tuple[RunMark, ...], RunMarks(runs))
+    return tuple([mark for name, each in runs.items() for mark in _marks(name, each)])
 
 
 def _marks(name: PartitionName, runs: Runs) -> Iterator[RunMark]:

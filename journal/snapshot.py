@@ -18,7 +18,7 @@ class Snapshot:
         self._state = state
         self._head = checkpoint_of(state, {}, branches=[])
         self._branches = list(state.branches.values())
-        self._waiting = set(state.branches)  # for their turn
+        self._token = object()  # of those that are written down: a set of a hundred thousand would take megabytes
         self._marks: list[BranchMark] = []  # of the branches that had it
         self._early: dict[Lsn, BranchMark] = {}
         state.before_change = self._about_to_change
@@ -33,7 +33,7 @@ class Snapshot:
         start = len(self._marks)
         for branch in self._branches[start : start + branches_max]:
             early = self._early.pop(branch.first_lsn, None)
-            self._waiting.discard(branch.first_lsn)
+            branch.noted_by = self._token
             self._marks.append(early if early is not None else branch_mark(branch))
         return len(self._marks) < len(self._branches)
 
@@ -44,6 +44,6 @@ class Snapshot:
         return msgspec.structs.replace(self._head, branches=self._marks)
 
     def _about_to_change(self, branch: Branch) -> None:
-        if branch.first_lsn in self._waiting:
-            self._waiting.discard(branch.first_lsn)
+        if branch.noted_by is not self._token and branch.first_lsn < self.lsn:
+            branch.noted_by = self._token
             self._early[branch.first_lsn] = branch_mark(branch)

@@ -47,7 +47,7 @@ FULL = Checkpoint(
             first_lsn=300,
             began_ms=5,
             prepared_ms=6,
-            runs=[RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)],
+            runs=(RunMark("orders", 0, 400, 10, 1, 5), RunMark("stock", 3, 500, 20, 2, 5)),
         ),
     ],
     lives=[LifeMark(1, 2, 128), LifeMark(1, 3, 700)],

@@ -110,7 +110,9 @@ def test_a_decision_by_hand_does_not_reach_back() -> None:
 def test_many_branches_are_encoded_as_one_object() -> None:
     run = RunMark('"branches":[]', 0, 300, 5, 1, 5)
     branches = [
-        BranchMark(key=str(xa(f"g{n}")), state="PREPARED", first_lsn=n, began_ms=1, prepared_ms=2, runs=[run] * (n % 3))
+        BranchMark(
+            key=str(xa(f"g{n}")), state="PREPARED", first_lsn=n, began_ms=1, prepared_ms=2, runs=(run,) * (n % 3)
+        )
         for n in range(1, 2502)
         if n % 3
     ]
@@ -136,7 +138,7 @@ def test_a_branch_of_many_runs_is_kept_as_numbers_and_written_as_any_other() -> 
     large, *others = taken.branches
     assert isinstance(large.runs, RunMarks)
     assert len(large.runs) == 2 * AT_ONCE + 1
-    plain = [msgspec.structs.replace(mark, runs=list(mark.runs)) for mark in (large, *others)]
+    plain = [msgspec.structs.replace(mark, runs=tuple(mark.runs)) for mark in (large, *others)]
     raw = encode_checkpoint(taken)
     assert raw == encode_checkpoint(msgspec.structs.replace(taken, branches=plain))
     assert decode_checkpoint(raw) == taken
