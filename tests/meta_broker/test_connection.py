@@ -72,14 +72,14 @@ def test_a_flood_of_heavy_requests_leaves_time_for_others(tmp_path: Path) -> Non
             client.receive()
         # Short answers that cost much. One receive buffer holds all requests: without a bound on a connection's
         # turn the broker would be gone for all of this time.
-        started = time.monotonic()
         flood.sendall(encode_request(Stats("nope", 7))[0] * 6_000 + encode_request(Quit())[0])
         reader = threading.Thread(target=read_to_the_end, args=[flood])
         reader.start()
-        worst_s = 0.0
+        answered = 0
         while reader.is_alive():
-            worst_s = max(worst_s, worst_answer_s(client, 0.1))
-        assert worst_s < max(1.0, (time.monotonic() - started) / 2)
+            client.ask(Version(client.opaque()))
+            answered += 1
+        assert answered > 10  # one or two, if the broker had been gone; a count, for how long anything takes varies
 
 
 def test_a_pipelined_flood_of_puts_makes_progress_through_a_small_queue(tmp_path: Path) -> None:
