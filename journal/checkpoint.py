@@ -64,7 +64,7 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     first_lsn: Natural
     began_ms: Natural
     prepared_ms: Natural
-    runs: tuple[RunMark, ...]  # of a large branch that is to be written RunMarks, which are like one
+    runs: tuple[RunMark, ...]  # of a large branch that is to be written RunMarks, which stand for one
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
 

@@ -4,9 +4,9 @@ A branch may have a million. Then only their numbers are kept until the file is 
 writes it: made all at once they would hold up everybody, and take four times the memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, islice
-from typing import Annotated, Final, cast, overload
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Annotated, Final, cast
 
 import msgspec
 
@@ -28,8 +28,8 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: Natural
 
 
-class RunMarks(Sequence[RunMark]):
-    """Of *runs* as they are now: like a tuple, whose marks are made whenever somebody goes through them. Any thread."""
+class RunMarks:
+    """Of *runs* as they are now: counted and gone through like a tuple, whose marks are made only then. Any thread."""
 
     __slots__ = ("_parts",)
 
@@ -42,24 +42,12 @@ class RunMarks(Sequence[RunMark]):
     def __iter__(self) -> Iterator[RunMark]:
         return chain.from_iterable(_marks(name, runs) for name, runs in self._parts)
 
-    @overload
-    def __getitem__(self, at: int) -> RunMark: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[RunMark]: ...
-    def __getitem__(self, at: int | slice) -> RunMark | list[RunMark]:
-        """Goes through those before it."""
-        if isinstance(at, slice):
-            return list(self)[at]
-        if not 0 <= at < len(self):
-            raise IndexError(f"run {at} of {len(self)}")
-        return next(islice(self, at, None))
-
     def __eq__(self, other: object) -> bool:
         return tuple(self) == tuple(other) if isinstance(other, RunMarks | tuple) else NotImplemented
 
 
 def run_marks(runs: Mapping[PartitionName, Runs], messages: int) -> tuple[RunMark, ...]:
-    """The marks of *runs*, which hold so many *messages*; of very many RunMarks, which are like a tuple of them."""
+    """The marks of *runs*, which hold so many *messages*; of very many RunMarks, which stand for a tuple of them."""
     if messages > AT_ONCE:
         return cast(tuple[RunMark, ...], RunMarks(runs))
     return tuple([mark for name, each in runs.items() for mark in _marks(name, each)])

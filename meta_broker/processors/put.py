@@ -60,6 +60,7 @@ class PutProcessor:
         text_of_place = b"%d %d %d" % (frames.first_id, put.partition, done.publications[0].base)
         answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
         peer.promise(answer)
+        # One step at the fence; `show`, for branches of any size, takes two, and every message comes this way.
         context.store.fence.after(done.lsn, self._acknowledge, done, peer, answer)
 
     def _choose(self, put: Put | MultiPut) -> None:

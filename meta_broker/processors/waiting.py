@@ -70,9 +70,8 @@ class WaitingFetches:
         self._count = 0
         self.by_partition: dict[PartitionName, _Queue] = {}  # no empty ones
         self._number = 0
-        self._by_owned: dict[
-            tuple[PartitionName, str], dict[WaitingFetch, None]
-        ] = {}  # who told an epoch; no empty ones
+        # Who told an epoch, by partition and group; no empty ones.
+        self._by_owned: dict[tuple[PartitionName, str], dict[WaitingFetch, None]] = {}
         self._by_peer: dict[Peer, dict[WaitingFetch, None]] = {}  # no empty ones
         self._by_tick: dict[int, dict[WaitingFetch, None]] = {}  # empty ones stay until their time
         self._ticks: list[int] = []  # a heap of the keys of _by_tick

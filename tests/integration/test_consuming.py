@@ -430,7 +430,7 @@ def test_a_paused_partition_is_quiet_and_its_neighbours_are_not(client: Client, 
     assert consumer.paused() == [(topic, ONLY)]
     for wrong in (topic, (topic, "all"), (topic,)):
         with pytest.raises(ConsumerMisuse, match=r"as pairs, \(topic, partition\)"):
-            consumer.pause(wrong)  # type: ignore[arg-type]
+            consumer.pause(wrong)  # type: ignore[arg-type]  # what untyped callers write
     producer = client.producer()
     producer.send(topic, b"after")
     producer.send(f"{topic}-b", b"after")
