@@ -13,12 +13,10 @@ from journal.flush_mode import FlushMode
 from journal.frame import ALIGNMENT, HEADER_BYTES, META_BYTES_MAX, Kind, Lsn, pack, record_bytes
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Buffer, StorageFile
+from journal.turns import Turns
 from journal.writer_thread import WriterThread
 
 JOIN_BYTES_MAX = 64 * 1024  # bodies up to this size are joined into one buffer: cheaper than an iovec each
-# Calls a function a little later, as an event loop's call_soon does. A writer that is woken in the middle of a turn of
-# the loop fights it for the interpreter, and may fsync a branch's messages alone that its PREPARE is about to follow.
-Defer = Callable[[Callable[[], None]], object]
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
 
@@ -42,12 +40,11 @@ class GroupCommit(WriterThread[_Item]):
         incarnation: int,
         mode: FlushMode,
         on_progress: Callable[[], None],
-        defer: Defer | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        super().__init__(segments, end, mode, on_progress)
+        super().__init__(segments, end, mode, on_progress, turns)
         self._epoch = epoch
         self._incarnation = incarnation
-        self._defer = defer
         self._body_bytes_max = segments.body_bytes_max
         self._segment_end = segments.end  # of the segment `end` lies in; under the lock
 
@@ -67,10 +64,12 @@ class GroupCommit(WriterThread[_Item]):
             self.end = Lsn(lsn + size)
             self.queued_bytes += size
             self._queue.append(_Item(kind, meta, body, body_bytes, lsn, time_ms))
-            if idle and self._defer is None:
+            if idle and self._turns is None:
                 self._call_writer()
-        if idle and self._defer is not None:
-            self._defer(self.wake)
+        if idle and self._turns is not None:
+            # A writer that is woken in the middle of a turn fights the loop for the interpreter, and may fsync a
+            # branch's messages alone that its PREPARE is about to follow.
+            self._turns.defer(self.end_turn)
         return lsn
 
     def check_fits(self, meta_bytes: int, body_bytes: int) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from journal.flush_mode import FlushMode
 from journal.frame import Header, Lsn
-from journal.group_commit import Defer, GroupCommit
+from journal.group_commit import GroupCommit
 from journal.open_journal import OpenJournal
 from journal.record_codec import encode
 from journal.records import Record
 from journal.segments import Segments
 from journal.storage import Buffer
+from journal.turns import Turns
 
 
 class Journal(OpenJournal):
@@ -34,18 +35,19 @@ class Journal(OpenJournal):
         incarnation: int,
         flush: FlushMode,
         on_progress: Callable[[], None] = lambda: None,
-        defer: Defer | None = None,
+        turns: Turns | None = None,
     ) -> "Journal":
         """Begin to append at *end*; everything below it is fsynced already.
 
         *on_progress* is called on the writer thread whenever `acknowledged` moved or the journal failed; it must
-        only wake the owner. With *defer*, which then appends, the writer is woken by it and not at once.
+        only wake the owner. With *turns* the owner is an event loop, whose thread alone appends, and writes by itself
+        at the end of a turn while the disk is quick; else the writer is woken then, and not at once.
         """
         segments.remove_unfinished()
         if not len(segments):
             segments.roll()
             end = segments.start
-        writer = GroupCommit(segments, end, epoch, incarnation, flush, on_progress, defer)
+        writer = GroupCommit(segments, end, epoch, incarnation, flush, on_progress, turns)
         writer.start()
         return cls(segments, writer, epoch, incarnation)
 

@@ -68,7 +68,7 @@ class StreamWriter(WriterThread[Piece]):
     def _is_waited_for(self) -> bool:
         return super()._is_waited_for() and self.queued_bytes < self.batch_bytes_max  # else it would be written twice
 
-    def _synced(self, lsn: Lsn) -> None:
+    def _settle(self, lsn: Lsn) -> None:
         with self._lock:
             waiting = self._once_durable
             is_reached = waiting is not None and waiting[0] <= lsn
@@ -83,4 +83,4 @@ class StreamWriter(WriterThread[Piece]):
         except StorageFailed as error:
             self._stop(error)
             return
-        super()._synced(lsn)
+        super()._settle(lsn)

@@ -18,7 +18,6 @@ from journal.checkpoint import Checkpoint
 from journal.checkpointed import Checkpointed
 from journal.fold import Branch, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn
-from journal.group_commit import Defer
 from journal.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.journal import Journal
 from journal.loss import ends_in_doubt
@@ -50,6 +49,7 @@ from journal.segments import Identity, Segments
 from journal.states import BranchEvent, BranchNotStarted, BranchState, HeuristicallyEnded, XaCode, next_state
 from journal.storage import Buffer, Storage
 from journal.topic_changes import TopicChange, TopicState
+from journal.turns import Turns
 from journal.xid import BranchKey, XaKey
 
 
@@ -109,7 +109,7 @@ class JournalTransactionStore(Checkpointed):
         sink: PublicationSink | None = None,
         on_progress: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = wall_clock_ms,
-        defer: Defer | None = None,
+        turns: Turns | None = None,
         epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
     ) -> "JournalTransactionStore":
         """Recover what the directory holds, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
@@ -132,7 +132,7 @@ class JournalTransactionStore(Checkpointed):
                 incarnation=state.incarnation + 1,
                 flush=config.flush,
                 on_progress=on_progress,
-                defer=defer,
+                turns=turns,
             )
         except BaseException:
             segments.close()

@@ -1,15 +1,16 @@
-"""The only thread that writes a journal: it takes all that is queued, writes it, fsyncs once, and tells.
+"""The thread that writes a journal: it takes all that is queued, writes it, fsyncs once, and tells.
 
 Owner rules. Owners (any thread, under the lock) queue; the writer writes, moves `written` and `flushed`, and tells
-`on_progress`. With `interval` it is BackgroundSync that syncs, but for the end of a segment and of the journal. A
-failed write or fsync is final: the kernel may have dropped the pages and a retry could "succeed" over lost bytes.
+`on_progress`. The writer is this thread, or an event loop at the end of its turn (see `turns`): whoever is at work, one
+at a time. With `interval` it is BackgroundSync that syncs, but for the end of a segment and of the journal. A failed
+write or fsync is final: the kernel may have dropped the pages and a retry could "succeed" over lost bytes.
 """
 
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from journal.background_sync import BackgroundSync
 from journal.errors import JournalClosed, StorageFailed
@@ -17,6 +18,7 @@ from journal.flush_mode import FlushMode
 from journal.frame import Lsn
 from journal.segments import Segments
 from journal.storage import Buffer, StorageFile
+from journal.turns import BYTES_MAX, DiskPace, Turns
 
 # Taken from the queue for one write. Below, fsync dominates; above, everybody waits while everybody's bytes are
 # written, and then all answers leave at once: producer, loop and disk take turns instead of working side by side.
@@ -29,10 +31,17 @@ class WriterThread(ABC, Generic[Item]):
 
     batch_bytes_max = BATCH_BYTES_MAX
 
-    def __init__(self, segments: Segments, end: Lsn, mode: FlushMode, on_progress: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        end: Lsn,
+        mode: FlushMode,
+        on_progress: Callable[[], None],
+        turns: Turns | None = None,
+    ) -> None:
         self.mode = mode
         self.end = end  # first byte that nobody has queued; under the lock
-        self.written = end  # first byte the OS has not; writer thread writes
+        self.written = end  # first byte the OS has not; whoever is at work writes
         self.flushed = end  # first byte not fsynced here; under the lock
         self.failure: StorageFailed | None = None  # set once, before on_progress
         self.queued_bytes = 0  # under the lock
@@ -40,6 +49,11 @@ class WriterThread(ABC, Generic[Item]):
         self.tells_written = mode.interval_ms > 0  # call on_progress when `written` moved, too; owner thread
         self._segments = segments
         self._on_progress = on_progress
+        self._turns = turns
+        self._pace = DiskPace()
+        self._is_thread_at_work = False  # it has taken what it writes; never both of these; under the lock
+        self._is_owner_at_work = False
+        self._is_done = False  # nothing will be queued any more, and all is written; the thread's
         self._queue: list[Item] = []
         self._lock = threading.Lock()
         # The writer waits for this one, which is free once it was called: a condition costs both sides several times as
@@ -60,10 +74,39 @@ class WriterThread(ABC, Generic[Item]):
             self._background.start()
         self._thread.start()
 
-    def wake(self) -> None:
-        """Let the writer take what is queued. Any thread."""
+    def end_turn(self) -> None:
+        """Let the writer take what is queued; the caller is the writer if that is soon done. Owner's thread."""
+        assert self._turns is not None
         with self._lock:
-            self._call_writer()
+            if not self._may_write_here():
+                self._call_writer()
+                return
+            batch, self._queue, self.queued_bytes = self._queue, [], 0
+            self._is_owner_at_work = True
+        try:
+            if not self._attempt(self._write, batch):
+                return
+            if self.tells_written:
+                self._turns.progress()
+            if not self._attempt(self._sync):
+                return
+        finally:
+            with self._lock:
+                self._is_owner_at_work = False
+                if self._queue or self._closing or self._flush_wanted or self.failure is not None:
+                    self._call_writer()
+        self._turns.progress()
+
+    def _may_write_here(self) -> bool:
+        """Under the lock. A roll takes longer than an fsync; so does a failed journal, for whoever asks."""
+        return (
+            self._pace.is_quick
+            and not (self._is_thread_at_work or self._closing or self._flush_wanted)
+            and 0 < self.queued_bytes <= BYTES_MAX
+            and self.end <= self._segments.end
+            and self._background is None
+            and self.failure is None
+        )
 
     def _call_writer(self) -> None:
         if self._call.locked():
@@ -115,18 +158,24 @@ class WriterThread(ABC, Generic[Item]):
     # -- the writer thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        while self._attempt(self._work) and not self._is_done:
+            pass
+
+    def _attempt(self, step: Callable[..., None], *arguments: Any) -> bool:
+        """Do *step*; False if that stopped the journal."""
         try:
-            while self._work():
-                pass
+            step(*arguments)
         except StorageFailed as error:
             self._stop(error)
+            return False
         except BaseException as error:
             # Whatever it was, nobody writes any more: waiters must hear of it rather than wait for ever.
             self._stop(StorageFailed(f"{self._segments.storage.path}: the writer stopped: {error!r}"))
             raise
+        return True
 
-    def _work(self) -> bool:
-        batch, must_sync, last = self._take()
+    def _work(self) -> None:
+        batch, must_sync, self._is_done = self._take()
         if batch:
             self._write(batch)
             if self.tells_written:
@@ -134,21 +183,23 @@ class WriterThread(ABC, Generic[Item]):
                 # theirs to fsync, too, while this one's disk does.
                 self._on_progress()
         if self.flushed < self.written:
-            if self._background is None or last:
+            if self._background is None or self._is_done:
                 self._sync()
+                self._on_progress()
             elif must_sync and self._dirty is not None:
                 self._background.request(self._dirty, self.written)
                 self._dirty = None
-        return not last
 
     def _take(self) -> tuple[list[Item], bool, bool]:
         """The next batch; whether it must be fsynced; whether it is the last."""
         called = True
         while True:
             with self._lock:
-                if self.failure is not None:  # the fsync's, beside us
+                if self.failure is not None:  # the fsync's, beside us, or the owner's
                     raise self.failure
-                if self._queue or self._closing or self._flush_wanted or not called:
+                wanted = self._queue or self._closing or self._flush_wanted or not called
+                self._is_thread_at_work = bool(wanted) and not self._is_owner_at_work
+                if self._is_thread_at_work:
                     return self._cut(is_sync_due=not called)
             called = self._call.acquire(timeout=self.mode.interval_ms / 1000 if self.flushed < self.written else -1)
 
@@ -195,24 +246,30 @@ class WriterThread(ABC, Generic[Item]):
 
     def _sync(self) -> None:
         self._sync_dirty()
-        self._synced(self.written)
+        self._settle(self.written)
 
     def _sync_dirty(self) -> None:
         if self._background is not None:
             self._background.drain()  # first: after a failed fsync none may succeed
         if self._dirty is not None:
+            began = time.monotonic()
             self._dirty.sync()
+            self._pace.note(time.monotonic() - began)
             self._dirty = None
 
-    # -- the writer thread, or the one that fsyncs beside it ----------------------------------------------------
+    # -- whoever writes, or the thread that fsyncs beside it ----------------------------------------------------
 
     def _synced(self, lsn: Lsn) -> None:
+        self._settle(lsn)
+        self._on_progress()
+
+    def _settle(self, lsn: Lsn) -> None:
+        """Everything below *lsn* is durable."""
         with self._lock:
             self.syncs += 1
             self.flushed = lsn
             if self._waiting:
                 self._progress.notify_all()
-        self._on_progress()
 
     def _stop(self, error: StorageFailed) -> None:
         with self._lock:

@@ -19,13 +19,13 @@ from journal.checkpointed import Checkpointed
 from journal.errors import JournalError, StorageFailed
 from journal.fence import LSN_MAX, PAUSE, Action, Fence, Pause
 from journal.frame import Lsn
-from journal.group_commit import Defer
 from journal.open_journal import JournalConfig
 from journal.publications import Publication, Publications, pieces
 from journal.records import PartitionName
 from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
+from journal.turns import Turns
 from meta_broker.config import BrokerConfig
 from meta_broker.memory import memory_bytes
 from meta_broker.store.checkpoint_taking import note, take_checkpoint
@@ -94,14 +94,14 @@ class MessageStore:
         version: str,
         on_progress: Callable[[], None],
         clock_ms: Callable[[], int],
-        defer: Defer | None = None,
+        turns: Turns | None = None,
         epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
     ) -> "MessageStore":
         """A master's: lock the data directory, recover it. Raises JournalError of any kind; leaves nothing open then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
-        *clock_ms* gives the time that records carry. *defer* is the loop's call_soon: what one turn of the loop appends
-        is written together. *epoch*: as `JournalTransactionStore.open` has it.
+        *clock_ms* gives the time that records carry. *turns* are the loop's: what one of them appends is written
+        together. *epoch*: as `JournalTransactionStore.open` has it.
 
         In mode sync nothing counts as acknowledged but what the newest checkpoint holds, until `limit_to` says more.
         """
@@ -118,7 +118,7 @@ class MessageStore:
                 sink=held[0] if held else indexes,
                 on_progress=on_progress,
                 clock_ms=clock_ms,
-                defer=defer,
+                turns=turns,
                 epoch=epoch,
             )
 

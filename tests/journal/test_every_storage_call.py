@@ -24,12 +24,14 @@ from journal.inspection import read_checkpoints
 from journal.publications import Publication
 from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore, Transaction
+from journal.turns import DiskPace
 from journal.xid import LocalKey
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
 from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import Cut, choose, drop
+from tests.fixtures.writers import Loop
 
 STEPS = 70
 # METAQ_CRASH_ROUNDS=200, as `make crash` has it: 20 workloads a mode instead of two.
@@ -43,6 +45,7 @@ class Workload:
     storage: FaultyStorage
     random: Random
     flush: FlushMode
+    loop: Loop | None = None  # whose turns end now and then, and who writes itself at their end; None: a thread does
     ledger: Ledger = field(default_factory=Ledger)
     flushed: int = 0  # first byte that nobody was told is durable
     index: Index = field(default_factory=Index)
@@ -53,10 +56,13 @@ class Workload:
 
     def run(self) -> None:
         with contextlib.suppress(StorageFailed):
-            store = open_store(self.storage, sink=self.index, flush=self.flush)
+            turns = self.loop.turns if self.loop is not None else None
+            store = open_store(self.storage, sink=self.index, flush=self.flush, turns=turns)
             try:
                 for _ in range(STEPS):
                     self.step(store)
+                    if self.loop is not None and self.random.random() < 0.6:
+                        self.loop.end_turn()
                     if self.random.random() < 0.4:
                         store.journal.wait_flushed(store.journal.end)
                 store.journal.wait_flushed(store.journal.end)
@@ -156,22 +162,28 @@ def judge(workload: Workload, storage: FaultyStorage, *, lose_index: bool) -> Ls
     return end
 
 
-def cases(flush: FlushMode, seed: int) -> Iterator[tuple[str, Workload]]:
+def cases(flush: FlushMode, seed: int, *, in_turns: bool = False) -> Iterator[tuple[str, Workload]]:
     """A workload for every call that can fail, and a last one in which none did."""
     for nth in itertools.count():
         storage = FaultyStorage(Random(seed), fail_at=nth)
-        workload = Workload(storage, Random(seed), flush)
+        workload = Workload(storage, Random(seed), flush, Loop() if in_turns else None)
         workload.run()
         yield f"seed={seed} flush={flush} fail_at={nth}", workload
         if not storage.fault_fired:
             return
 
 
-@pytest.mark.parametrize("flush", [SYNC, INTERVAL], ids=["sync", "interval"])
 @pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
-def test_every_call_fails_once_and_then_the_power_goes(flush: FlushMode, seed: int) -> None:
+@pytest.mark.parametrize("flush", [SYNC, INTERVAL, "in turns"], ids=str)
+def test_every_call_fails_once_and_then_the_power_goes(
+    flush: FlushMode | str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a writer's thread, and with an event loop that writes at the end of its turns."""
+    monkeypatch.setattr(DiskPace, "is_quick", True)  # however busy this machine is
+    mode, in_turns = (flush, False) if isinstance(flush, FlushMode) else (SYNC, True)
     count = 0
-    for title, workload in cases(flush, seed):
+    for title, workload in cases(mode, seed, in_turns=in_turns):
+        assert workload.storage.fault_fired or workload.loop is None or workload.loop.progressed > STEPS / 8
         for cut in PowerCut:
             print(title, f"cut={cut.name}")
             random = Random(seed)

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -27,26 +26,6 @@ def test_the_writer_wakes_up_for_a_record_that_begins_a_segment() -> None:
         assert progress.wait_for(lambda: journal.flushed >= end), "the writer sleeps on a queued record"  # noqa: B023
     assert len(journal.segments) > 2
     journal.close()
-
-
-def test_a_writer_whose_waking_is_deferred_writes_a_turn_at_once() -> None:
-    """One call a turn, whatever is appended; and nobody who waits, or closes, depends on it."""
-    storage, progress = FaultyStorage(Random(1)), Progress()
-    later: list[Callable[[], None]] = []
-    segments = Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=True)
-    journal = Journal.start(
-        segments, segments.start, epoch=1, incarnation=1, flush=SYNC, on_progress=progress, defer=later.append
-    )
-    ends = [put(journal, b"%d" % number) for number in range(3)]
-    time.sleep(0.05)
-    assert (len(later), journal.flushed, journal.syncs) == (1, segments.start, 0)
-    later.pop()()
-    assert progress.wait_for(lambda: journal.flushed >= ends[-1])
-    assert journal.syncs == 1
-    journal.wait_flushed(put(journal, b"3"), WAIT_S)
-    put(journal, b"4")
-    journal.close()
-    assert records_of(storage) == [b"%d" % number for number in range(5)]
 
 
 def test_the_flush_mode_reads_and_writes_its_text() -> None:
