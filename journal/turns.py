@@ -9,7 +9,9 @@ shares one fsync. With a slower disk, or a larger batch, the thread does it, and
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-QUICK_S: Final = 0.0005  # of late; with fsyncs of 0.6 ms, 16 and 64 threads are served as well by either way
+# An fsync's time, of late. With 0.65 ms, 16 to 64 threads were served alike by both ways, with 1.25 worse by up to a
+# fifth by the loop, and one thread always better. A large batch takes longer on any disk, and so does the loop's work.
+QUICK_S: Final = 0.001
 BYTES_MAX: Final = 256 * 1024  # to write them takes as long as to wake a thread
 _WEIGHT: Final = 1 / 8  # of the last fsync: after a hiccup of 10 ms, twenty good ones
 
