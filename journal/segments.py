@@ -93,10 +93,11 @@ class _Chain(NamedTuple):
 
     bases: tuple[Lsn, ...] = ()
     files: tuple[StorageFile, ...] = ()
+    end: Lsn = Lsn(0)  # the first LSN beyond
 
-    @property
-    def end(self) -> Lsn:
-        return Lsn(self.bases[-1] + self.files[-1].size) if self.bases else Lsn(0)
+    @classmethod
+    def of(cls, bases: tuple[Lsn, ...], files: tuple[StorageFile, ...]) -> Self:
+        return cls(bases, files, Lsn(bases[-1] + files[-1].size) if bases else Lsn(0))
 
 
 class Segments:
@@ -154,14 +155,15 @@ class Segments:
 
     def _append(self, base: Lsn, file: StorageFile) -> None:
         with self._changing:
-            self._chain = _Chain((*self._chain.bases, base), (*self._chain.files, file))
+            self._chain = _Chain.of((*self._chain.bases, base), (*self._chain.files, file))
             self._touched[base] = file
 
     def __len__(self) -> int:
         return len(self._chain.bases)
 
     def __iter__(self) -> Iterator[tuple[Lsn, StorageFile]]:
-        return iter(list(zip(*self._chain, strict=True)))
+        bases, files, _ = self._chain
+        return iter(list(zip(bases, files, strict=True)))
 
     @property
     def start(self) -> Lsn:
@@ -226,7 +228,7 @@ class Segments:
 
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""
-        bases, files = self._chain
+        bases, files, _ = self._chain
         if (index := bisect_right(bases, lsn) - 1) < 0 or lsn >= bases[index] + files[index].size:
             raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path}")
         return bases[index], files[index]
@@ -282,9 +284,9 @@ class Segments:
         else:
             self.storage.remove(name)
         with self._changing:
-            bases, files = self._chain
+            bases, files, _ = self._chain
             kept = slice(1, None) if index == 0 else slice(None, -1)
-            self._chain = _Chain(bases[kept], files[kept])
+            self._chain = _Chain.of(bases[kept], files[kept])
         files[index].close()
 
     def close(self) -> None:
