@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from journal.errors import StorageFailed
 from journal.transaction_store import wall_clock_ms
-from journal.turns import Turns
 from meta_broker.config import BrokerConfig
 from meta_broker.errors import ConfigError
 from meta_broker.joining import Joining, NotJoined
@@ -87,8 +86,7 @@ class Broker:
                     return  # it was told to stop while ZooKeeper was away
             ids = MessageIds(self._config.broker_id, wall_clock_ms)
             epoch = functools.partial(epoch_for, node=node, broker_id=self._config.broker_id)
-            turns = Turns(loop.call_soon, server.progress)
-            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, turns, epoch)
+            store = MessageStore.open(self._config, PRODUCT_VERSION, server.wake, ids.now_ms, server.turns(), epoch)
             await stack.enter_async_context(_closing(store))
             calm_collector()
             ids.begin_after(store.transactions.state.time_ms)

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from journal.errors import StorageFailed
+from journal.turns import Turns
 from meta_broker.budget import Budget
 from meta_broker.connection import Connection
 from meta_broker.connection_owner import ConnectionBounds
 from meta_broker.descriptors import room_for
 from meta_broker.errors import CannotListen
+from meta_broker.lookout import Lookout
 from meta_broker.processors.dispatch import Dispatcher
 from meta_broker.refusal import REFUSED_MAX, refusal_line, refuse
 from meta_client.protocol.limits import Limits
@@ -42,6 +44,7 @@ class Server:
         self._refused: set[asyncio.Transport] = set()  # of connections too many that are being told so
         self._stalled = False
         self._is_woken = False
+        self._lookout = Lookout(loop.call_soon)
         self._unflushed: list[Connection] | None = None  # while the fence moves: who has answers by it
         self._has_failed = False
         self._sockets: list[socket.socket] = []
@@ -103,11 +106,23 @@ class Server:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self.progress)
 
-    def progress(self) -> None:
-        """Let the fence move as far as it may. Loop thread."""
+    def turns(self) -> Turns:
+        """What this loop does for the journal that it appends to."""
+        return Turns(self._defer, self._turn_written)
+
+    def _defer(self, action: Callable[[], None]) -> None:
+        self._lookout.came()
+        self._loop.call_soon(action)
+
+    def _turn_written(self) -> None:
+        if self.progress():
+            self._lookout.answered()
+
+    def progress(self) -> bool:
+        """Let the fence move as far as it may; whether answers left for that. Loop thread."""
         self._is_woken = False  # before looking: progress made from here on wakes again
         if self._dispatcher is None or self._has_failed:
-            return
+            return False
         unflushed: list[Connection] = []
         self._unflushed = unflushed
         if (master := self._dispatcher.context.master) is not None:
@@ -117,7 +132,7 @@ class Server:
                 self._loop.call_soon(self.progress)
         except StorageFailed as error:
             self.failed(error)
-            return
+            return False
         finally:
             self._unflushed = None
         for connection in unflushed:
@@ -127,6 +142,7 @@ class Server:
         elif (slave := self._dispatcher.context.slave) is not None:
             slave.progress()
         self._maybe_resume()
+        return bool(unflushed)
 
     def _maybe_resume(self) -> None:
         if self._stalled and not self.is_journal_full():

@@ -42,7 +42,7 @@ class Master:
         section: ReplicationSection,
         url: str,
         worker: Executor,
-        progress: Callable[[], None],
+        progress: Callable[[], object],
         write_node: NodeWriter | None,
     ) -> None:
         """*progress*: let the fence move. *write_node* None: there is no ZooKeeper."""
