@@ -30,7 +30,7 @@ class Fetched:
     def __init__(self, delivery: "PullDelivery", messages: list[ReceivedMessage], rest: ReceivedMessage) -> None:
         self.delivery = delivery
         self.messages = messages
-        self.rest = rest  # the last of the batch, perhaps filtered out: consumed with the last of *messages*
+        self.rest = rest  # the last before what comes next, perhaps filtered out: consumed with the last of *messages*
         self.bytes = rest.next_offset - messages[0].offset
         self.out = 0  # so many of them are in the user's hands, or were
         self.done = 0  # so many are consumed
@@ -76,6 +76,15 @@ class PullBuffer:
         """Whether messages of a partition are fetched ahead, or in the user's hands and not consumed."""
         with self._changed:
             return any(it.delivery is delivery for it in (*self._ahead, *self._handed) if it.is_valid)
+
+    def pass_over(self, delivery: "PullDelivery", last: ReceivedMessage) -> bool:
+        """Nobody wants what came up to *last*: it is consumed with what is here before it, if there is any."""
+        with self._changed:
+            for fetched in (*reversed(self._ahead), *reversed(self._handed)):
+                if fetched.delivery is delivery and fetched.is_valid:
+                    fetched.rest = last
+                    return True
+            return False
 
     def drop(self, delivery: "PullDelivery") -> None:
         """Nothing of a partition is handed out any more; what was consumed of it is reported first."""
@@ -241,7 +250,7 @@ class PullDelivery:
             return Outcome(batch.offset, None, Failure(failure_of(error), self._attempts.count(batch.offset)))
         if wanted:
             self._buffer.put(Fetched(self, wanted, last))
-        elif self.is_settled():
+        elif not self._buffer.pass_over(self, last) and (self.window is None or self.window.is_settled):
             return Outcome(batch.next_offset, consumed_up_to(last))
         return Outcome(batch.next_offset)
 

@@ -129,8 +129,11 @@ def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
     assert delivery.deliver(batch(6, 2)).consumed is None  # something before it is out
     assert [message.message_id for message in buffer.take(1, 0)] == [1]
     assert [message.message_id for message in buffer.take(5, 0)] == [2]
+    assert delivery.deliver(batch(8, 2)).consumed is None  # what is before it is in the user's hands
+    assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
     buffer.take(1, 0)
-    assert tracker._entries[KEY] == OffsetEntry(*KEY, 6 * SIZE, 5)
+    assert tracker._entries[KEY] == OffsetEntry(*KEY, 10 * SIZE, 9), "it would stay behind for ever"
+    assert delivery.deliver(batch(10, 1)).consumed == OffsetEntry(*KEY, 11 * SIZE, 10)
 
 
 def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
