@@ -156,8 +156,10 @@ def test_what_waits_for_a_filter_is_judged_by_what_is_there_when_its_turn_comes(
         WireClient(broker.port) as second,
     ):
         fill(client)
-        for one in (first, second):
+        for asked, one in enumerate((first, second), 1):
             one.socket.sendall(b"get orders endless 0 0 1000 1\r\n")
+            while f"cmd_get {asked}" not in client.stats():  # another connection's could overtake it
+                time.sleep(0.005)
         client.socket.sendall(b"topic delete orders 2\r\n")
         assert getattr(client.receive(), "status", None) == 200
         assert getattr(first.receive(), "status", None) == 500
