@@ -98,7 +98,8 @@ class WriterThread(ABC, Generic[Item]):
         self._turns.progress()
 
     def _may_write_here(self) -> bool:
-        """Under the lock. A roll takes longer than an fsync; so does a failed journal, for whoever asks."""
+        """Whether the owner writes what is queued: nobody else is at it, and it is soon done, without a roll. Under the
+        lock."""
         return (
             self._pace.is_quick
             and not (self._is_thread_at_work or self._closing or self._flush_wanted)
