@@ -14,9 +14,9 @@ from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import ConsumerMisuse
 from meta_client.refused.errors import StoreFull, StoreInUse
+from tests.fixtures.consuming import ONLY, Calls, send, stored
 from tests.fixtures.forked import run_metaq
 from tests.integration.conftest import wait_until
-from tests.integration.test_consuming import ONLY, Calls, send, stored
 from zk.corner import Corner
 
 

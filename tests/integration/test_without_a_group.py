@@ -9,8 +9,8 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import BrokerAway, ConsumerMisuse, InvalidGroup, NotConnected, NothingToRead
 from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.integration.conftest import OpenClient, expire, wait_until
-from tests.integration.test_consuming import ONLY, QUICK, Calls, send, stored
 from zk.corner import Corner
 from zk.nodes import Partition
 

@@ -4,9 +4,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -16,52 +14,8 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.refusing import Reject, Retry
 from meta_client.errors import ConsumerMisuse
+from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.integration.conftest import expire, wait_until
-from zk.corner import Corner
-from zk.nodes import Partition
-from zk.offsets import ZooKeeperOffsets
-
-ONLY = Partition(0, 0)
-QUICK = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1)
-
-
-def send(client: Client, topic: str, count: int, prefix: str = "") -> list[bytes]:
-    producer = client.producer()
-    payloads = [f"{prefix}{number}".encode() for number in range(count)]
-    for payload in payloads:
-        producer.send_async(topic, payload)
-    producer.flush()
-    return payloads
-
-
-def stored(client: Client, topic: str, group: str = "group") -> int | None:
-    node = ZooKeeperOffsets(client.session, group).load(topic, ONLY)
-    return None if node is None else node.offset
-
-
-class Calls:
-    """A message listener that remembers, and raises *errors* as long as there are any for a payload."""
-
-    def __init__(self, **errors: list[Exception]) -> None:
-        self.payloads: list[bytes] = []
-        self.errors = {name.removeprefix("m").encode(): list(these) for name, these in errors.items()}
-
-    def __call__(self, message: ReceivedMessage) -> None:
-        self.payloads.append(message.payload)
-        if self.errors.get(message.payload):
-            raise self.errors[message.payload].pop()
-
-
-@pytest.fixture
-def client(shared: Corner) -> Iterator[Client]:
-    with Client(shared.connect, session_timeout_ms=4_000) as it:
-        yield it
-
-
-@pytest.fixture
-def consumer(client: Client) -> Iterator[Consumer]:
-    with client.consumer("group", config=QUICK) as it:
-        yield it
 
 
 def test_messages_one_by_one_and_one_that_fails_twice_is_seen_three_times(
@@ -355,94 +309,6 @@ def test_manual_acknowledgement_of_what_was_fetched(client: Client, topic: str) 
         with pytest.raises(ConsumerMisuse, match="manual"):
             consumer.acknowledge(messages[0]._replace(topic=f"{topic}-b"))
     assert stored(client, topic) == 63
-
-
-def test_seeking_drops_what_is_fetched_ahead_and_moves_progress(client: Client, topic: str) -> None:
-    send(client, topic, 100)
-    time.sleep(0.01)
-    noon = datetime.now(UTC)
-    time.sleep(0.01)
-    send(client, topic, 100, "later-")
-    with client.consumer("group", config=QUICK) as consumer:
-        consumer.subscribe(topic, max_bytes=500)
-        consumer.start()
-        seen = consumer.fetch(150)
-        while len(seen) < 150:
-            seen += consumer.fetch(150 - len(seen))
-        for to, payload in ((0, b"0"), (noon, b"later-0"), (seen[5].offset, b"5"), ("earliest", b"0")):
-            assert consumer.seek(topic, ONLY, to)  # type: ignore[arg-type]  # each of them is a position
-            assert consumer.fetch(1)[0].payload == payload
-        consumer.seek(topic, ONLY, "latest")
-        assert consumer.fetch(1, timeout_s=0.2) == []
-        new = send(client, topic, 1, "new-")
-        assert [message.payload for message in consumer.fetch(10)] == new
-        assert not consumer.seek(topic, Partition(7, 7), 0)
-        assert consumer.seek(topic, str(ONLY), "earliest")
-        with pytest.raises(ValueError, match="is no partition: give <broker id>-<number>"):
-            consumer.seek(topic, "all", 0)
-        with pytest.raises(ValueError, match="start -1"):
-            consumer.seek(topic, ONLY, -1)
-        consumer.seek(topic, ONLY, seen[7].offset)
-        wait_until(lambda: stored(client, topic) == seen[7].offset)
-
-
-def test_a_listener_may_seek_and_its_batch_does_not_count_then(client: Client, consumer: Consumer, topic: str) -> None:
-    calls: list[bytes] = []
-
-    def on_message(message: ReceivedMessage) -> None:
-        calls.append(message.payload)
-        if len(calls) == 3:
-            consumer.seek(message.topic, message.partition, 21)
-
-    send(client, topic, 5)
-    consumer.subscribe(topic, on_message=on_message)
-    consumer.start()
-    wait_until(lambda: len(calls) == 9)
-    time.sleep(0.1)
-    assert calls == [b"0", b"1", b"2", b"3", b"4", b"1", b"2", b"3", b"4"]
-    wait_until(lambda: stored(client, topic) == 105)
-
-
-def test_a_group_may_begin_at_a_time_or_always_at_the_end(client: Client, topic: str) -> None:
-    send(client, topic, 10)
-    time.sleep(0.01)
-    noon = datetime.now(UTC)
-    expected = send(client, topic, 10, "later-")
-    with client.consumer("group", config=ConsumerConfig(start=noon, rest_s_max=0.1)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
-        assert [message.payload for message in consumer.fetch(100)] == expected
-    missed = send(client, topic, 5, "missed-")
-    config = ConsumerConfig(start="latest", starts_anew=True, rest_s_max=0.1)
-    with client.consumer("group", config=config) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
-        wait_until(consumer.is_caught_up)
-        new = send(client, topic, 3, "new-")
-        assert [message.payload for message in consumer.fetch(100)] == new
-    del missed
-
-
-def test_a_paused_partition_is_quiet_and_its_neighbours_are_not(client: Client, consumer: Consumer, topic: str) -> None:
-    seen: list[tuple[str, bytes]] = []
-    for name in (topic, f"{topic}-b"):
-        client.producer().send(name, b"before")
-        consumer.subscribe(name, on_message=lambda message: seen.append((message.topic, message.payload)))
-    consumer.start()
-    wait_until(lambda: len(seen) == 2)
-    consumer.pause((topic, str(ONLY)))
-    assert consumer.paused() == [(topic, ONLY)]
-    for wrong in (topic, (topic, "all"), (topic,)):
-        with pytest.raises(ConsumerMisuse, match=r"as pairs, \(topic, partition\)"):
-            consumer.pause(wrong)  # type: ignore[arg-type]  # what untyped callers write
-    producer = client.producer()
-    producer.send(topic, b"after")
-    producer.send(f"{topic}-b", b"after")
-    wait_until(lambda: (f"{topic}-b", b"after") in seen)
-    time.sleep(0.3)
-    assert (topic, b"after") not in seen
-    consumer.resume((topic, ONLY))
-    wait_until(lambda: (topic, b"after") in seen)
 
 
 def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: Client, topic: str) -> None:
