@@ -21,6 +21,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || { echo "creating .venv with $(PYTHON)"; $(PYTHON) -m venv .venv || { echo "$(PYTHON) -m venv failed: on Debian and Ubuntu, install python3-venv" >&2; rm -rf .venv; exit 2; }; }
 	@echo "installing the locked dependencies (about 600 MB the first time: Spark and a Java runtime are the bulk)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip uninstall --disable-pip-version-check --quiet --quiet --yes metaq  # its name until it was metaq-broker
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

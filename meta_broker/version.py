@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from meta_client.protocol.version import version_text
 
-PRODUCT_VERSION = version("metaq")
+PRODUCT_VERSION = version("metaq-broker")
 # PROTOCOL.md draws each.
 EXTENSIONS = (
     "mput",

