@@ -64,12 +64,19 @@ class BackgroundSync:
             file, end = wanted
             try:
                 file.sync()
+                self._on_synced(end)
             except StorageFailed as error:
-                self._end(error)
-                self._on_failed(error)
+                self._fail(error)
                 return
-            self._on_synced(end)
+            except BaseException as error:
+                # Whatever it was, nobody fsyncs any more: what is written from now on must not be acknowledged.
+                self._fail(StorageFailed(f"the thread that fsyncs stopped: {error!r}"))
+                raise
             self._end(None)
+
+    def _fail(self, error: StorageFailed) -> None:
+        self._end(error)
+        self._on_failed(error)
 
     def _take(self) -> tuple[StorageFile, Lsn] | None:
         with self._lock:

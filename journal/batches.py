@@ -5,13 +5,15 @@ as a producer has under way at a time, so that whatever it retries is found. The
 are forgotten when there are too many: memory stays bounded, and a producer that comes back later is as a new one.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
 
 from journal.frame import Offset
 
 REMEMBERED_PER_PARTITION: Final = 8  # more than a producer keeps under way to one partition
+_NATURAL: Final = msgspec.Meta(ge=0)
 WINDOWS_MAX: Final = 20_000  # producer and partition pairs; some 600 bytes each
 
 
@@ -25,9 +27,9 @@ class BatchSequence(NamedTuple):
 class StoredBatch(NamedTuple):
     """Where a batch went: *messages* messages from offset *base* on, with ids from *first_id* on."""
 
-    number: int
-    base: Offset
-    messages: int
+    number: Annotated[int, _NATURAL]
+    base: Annotated[Offset, _NATURAL]
+    messages: Annotated[int, _NATURAL]
     first_id: int
 
 
@@ -42,14 +44,15 @@ class Batches:
     """The memory. One owner thread; folded from the journal like the rest of the state."""
 
     def __init__(self) -> None:
-        self._windows: OrderedDict[Window, list[StoredBatch]] = OrderedDict()
+        # The least recently used first. Windows are replaced, never changed: a copy of the dictionary is a snapshot.
+        self._windows: dict[Window, tuple[StoredBatch, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._windows)
 
-    def __iter__(self) -> Iterator[tuple[Window, list[StoredBatch]]]:
-        """Every window, least recently used first."""
-        return iter(self._windows.items())
+    def __iter__(self) -> Iterator[tuple[Window, tuple[StoredBatch, ...]]]:
+        """Every window as it is now, least recently used first, whatever is noted meanwhile."""
+        return iter(self._windows.copy().items())
 
     def find(self, sequence: BatchSequence, topic: str, partition: int) -> StoredBatch | None:
         """Where the batch is stored; None if it is new. Raises BatchTooOld."""
@@ -67,11 +70,10 @@ class Batches:
     def note(self, producer: str, topic: str, partition: int, stored: StoredBatch) -> None:
         """Remember a batch. Raises ValueError for a number that does not rise."""
         key = (producer, topic, partition)
-        window = self._windows.setdefault(key, [])
+        window = self._windows.get(key, ())
         if window and stored.number <= window[-1].number:
             raise ValueError(f"batch {stored.number} of producer {producer} after batch {window[-1].number}")
-        window.append(stored)
-        del window[:-REMEMBERED_PER_PARTITION]
-        self._windows.move_to_end(key)
+        self._windows.pop(key, None)
+        self._windows[key] = (*window[1 - REMEMBERED_PER_PARTITION :], stored)
         if len(self._windows) > WINDOWS_MAX:
-            self._windows.popitem(last=False)
+            del self._windows[next(iter(self._windows))]

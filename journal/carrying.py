@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import NamedTuple
 
-from journal.errors import RottenJournal
+from journal.errors import RottenJournal, UnreadableRange
 from journal.fold import Branch, JournalState
 from journal.frame import META_BYTES_MAX, Kind, Lsn
 from journal.open_journal import MIB, OpenJournal
@@ -65,24 +65,27 @@ def pieces(branch: Branch, record_bytes_max: int) -> Iterator[Piece]:
 
 
 def copies(journal: OpenJournal, piece: Piece) -> list[memoryview]:
-    """The frames of *piece*, not copied yet, and sure to be what was put. Blocks on the disk: a worker thread's job.
+    """The frames of *piece*, sure to be what was put. Blocks on the disk: a worker thread's job.
 
     Raises RottenJournal when they do not read back: a copy would get a checksum that fits. StorageFailed.
     """
     journal.wait_flushed(max(run.lsn + run.bytes for run in piece.runs))
     frames = []
-    checked = Lsn(0)  # the body that was looked at last ends here
+    body, at = memoryview(b""), Lsn(0)  # the body that was looked at last, and its LSN
     for run in piece.runs:
-        if run.lsn + run.bytes > checked:
+        if not at <= run.lsn <= run.lsn + run.bytes <= at + len(body):
+            why = ""
             try:
-                header = record_around(journal.segments, run.lsn)
+                entry = record_around(journal.segments, run.lsn)
             except KeyError:  # no segment holds it
-                header = None
-            if header is None or header.kind not in (Kind.TX_PUT, Kind.CARRY):
-                reason = f"messages of {piece.branch.key} in {piece.name} do not read back"
+                entry = None
+            except UnreadableRange as error:
+                entry, why = None, f": {error}"
+            if entry is None or entry.header.kind not in (Kind.TX_PUT, Kind.CARRY):
+                reason = f"messages of {piece.branch.key} in {piece.name} do not read back{why}"
                 raise RottenJournal(run.lsn, None, reason, journal.storage.path)
-            checked = Lsn(header.body_lsn + header.body_bytes)
-        frames.append(journal.slice(run.lsn, run.bytes))
+            body, at = entry.body, entry.header.body_lsn
+        frames.append(body[run.lsn - at : run.lsn - at + run.bytes])
     return frames
 
 

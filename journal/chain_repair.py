@@ -1,4 +1,5 @@
-"""Making one journal of segment files again: headers that rotted are written anew, missing files made, full of zeros.
+"""Making one journal of segment files again: headers that rotted are written anew, missing files made, full of zeros,
+and files of which the disk does not give back all are written anew, with zeros in its place.
 
 Nothing that reads back is touched, and what the missing files held is for `journal.repair` to restore or to drop.
 """
@@ -6,14 +7,16 @@ Nothing that reads back is touched, and what the missing files held is for `jour
 from dataclasses import dataclass
 from itertools import pairwise
 
-from journal.errors import NotRepairable
+from journal.errors import NotRepairable, UnreadableRange
 from journal.frame import Lsn
+from journal.record_window import read_past, read_some
 from journal.segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
     Identity,
     SegmentHeader,
     Segments,
+    read_header,
     segment_base,
     segment_name,
 )
@@ -48,7 +51,7 @@ def find_broken(storage: Storage, copy: Segments | None, known: int) -> list[Bro
         file = storage.open(name, writable=False)
         try:
             sizes[base] = file.size
-            header = SegmentHeader.unpack(bytes(file.view()[:SEGMENT_HEADER_BYTES]), f"{storage.path}/{name}")
+            header = read_header(file, f"{storage.path}/{name}")
         finally:
             file.close()
         if isinstance(header, SegmentHeader):
@@ -109,10 +112,38 @@ def mend_chain(storage: Storage, broken: list[BrokenSegment]) -> None:
             continue
         file = storage.open(segment.name, writable=True)
         try:
+            found, stopped_at = read_some(file.reader(), 0, SEGMENT_HEADER_BYTES)
+            if stopped_at is not None:
+                write_anew(storage, segment.name, head)
+                continue
             kept = f"{KEPT_PREFIX}{base:020d}-{base + SEGMENT_HEADER_BYTES:020d}"
             if kept not in storage.names():
-                storage.replace(kept, bytes(file.view()[:SEGMENT_HEADER_BYTES]))
+                storage.replace(kept, found)
             file.write(0, [head])
             file.sync()
         finally:
             file.close()
+
+
+def write_anew(storage: Storage, name: str, head: bytes = b"") -> None:
+    """Give *name* to a new file that has what can be read of the old one, and zeros where nothing can; and begins with
+    *head*. The old one is kept, and with it the bad places of the disk, which nothing else is then written to.
+
+    Durable on return. Raises StorageFailed, and can be done again then.
+    """
+    old = storage.open(name, writable=False)
+    try:
+        new = storage.prepare(name, old.size, b"", lambda: True)
+        try:
+            for found in read_past(old.reader(), 0, old.size):
+                if not isinstance(found, UnreadableRange) and found[1].count(0) != len(found[1]):
+                    new.write(found[0], [found[1]])
+            if head:
+                new.write(0, [head])
+            new.sync()
+        finally:
+            new.close()
+    finally:
+        old.close()
+    storage.keep(name, KEPT_PREFIX + name)
+    storage.publish(name)

@@ -10,12 +10,13 @@ collector (gc=False), which would otherwise stop everything to look at the whole
 
 import re
 from itertools import islice, pairwise, takewhile
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from journal.batches import StoredBatch
+from journal.batches import StoredBatch, Window
 from journal.checksum import crc32
+from journal.errors import StorageFailed
 from journal.fold import Branch, JournalState, Span
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision, HeuristicEnd
@@ -32,9 +33,8 @@ from journal.xid import XaKey, parse_key
 
 CHECKPOINTS_KEPT: Final = 3
 FORMAT: Final = 1
-_NO_BRANCHES = b'"branches":[]'
 _NO_RUNS = b'"runs":[]'
-_PIECE = 1_000  # branches: a fraction of a millisecond
+_PIECE = 1_000  # branches, or what is smaller: a fraction of a millisecond
 _CRC_BYTES = len(b"01234567\n")
 _NAME = re.compile(r"checkpoint\.(\d{1,18})", re.ASCII)
 
@@ -68,22 +68,13 @@ class BranchMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     decision: HeuristicDecision | None = None  # an operator's, which the next record about the branch carries out
 
 
-class StoredMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A numbered batch: its number, base offset, messages and first message id."""
-
-    number: Natural
-    base: Natural
-    messages: Natural
-    first_id: int
-
-
-class BatchesMark(msgspec.Struct, frozen=True, kw_only=True):
+class BatchesMark(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last numbered batches of one producer to one partition, oldest first."""
 
     producer: str
     topic: str
     partition: Natural
-    stored: list[StoredMark]
+    stored: tuple[StoredBatch, ...]
 
 
 class LifeMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -113,11 +104,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def checkpoint_of(
-    state: JournalState, index: dict[PartitionName, IndexMark], branches: list[BranchMark] | None = None
+    state: JournalState,
+    index: dict[PartitionName, IndexMark],
+    branches: list[BranchMark] | None = None,
+    batches: list[BatchesMark] | None = None,
 ) -> Checkpoint:
     """A checkpoint of *state* as it is now; *index* tells each partition's index file, if it has one.
 
-    *branches* instead of its own.
+    *branches* and *batches* instead of its own.
     """
     return Checkpoint(
         format=FORMAT,
@@ -132,12 +126,7 @@ def checkpoint_of(
             for name, span in sorted(state.spans.items())
         ],
         branches=[branch_mark(branch) for branch in state.branches.values()] if branches is None else branches,
-        batches=[
-            BatchesMark(
-                producer=producer, topic=topic, partition=partition, stored=[StoredMark(*stored) for stored in window]
-            )
-            for (producer, topic, partition), window in state.batches
-        ],
+        batches=[batches_mark(*each) for each in state.batches] if batches is None else batches,
         topics=[change for _, change in sorted(state.topics.items())],
         outcomes=list(state.outcomes),
         heuristics=list(state.heuristics.values()),
@@ -172,8 +161,7 @@ def state_of(checkpoint: Checkpoint) -> JournalState:
         state.branches[branch.first_lsn] = branch
         state.branches_weight += branch.weight
     for batch in checkpoint.batches:
-        for one in batch.stored:
-            stored = StoredBatch(one.number, Offset(one.base), one.messages, one.first_id)
+        for stored in batch.stored:
             state.batches.note(batch.producer, batch.topic, batch.partition, stored)
     for change in checkpoint.topics:
         if change.says_nothing or change.topic in state.topics:
@@ -213,33 +201,52 @@ def branch_mark(branch: Branch) -> BranchMark:
     )
 
 
+def batches_mark(window: Window, stored: tuple[StoredBatch, ...]) -> BatchesMark:
+    """The numbered batches remembered of one producer and partition."""
+    producer, topic, partition = window
+    return BatchesMark(producer=producer, topic=topic, partition=partition, stored=stored)
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
-    """The file's content. The branches are encoded some at a time, so that another thread is not held up by all, and
-    into one buffer: a hundred thousand take tens of megabytes."""
-    head, found, tail = msgspec.json.encode(msgspec.structs.replace(checkpoint, branches=[])).partition(_NO_BRANCHES)
-    assert found  # only there: in a string its quotation marks would be escaped
+    """The file's content. Lists are encoded some items at a time, so that another thread is not held up by all, and
+    into one buffer: a hundred thousand branches take tens of megabytes."""
     raw = bytearray(_CRC_BYTES)
-    raw += head
-    raw += _NO_BRANCHES[:-1]
-    branches, at = checkpoint.branches, 0
-    while at < len(branches):
-        raw += b"," if at else b""
-        if piece := list(takewhile(_is_small, branches[at : at + _PIECE])):
-            raw += memoryview(msgspec.json.encode(piece))[1:-1]
-            at += len(piece)
+    raw += b"{"
+    for field in msgspec.structs.fields(checkpoint):
+        value = getattr(checkpoint, field.name)
+        if isinstance(field.default_factory, type) and not value:
+            continue  # an empty list
+        if field.default is not msgspec.NODEFAULT and value == field.default:
+            continue
+        raw += b'%b"%b":' % (b"," if len(raw) > _CRC_BYTES + 1 else b"", field.encode_name.encode())
+        if isinstance(value, list):
+            _encode_list(raw, value)
         else:
-            _encode_large(raw, branches[at])
-            at += 1
-    raw += b"]"
-    raw += tail
+            raw += msgspec.json.encode(value)
+    raw += b"}"
     with memoryview(raw) as view:
         view[:_CRC_BYTES] = b"%08x\n" % crc32(view[_CRC_BYTES:])
     raw += b"\n"
     return raw
 
 
-def _is_small(mark: BranchMark) -> bool:
-    return not isinstance(mark.runs, RunMarks)
+def _encode_list(raw: bytearray, items: list[Any]) -> None:
+    """Add *items*, some at a time; a branch that is large by itself, its runs some at a time."""
+    raw += b"["
+    at = 0
+    while at < len(items):
+        raw += b"," if at else b""
+        if piece := list(takewhile(_is_small, items[at : at + _PIECE])):
+            raw += memoryview(msgspec.json.encode(piece))[1:-1]
+            at += len(piece)
+        else:
+            _encode_large(raw, items[at])
+            at += 1
+    raw += b"]"
+
+
+def _is_small(item: object) -> bool:
+    return not (isinstance(item, BranchMark) and isinstance(item.runs, RunMarks))
 
 
 def _encode_large(raw: bytearray, mark: BranchMark) -> None:
@@ -292,10 +299,14 @@ class Newest(NamedTuple):
 
 
 def read_newest(storage: Storage) -> Newest:
-    """Look for the newest checkpoint that reads back. Raises StorageFailed."""
+    """Look for the newest checkpoint that reads back. Raises StorageFailed if the directory does not."""
     damaged: list[str] = []
     for number in reversed(checkpoint_numbers(storage)):
-        decoded = _decode(storage.read(f"checkpoint.{number}"))
+        try:
+            decoded = _decode(storage.read(f"checkpoint.{number}"))
+        except StorageFailed as error:
+            damaged.append(str(error))
+            continue
         if not isinstance(decoded, str):
             return Newest(number, decoded, damaged)
         damaged.append(f"{storage.path}/checkpoint.{number}: {decoded}")

@@ -12,6 +12,21 @@ from journal.open_journal import OpenJournal
 from journal.records import PartitionName
 from journal.recovery import Recovered
 from journal.snapshot import Snapshot
+from journal.storage import Storage
+
+
+def write_next(storage: Storage, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexMark]) -> int:
+    """Write *checkpoint* with what *index* says of the index files, durable on return; returns its number.
+
+    Everything below its LSN must be durable. Raises StorageFailed.
+    """
+    marked = [
+        msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
+        for mark in checkpoint.partitions
+    ]
+    number = max(checkpoint_numbers(storage), default=0) + 1  # above damaged ones too, or it would be no news
+    write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
+    return number
 
 
 class Checkpointed(ABC):
@@ -22,11 +37,13 @@ class Checkpointed(ABC):
         self.state: JournalState = recovered.state
         self.recovered = recovered
         self._clock_ms = clock_ms
+        self.recovered_ms = recovered.state.time_ms  # the latest time of any record, before this life's first
+        self.wants_checkpoint = False  # the newest one says nothing of the indexes
         # Where the newest checkpoint was taken: what is left to replay counts from there, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
 
     def now_ms(self) -> int:
-        """The store's clock, which timeouts and retention go by."""
+        """The store's clock, which records go by."""
         return self._clock_ms()
 
     def snapshot(self) -> Checkpoint:
@@ -58,14 +75,7 @@ class Checkpointed(ABC):
         records below the checkpoint's LSN. Raises StorageFailed.
         """
         self.journal.wait_flushed(checkpoint.lsn)
-        marked = [
-            msgspec.structs.replace(mark, index=index.get(PartitionName(mark.topic, mark.partition)))
-            for mark in checkpoint.partitions
-        ]
-        storage = self.journal.storage
-        number = max(checkpoint_numbers(storage), default=0) + 1  # above damaged ones too, or it would be no news
-        write_checkpoint(storage, number, msgspec.structs.replace(checkpoint, partitions=marked))
-        return number
+        return write_next(self.journal.storage, checkpoint, index)
 
     @abstractmethod
     def note_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from journal.checksum import crc32
-from journal.errors import ForeignStream, StorageFailed
+from journal.errors import ForeignStream, StorageFailed, UnreadableRange
 from journal.frame import Lsn
 from journal.open_journal import MIB
 from journal.scan import Entry, ScanEnd
 from journal.segments import Identity, Segments
-from journal.storage import PREPARED_SUFFIX, Storage
+from journal.storage import PREPARED_SUFFIX, FileReader, Storage
 from journal.stream import RecordStream
 
 MAGIC = b"METAQCUT"
@@ -55,8 +55,8 @@ class Cut(NamedTuple):
         return head + _CRC.pack(crc32(head))
 
     @classmethod
-    def unpack(cls, raw: memoryview) -> Self | str:
-        """The header, or the reason why these bytes are none."""
+    def unpack(cls, raw: bytes, file_bytes: int) -> Self | str:
+        """The header, or the reason why these bytes are none, or why a file of *file_bytes* does not fit it."""
         if len(raw) < CUT_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
             return "no header of a cut"
         head = raw[: CUT_HEADER_BYTES - _CRC.size]
@@ -72,7 +72,7 @@ class Cut(NamedTuple):
         except UnicodeDecodeError:
             return "a cluster name that is not UTF-8"
         cut = cls(identity, Lsn(lsn), Lsn(end), Lsn(segment_end), epoch, incarnation, time_ms)
-        return cut if cut.size == len(raw) else f"{len(raw)} bytes, not {cut.size}"
+        return cut if cut.size == file_bytes else f"{file_bytes} bytes, not {cut.size}"
 
 
 def save(segments: Segments, lsn: Lsn, scan: ScanEnd, time_ms: int) -> Cut:
@@ -95,7 +95,7 @@ def save(segments: Segments, lsn: Lsn, scan: ScanEnd, time_ms: int) -> Cut:
         for base, file in segments:
             begin, end = max(lsn, base), min(scan.end, base + file.size)
             for at in range(begin, end, MIB):
-                kept.write(CUT_HEADER_BYTES + at - lsn, [file.view()[at - base : min(at + MIB, end) - base]])
+                kept.write(CUT_HEADER_BYTES + at - lsn, [file.reader().read(at - base, min(MIB, end - at))])
         kept.sync()
         storage.publish(cut.name)
     finally:
@@ -110,17 +110,23 @@ def list_cuts(storage: Storage) -> list[tuple[str, Cut | str]]:
         if _NAME.fullmatch(name):
             file = storage.open(name, writable=False)
             try:
-                found.append((name, Cut.unpack(file.view())))
+                head = file.reader().read(0, min(CUT_HEADER_BYTES, file.size))
+                found.append((name, Cut.unpack(head, file.size)))
+            except UnreadableRange as error:
+                found.append((name, str(error)))
             finally:
                 file.close()
     return sorted(found, key=lambda each: (int(re.split(r"[.-]", each[0])[1]), each[0]))
 
 
-def entries_of(view: memoryview, cut: Cut) -> Iterator[Entry]:
+def entries_of(file: FileReader, cut: Cut) -> Iterator[Entry]:
     """The records in a cut file, checksums verified. Raises StorageFailed where they do not read back."""
     stream = RecordStream(cut.identity, cut.lsn, cut.segment_end, (0, 0))
     try:
-        for buffer in stream.add(cut.lsn, view[CUT_HEADER_BYTES:]):
-            yield from stream.records(buffer)
+        for at in range(cut.lsn, cut.end, MIB):
+            data = file.read(CUT_HEADER_BYTES + at - cut.lsn, min(MIB, cut.end - at))
+            for buffer in stream.add(at, data):
+                yield from stream.records(buffer)
+                stream.take()
     except ForeignStream as error:
         raise StorageFailed(f"{cut.name}: {error}") from error

@@ -9,14 +9,15 @@ from journal.bootstrap import bootstrap_names
 from journal.checkpoint import checkpoint_numbers, decode_checkpoint
 from journal.copy_mark import read_mark, remove_mark, write_mark
 from journal.cut_file import Cut, save
-from journal.errors import CutTooDeep, RottenJournal
+from journal.errors import CutTooDeep, RottenJournal, StorageFailed
 from journal.frame import Lsn
 from journal.inspection import read_checkpoints
 from journal.lsn_file import read_lsn, remove_file, write_lsn
-from journal.open_journal import clear_beyond
+from journal.open_journal import make_end_durable
 from journal.scan import Scanner, Verdict
 from journal.segments import SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.storage import Storage
+from journal.watermark import lower_watermark
 
 NAME = "cutting"
 
@@ -68,13 +69,17 @@ def finish_cut(segments: Segments) -> None:
     if isinstance(lsn, str):
         raise RottenJournal(segments.start, None, lsn, storage.path)
     for number in reversed(checkpoint_numbers(storage)):
-        checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))
+        try:
+            checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))
+        except StorageFailed as error:
+            checkpoint = str(error)
         if isinstance(checkpoint, str) or checkpoint.lsn > lsn:
             storage.remove(f"checkpoint.{number}")
+    lower_watermark(storage, lsn)
     if lsn:
         if (mark := read_mark(storage)) is not None:
             write_mark(storage, min(mark, lsn))
-        clear_beyond(segments, lsn)
+        make_end_durable(segments, lsn, lsn)  # below it, the open that follows sees to that
     else:
         for name in list(bootstrap_names(storage)):
             storage.remove(name)

@@ -1,10 +1,11 @@
 """What rot took: the stretches that do not read back, and the offsets and branches that stood in them.
 
-Pure. The records behind a hole tell by what they assume: a PUT or COMMIT names the offset it begins at, so that
+The records behind a hole tell by what they assume: a PUT or COMMIT names the offset it begins at, so that
 offsets between what was known before and that were in the hole; a record of a branch that nobody has seen began
 there.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from journal.fold import JournalState
 from journal.frame import Lsn, Offset
 from journal.heuristics import HeuristicDecision
 from journal.record_codec import decode
+from journal.record_window import unreadable_ranges
 from journal.records import NO_BRANCH, Carry, Commit, Heuristic, PartitionName, Prepare, Put, PutBatch, Rollback, TxPut
 from journal.scan import Entry, ScanEnd, Scanner, Verdict
 from journal.segments import Segments
@@ -27,6 +29,15 @@ class Hole(NamedTuple):
     end: Lsn | None
     reason: str
     life: tuple[int, int]  # epoch and incarnation of the last good record before it
+    is_unreadable: bool = False  # whether a record begins there, nobody can tell
+
+
+class UnreadableBytes(NamedTuple):
+    """Bytes [start, end) of the journal that the disk does not give back. *text* names file and error."""
+
+    start: Lsn
+    end: Lsn
+    text: str
 
 
 class LostOffsets(NamedTuple):
@@ -47,9 +58,13 @@ class HurtBranch(NamedTuple):
 
 @dataclass(slots=True)
 class Damage:
-    """Everything that rot took, as far as what is left can tell."""
+    """Everything that rot took, as far as what is left can tell.
+
+    *unreadable*: what the disk does not give back of the holes; whole blocks, which may reach beyond them.
+    """
 
     holes: list[Hole] = field(default_factory=list)
+    unreadable: list[UnreadableBytes] = field(default_factory=list)
     offsets: list[LostOffsets] = field(default_factory=list)
     branches: list[HurtBranch] = field(default_factory=list)
 
@@ -63,7 +78,8 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
     survey = _Survey(state or JournalState())
     stop = end
     while True:
-        survey.add_hole(Hole(stop.end, stop.resumes, stop.reason, stop.life))
+        survey.add_hole(Hole(stop.end, stop.resumes, stop.reason, stop.life, stop.is_unreadable))
+        survey.damage.unreadable += _unreadable(segments, stop.end, stop.resumes or segments.end)
         if stop.resumes is None:
             break
         scanner = Scanner(segments, stop.resumes)
@@ -73,11 +89,18 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
         if stop.verdict is not Verdict.ROTTEN:
             break
     if state is None:
-        return Damage(holes=survey.damage.holes)
+        return Damage(survey.damage.holes, survey.damage.unreadable)
     if checkpoint is not None:
         survey.add_checkpoint(checkpoint)
     survey.finish()
     return survey.damage
+
+
+def _unreadable(segments: Segments, start: int, end: int) -> Iterator[UnreadableBytes]:
+    for base, file in segments:
+        first, last = max(start - base, 0), min(end - base, file.size)
+        for one in unreadable_ranges(file.reader(), first, last):
+            yield UnreadableBytes(Lsn(base + one.position), Lsn(base + one.end), str(one))
 
 
 class _Survey:

@@ -10,6 +10,27 @@ class JournalError(Exception):
 class StorageFailed(JournalError):
     """A write or fsync failed. The journal has stopped for good; restart the process once the disk is well."""
 
+    @property
+    def errno(self) -> int | None:
+        """The errno of the OSError that this was raised from; None if it was none."""
+        cause = self.__cause__
+        return cause.errno if isinstance(cause, OSError | StorageFailed) else None
+
+
+class UnreadableRange(StorageFailed):
+    """The disk does not give back bytes [position, position + size) of the file *path*. The rest of it may read."""
+
+    def __init__(self, path: str | PathLike[str], position: int, size: int, reason: str) -> None:
+        super().__init__(f"{path}: bytes {position} to {position + size} cannot be read: {reason}")
+        self.path = path
+        self.position = position
+        self.size = size
+        self.reason = reason
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
 
 class JournalClosed(JournalError):
     """The journal was closed; nothing can be appended any more."""

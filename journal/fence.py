@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from journal.errors import StorageFailed
 from journal.frame import Lsn
 
 LSN_MAX = Lsn(2**63 - 1)
@@ -22,13 +23,18 @@ Action = Callable[..., Pause | None]
 
 
 class Fence:
-    """The acknowledged position, and the one ordered queue behind it. Invariant: acknowledged never falls."""
+    """The acknowledged position, and the one ordered queue behind it. Invariant: acknowledged never falls.
 
-    __slots__ = ("_waiting", "acknowledged")
+    Fail-stop: once an action has raised, a publication or an answer is missing, and no later one may be told. That call
+    and every later one raise StorageFailed.
+    """
+
+    __slots__ = ("_failure", "_waiting", "acknowledged")
 
     def __init__(self, acknowledged: Lsn) -> None:
         self.acknowledged = acknowledged  # first byte that is not acknowledged
         self._waiting: deque[tuple[int, Action, tuple[Any, ...]]] = deque()
+        self._failure: StorageFailed | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,7 +46,7 @@ class Fence:
         that was asked for before it.
         """
         if lsn <= self.acknowledged and not self._waiting:
-            action(*arguments)
+            self._run(lsn, action, arguments)
         else:
             self._waiting.append((lsn, action, arguments))
 
@@ -53,7 +59,17 @@ class Fence:
             self.acknowledged = Lsn(acknowledged)
         passed, waiting = self.acknowledged, self._waiting
         while waiting and waiting[0][0] <= passed:
-            _, action, arguments = waiting.popleft()
-            if action(*arguments) is PAUSE:
+            if self._run(*waiting.popleft()) is PAUSE:
                 return not (waiting and waiting[0][0] <= passed)
+        if self._failure is not None:
+            raise self._failure
         return True
+
+    def _run(self, lsn: int, action: Action, arguments: tuple[Any, ...]) -> Pause | None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return action(*arguments)
+        except BaseException as error:
+            self._failure = StorageFailed(f"what waited for LSN {lsn} could not be told: {error!r}")
+            raise self._failure from error

@@ -7,8 +7,9 @@ waits for the fence.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+
+import msgspec
 
 from journal.bootstrap import Bootstrap, Copying, finish_copy, read_bootstrap
 from journal.checkpoint import Checkpoint
@@ -17,63 +18,21 @@ from journal.copy_mark import remove_mark, write_mark
 from journal.cutting import finish_cut
 from journal.errors import ForeignStream, InvalidRecord
 from journal.fence import LSN_MAX
-from journal.fold import JournalState, apply
-from journal.frame import HEADER_BYTES, Header, Kind, Lsn, Offset
+from journal.frame import HEADER_BYTES, Lsn
 from journal.lives import Life
 from journal.open_journal import JournalConfig, OpenJournal
-from journal.publications import Publication
 from journal.record_codec import decode
-from journal.records import PartitionName, Record
-from journal.recovery import NoSink, PublicationSink, Recovered, cut_tail, restore, trim
+from journal.recovery import NoSink, PublicationSink, Recovered, cut_tail, replay_to, restore, trim
+from journal.replaying import Fold, Received
 from journal.scan import Scanner
 from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 from journal.snapshot import Snapshot
 from journal.storage import Buffer, Storage
 from journal.stream import Piece, RecordStream
 from journal.stream_writer import StreamWriter
-from journal.topic_changes import TopicChange, TopicState
 from journal.transaction_store import wall_clock_ms
 
 log = logging.getLogger(__name__)
-
-
-class Received(NamedTuple):
-    """What a record says to whoever shows messages, once everything below *lsn* is acknowledged.
-
-    *starts*: where partitions begin from there on, if a topic was deleted. The state may be further by then.
-    """
-
-    lsn: Lsn
-    publications: Sequence[Publication]
-    change: TopicChange | None = None
-    starts: Sequence[tuple[PartitionName, Offset]] = ()
-
-
-class Fold:
-    """The state of a copy. While it is *copying* what its first checkpoint holds, that is the state already."""
-
-    def __init__(self, state: JournalState, copying: Copying | None) -> None:
-        self.state = state
-        self.copying = copying
-
-    def add(self, header: Header, record: Record) -> Received | None:
-        """Add a record; None if it has nothing to say to others. After an InvalidRecord the state is not to be used."""
-        publications: Sequence[Publication]
-        if self.copying is not None:
-            publications = self.copying.add(header, record)
-            if header.end == self.copying.lsn:
-                publications += self.copying.rest()
-                self.copying = None
-        else:
-            publications = apply(self.state, header, record)
-            if header.kind == Kind.TOPIC and isinstance(record, TopicChange):
-                return Received(header.end, publications, record, self._starts(record))
-        return Received(header.end, publications) if publications else None
-
-    def _starts(self, change: TopicChange) -> list[tuple[PartitionName, Offset]]:
-        if change.state is not TopicState.DELETED:
-            return []
-        return [(name, span.start) for name, span in self.state.spans.items() if name.topic == change.topic]
 
 
 class JournalFollower(Checkpointed):
@@ -141,23 +100,13 @@ class JournalFollower(Checkpointed):
             fold, start = Fold(state, None), state.lsn
         else:
             number, damaged, start = 0, [], Lsn(begun.first + SEGMENT_HEADER_BYTES)
-            sink.restore(begun.checkpoint.partitions)
+            # Its records are read from the first one on, and say what the indexes hold.
+            sink.restore([msgspec.structs.replace(mark, end=mark.start) for mark in begun.checkpoint.partitions])
             copying = Copying(begun)
             fold = Fold(copying.state, copying if copying.lsn > start else None)
             publish_below = max(publish_below, copying.lsn)  # a checkpoint holds nothing that was not acknowledged
         scanner = Scanner(segments, start)
-        end, count, waiting, is_trimmed = start, 0, list[Received](), False
-        for entry in scanner:
-            if not is_trimmed and entry.header.end > publish_below:
-                trim(sink, fold.state)
-                is_trimmed = True
-            said = fold.add(entry.header, decode(entry.header, entry.meta))
-            end, count = entry.header.end, count + 1
-            if said is not None and said.lsn > publish_below:
-                waiting.append(said)
-            elif said is not None:
-                for publication in said.publications:
-                    sink.publish(publication)
+        end, count, waiting, is_trimmed = replay_to(scanner, fold, sink, publish_below)
         scan = cut_tail(segments, scanner)
         if not is_trimmed:
             trim(sink, fold.state)
@@ -174,6 +123,7 @@ class JournalFollower(Checkpointed):
         writer.start()
         follower = cls(OpenJournal(segments, writer), recovered, fold, stream, writer, waiting, clock_ms)
         follower.checkpoint_lsn = fold.state.lsn if fold.copying else start
+        follower.wants_checkpoint = begun is not None and fold.copying is None
         return follower
 
     # -- how far it is ------------------------------------------------------------------------------------------
@@ -227,6 +177,7 @@ class JournalFollower(Checkpointed):
             raise self._contradiction
         stream, fold = self._stream, self._fold
         found, self.left = self.left, []
+        is_copying = fold.copying is not None
         pieces: list[Piece] = []
         is_folding = False
         try:
@@ -254,6 +205,7 @@ class JournalFollower(Checkpointed):
         finally:
             if pieces:
                 self._writer.write_soon(pieces)
+        self.wants_checkpoint |= is_copying and fold.copying is None  # the master's says nothing of indexes here
         return found
 
     def close(self) -> None:

@@ -98,6 +98,13 @@ def lengths(view: memoryview, position: int) -> tuple[int, int]:
     return _LENGTHS.unpack_from(view, position + _LENGTHS_AT)
 
 
+def is_intact_header(view: memoryview, position: int) -> bool:
+    """Check the checksum of the header at *position* and of the meta part behind it, which *view* holds."""
+    meta_bytes, _ = lengths(view, position)
+    (crc,) = _CRC.unpack_from(view, position)
+    return bool(crc == crc32(view[position + _CRC.size : position + HEADER_BYTES + meta_bytes]))
+
+
 def record_bytes(meta_bytes: int, body_bytes: int) -> int:
     """Bytes a record takes in the journal, zeros up to the alignment included."""
     return (HEADER_BYTES + meta_bytes + body_bytes + ALIGNMENT - 1) & -ALIGNMENT

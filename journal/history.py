@@ -49,6 +49,29 @@ def history(
         raise RottenJournal(end.end, end.resumes or until, end.reason, segments.storage.path)
 
 
+def published_in(
+    segments: Segments,
+    until: Lsn,
+    spans: Mapping[PartitionName, tuple[int, int]],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[Publication]:
+    """What fills the offsets [start, end) of each partition in *spans*, gaps closed; ends once all of it is there.
+
+    Raises as `history`, which reads the records below *until* for it.
+    """
+    missing = {name for name, (start, end) in spans.items() if start < end}
+    found = history(segments, until, set(missing), is_stopped)
+    for publication in without_gaps(found, {name: spans[name] for name in missing}):
+        name, base, run = publication
+        start, end = spans[name]
+        if name in missing and (start <= base < end or not run.bytes):
+            yield publication
+            if base + run.bytes >= end:
+                missing.discard(name)
+                if not missing:
+                    return
+
+
 def publications_from(start: Lsn, names: set[PartitionName]) -> "_Birth | _Rest":
     """Tells the publications of records, given one after the other, of a journal whose first one is at *start*."""
     return _Birth(start) if start == SEGMENT_HEADER_BYTES else _Rest(names)

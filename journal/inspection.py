@@ -10,7 +10,7 @@ from typing import NamedTuple, assert_never
 
 from journal.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.errors import InvalidRecord, StorageFailed
-from journal.frame import Header, Lsn, Offset, kind_name, unpack
+from journal.frame import Header, Lsn, Offset, kind_name
 from journal.record_codec import decode
 from journal.records import (
     Carry,
@@ -31,7 +31,7 @@ from journal.records import (
     TxPut,
 )
 from journal.refusals import Refused, describe_refused
-from journal.scan import Entry, ScanEnd, Scanner, Verdict
+from journal.scan import Entry, ScanEnd, Scanner, Verdict, record_at
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.storage import Storage
 from journal.topic_changes import TopicChange, describe_change
@@ -174,9 +174,8 @@ def scanner_from(segments: Segments, lsn: int) -> Scanner:
 
     When a record begins at *lsn* itself, what stands before it does not matter: that is how to read on behind rot.
     """
-    base, file = segments.locate(max(lsn, segments.start))
-    position = lsn - base
-    if position >= SEGMENT_HEADER_BYTES and isinstance(unpack(file.view(), position, lsn), Header):
+    base, _ = segments.locate(max(lsn, segments.start))
+    if lsn >= base + SEGMENT_HEADER_BYTES and isinstance(record_at(segments, lsn), Header):
         return Scanner(segments, lsn)
     scanner = Scanner(segments, base + SEGMENT_HEADER_BYTES)
     for entry in scanner:
@@ -186,7 +185,7 @@ def scanner_from(segments: Segments, lsn: int) -> Scanner:
 
 
 def read_checkpoints(storage: Storage) -> dict[int, Checkpoint | str]:
-    """Every checkpoint file by number, rising: its content, or why it has none.
+    """Every checkpoint file by number, rising: its content, or why it has none, as where the disk does not read it.
 
     Read them before the segments are opened: every record below their LSNs is then sure to be there. A file that a
     live broker deletes in between is left out.
@@ -196,7 +195,7 @@ def read_checkpoints(storage: Storage) -> dict[int, Checkpoint | str]:
         name = f"checkpoint.{number}"
         try:
             found[number] = decode_checkpoint(storage.read(name))
-        except StorageFailed:
+        except StorageFailed as error:
             if name in storage.names():
-                raise
+                found[number] = str(error)
     return found

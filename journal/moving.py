@@ -9,30 +9,33 @@ from pathlib import Path
 from journal.errors import StorageFailed
 
 
-def move(source: Path, target: Path) -> None:
+def move(source: Path, target: Path, shown: Path | None = None) -> None:
     """Durable on return. At every moment the bytes stand whole under one of the two names, or both.
 
-    Does again what a crash cut short. Raises StorageFailed, also when *target* is there and holds something else.
+    Does again what a crash cut short. *shown*: what messages call *source*.
+
+    Raises StorageFailed, also when *target* is there and holds something else.
     """
+    shown = shown or source
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.parent.samefile(target.parent):
-            raise StorageFailed(f"{source}: cannot be archived where it is: name another directory")
-        _make_second(source, target)
+            raise StorageFailed(f"{shown}: cannot be archived where it is: name another directory")
+        _make_second(source, target, shown)
         sync_directory(target.parent)
         source.unlink()
         sync_directory(source.parent)
     except OSError as error:
-        raise StorageFailed(f"{source}: not archived as {target}: {error.strerror or error}") from error
+        raise StorageFailed(f"{shown}: not archived as {target}: {error.strerror or error}") from error
 
 
-def _make_second(source: Path, target: Path) -> None:
+def _make_second(source: Path, target: Path, shown: Path) -> None:
     try:
         os.link(source, target)  # never replaces another file, as a rename would
     except FileExistsError:
         if not source.samefile(target) and not filecmp.cmp(source, target, shallow=False):
             raise StorageFailed(
-                f"{target} is there already and is not {source}: give every broker an archive of its own"
+                f"{target} is there already and is not {shown}: give every broker an archive of its own"
             ) from None
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):

@@ -8,6 +8,7 @@ import logging
 import threading
 
 from journal.errors import StorageFailed
+from journal.reserve import remove_part
 from journal.storage import PREPARED_SUFFIX, Storage, StorageFile
 
 log = logging.getLogger(__name__)
@@ -22,14 +23,20 @@ class NextSegment:
         self._thread: threading.Thread | None = None
         self._hurried = threading.Event()
         self._file: StorageFile | None = None  # the thread's until it has ended
+        self.failure: StorageFailed | None = None  # of the one that was begun last; any thread may look
+        self.may_retry = False  # set by any thread: begin again what failed
 
     @property
     def is_begun(self) -> bool:
-        return self._thread is not None
+        """Or failed, and not to be tried again yet."""
+        return self._thread is not None and not (self.failure is not None and self.may_retry)
 
     def begin(self, name: str, size: int, head: bytes, *, warm: bool) -> None:
         """Start to make *name*, with its zeros written out if *warm*. Returns at once."""
-        assert self._thread is None
+        assert not self.is_begun
+        if self._thread is not None:
+            self._thread.join()
+        self.failure, self.may_retry = None, False
         self._name = name
         if warm:
             self._hurried.clear()
@@ -48,7 +55,7 @@ class NextSegment:
         assert name == self._name
         self._hurried.set()
         self._thread.join()
-        self._thread = None
+        self._thread = self.failure = None
         file, self._file = self._file, None
         return file
 
@@ -58,6 +65,8 @@ class NextSegment:
         except StorageFailed as error:
             # Nothing is lost yet. The roll makes the file itself, and if that fails too the journal stops.
             log.warning("next segment not made ahead error=%s", error)
+            remove_part(self._storage, name + PREPARED_SUFFIX)
+            self.failure = error
 
     def close(self) -> None:
         """End the thread and delete what it made. Idempotent."""

@@ -10,7 +10,7 @@ from journal.checkpoint import read_newest
 from journal.errors import DirectoryIsCopy, NoJournal, RottenJournal
 from journal.fold import JournalState
 from journal.open_journal import JournalConfig
-from journal.recovery import PublicationSink, check_reaches, replay
+from journal.recovery import PublicationSink, Recovered, check_reaches, recover_below, replay
 from journal.scan import Scanner, Verdict
 from journal.segments import Segments
 from journal.storage import DirectoryStorage
@@ -26,6 +26,8 @@ def opened_segments(storage: DirectoryStorage, *, writable: bool = False) -> Ite
     try:
         if not len(segments):
             raise NoJournal(storage.path)
+        if writable:
+            segments.drop_cache(segments.start)  # a repair whose fsync failed must not look done
         yield segments
     finally:
         segments.close()
@@ -64,11 +66,8 @@ def opened_store(
     Raises NoJournal, DirectoryIsCopy, DirectoryInUse while a broker runs on it, RottenJournal, InvalidRecord,
     StorageFailed.
     """
-    if epoch is None and (directory / COPY_FILE).exists():
-        raise DirectoryIsCopy(
-            f"{directory} is a slave's copy of a journal: do this on its master, or make it the master with "
-            f"`metaq promote {directory}`"
-        )
+    if epoch is None:
+        _refuse_copy(directory)
     with opened_segments(DirectoryStorage.open_for_reading(directory)) as segments:
         identity, segment_bytes = segments.identity, segments.locate(segments.end - 1)[1].size
     storage = DirectoryStorage.open_for_writing(directory)
@@ -83,6 +82,29 @@ def opened_store(
             store.close()
     finally:
         storage.close()
+
+
+@contextmanager
+def opened_below(directory: Path, lsn: int, sink: PublicationSink) -> Iterator[tuple[Segments, Recovered]]:
+    """What the records below *lsn* add up to in the directory of a broker that does not run, locked.
+
+    Nothing is appended; a torn tail is cut. Raises as `opened_store`.
+    """
+    _refuse_copy(directory)
+    storage = DirectoryStorage.open_for_writing(directory)
+    try:
+        with opened_segments(storage, writable=True) as segments:
+            yield segments, recover_below(segments, sink, lsn)
+    finally:
+        storage.close()
+
+
+def _refuse_copy(directory: Path) -> None:
+    if (directory / COPY_FILE).exists():
+        raise DirectoryIsCopy(
+            f"{directory} is a slave's copy of a journal: do this on its master, or make it the master with "
+            f"`metaq promote {directory}`"
+        )
 
 
 def _same_epoch(recovered: int) -> int:

@@ -4,45 +4,76 @@ import errno
 import os
 from pathlib import Path
 
-from journal.errors import StorageFailed
+from journal.errors import StorageFailed, UnreadableRange
 
+BLOCK_BYTES = 4096  # what a disk fails to read is told apart in steps of this: a sector of a disk, a page of memory
+FOLIO_BYTES_MAX = 2 * 1024 * 1024
 _NOT_TOLD = (errno.EOPNOTSUPP, errno.EINVAL)  # what file systems answer that cannot look without waiting
+# What a read fails with where the disk, or the file system by its checksums, does not give the bytes back.
+_UNREADABLE = (errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.EILSEQ)
 
 
 class OpenFile:
-    """An open descriptor. The last reference to it closes it, as the last slice frees a mapping: a read in another
-    thread never finds it closed, or another file under its number, whatever was deleted meanwhile."""
+    """An open descriptor. The last reference to it closes it: a read in another thread never finds it closed, or
+    another file under its number, whatever was deleted meanwhile."""
 
-    __slots__ = ("_fd", "_look", "_path", "size")
+    __slots__ = ("_fd", "_path", "size")
 
     def __init__(self, path: Path, fd: int, size: int) -> None:
         self.size = size
         self._path = path
         self._fd = fd
-        self._look = (bytearray(1),)
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes [position, position + size). Blocks on the disk. Raises StorageFailed, also if there are fewer."""
+        """The bytes [position, position + size). Blocks on the disk.
+
+        Raises UnreadableRange, which names the first block that the disk does not give back; StorageFailed, also if
+        there are fewer.
+        """
         parts: list[bytes] = []
         end = position + size
         while position < end:
             try:
                 part = os.pread(self._fd, end - position, position)
             except OSError as error:
-                raise StorageFailed(f"{self._path}: {error.strerror or error}") from error
+                part = self._read_block(position, end, error)
             if not part:
                 raise StorageFailed(f"{self._path}: it ends at byte {position}, somebody cut it")
             parts.append(part)
             position += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def is_cached(self, position: int) -> bool:
-        """Whether the byte at *position* can be had without waiting for the disk, which this never does; True where
-        the system does not tell. False for what cannot be had at all: `read` says why. One caller at a time."""
+    def _read_block(self, position: int, end: int, error: OSError) -> bytes:
+        """What a read that failed with *error* wanted of the block at *position*: another block may be the bad one.
+
+        The page cache reads, and fails, in folios of up to FOLIO_BYTES_MAX. So what it has there is let go, and the
+        block is asked for without read-ahead, for which a folio of its own is made.
+        """
+        if error.errno not in _UNREADABLE:
+            raise StorageFailed(f"{self._path}: {error.strerror or error}") from error
+        start = position - position % BLOCK_BYTES
+        stop = min(start + BLOCK_BYTES, end)
         try:
-            return os.preadv(self._fd, self._look, position, os.RWF_NOWAIT) == 1
+            folio = start - start % FOLIO_BYTES_MAX
+            os.posix_fadvise(self._fd, folio, FOLIO_BYTES_MAX, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            return os.pread(self._fd, stop - position, position)
+        except OSError as again:
+            error = again
+        finally:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NORMAL)
+        size = min(BLOCK_BYTES, self.size - start)
+        raise UnreadableRange(self._path, start, size, error.strerror or str(error)) from error
+
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        """As `read`, without waiting for the disk: None if that must be waited for, or fails. Where the file system
+        can't tell, it reads all the same."""
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._fd, (data,), position, os.RWF_NOWAIT)
         except OSError as error:
-            return error.errno in _NOT_TOLD
+            return self.read(position, size) if error.errno in _NOT_TOLD else None
+        return data if count == size else None
 
     def __del__(self) -> None:
         os.close(self._fd)

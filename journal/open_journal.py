@@ -9,12 +9,12 @@ from typing import Any
 from journal.errors import StorageFailed
 from journal.flush_mode import SYNC, FlushMode
 from journal.frame import Lsn
-from journal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
-from journal.storage import FileReader, Storage
+from journal.segments import Identity, Segments
+from journal.storage import BLOCK_BYTES, FileReader, Storage
 from journal.writer_thread import WriterThread
 
 MIB = 1024 * 1024
-ZEROS = bytes(MIB)
+ZERO = b"\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,10 @@ class OpenJournal:
         """How many fsyncs there were since the start."""
         return self._writer.syncs
 
+    def flush(self) -> None:
+        """Ask for an fsync of all that is queued, whatever the mode. Returns at once; any thread."""
+        self._writer.flush()
+
     def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
         """Block until every byte below *lsn* is fsynced. Any thread but an event loop's.
 
@@ -102,18 +106,14 @@ class OpenJournal:
         """
         self._writer.wait_flushed(lsn, timeout_s)
 
-    def slice(self, lsn: int, size: int) -> memoryview:
-        """Bytes of one record's body, not copied; valid until the segment is dropped. Raises KeyError."""
-        return self._segments.slice(lsn, size)
+    def read(self, lsn: int, size: int) -> bytes:
+        """Bytes of one record's body. Blocks on the disk. Raises KeyError, UnreadableRange, StorageFailed."""
+        return self._segments.read(lsn, size)
 
     def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
-        """The base of the segment that holds *lsn*, and who reads its file by system call; it stays good when the
-        segment is dropped. Raises KeyError."""
+        """The base of the segment that holds *lsn*, and who reads its file; it stays good when the segment is dropped.
+        Raises KeyError."""
         return self._segments.reader(lsn)
-
-    def release(self) -> None:
-        """Let go of the memory that reading took; slices that are held stay good."""
-        self._segments.release()
 
     def drop_before(self, lsn: int, archive: str | None) -> int:
         """Delete the segments that end at or below *lsn*, or move them to *archive*; returns how many.
@@ -134,19 +134,29 @@ class OpenJournal:
             self._segments.close()
 
 
-def clear_beyond(segments: Segments, end: int) -> None:
-    """Make the journal end at *end*: below it everything is fsynced, beyond it everything is zero, durably.
+def make_end_durable(segments: Segments, durable: int, end: int) -> None:
+    """Make the journal end at *end*: below it everything is on the disk, beyond it everything is zero, durably.
 
-    Later segments are dropped first: one that stands proves the one before it whole.
+    *durable*: everything below it was fsynced, with success. What stands behind may be pages that a failed fsync has
+    left readable and clean. No further fsync stores them; and what ext4 writes to such a page again is lost as well,
+    where the failure left its extent unwritten. So they are written past the page cache, which drops them. Later
+    segments are dropped first: one that stands proves the one before it whole.
     """
     if not len(segments):
         return
     base, file = segments.locate(end - 1)
     segments.drop_from(base + file.size)
-    position = max(end - base, SEGMENT_HEADER_BYTES)
-    while (position := file.next_data(position)) < file.size:
-        size = min(MIB - position % MIB, file.size - position)
-        if bytes(file.view()[position : position + size]).count(0) != size:
-            file.write(position, [ZEROS[:size]])
-        position += size
+    kept = end - base
+    position = (min(durable, end) - base) // BLOCK_BYTES * BLOCK_BYTES
+    while position < kept or (position := file.next_data(position)) < file.size:
+        position -= position % BLOCK_BYTES
+        data = file.reader().read(position, min(MIB, file.size - position))
+        if position < kept:
+            data = data[: kept - position].ljust(
+                min(-(-(kept - position) // BLOCK_BYTES) * BLOCK_BYTES, len(data)), ZERO
+            )
+            file.write_direct(position, data)
+        elif data.count(0) != len(data):
+            file.write_direct(position, bytes(len(data)))
+        position += len(data)
     file.sync()

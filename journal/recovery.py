@@ -7,22 +7,24 @@ on disk before the verdict is in.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from journal.bootstrap import refuse_unfinished
 from journal.checkpoint import Checkpoint, PartitionMark, read_newest
 from journal.copy_mark import remove_mark
 from journal.cutting import finish_cut
 from journal.errors import RottenJournal
+from journal.fence import LSN_MAX
 from journal.fold import JournalState, apply
 from journal.frame import Lsn, Offset
-from journal.history import history, without_gaps
-from journal.open_journal import clear_beyond
+from journal.open_journal import make_end_durable
 from journal.publications import Publication
 from journal.record_codec import decode
 from journal.records import PartitionName
+from journal.replaying import Fold, Received
 from journal.scan import ScanEnd, Scanner, Verdict
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
+from journal.watermark import lower_watermark
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ log = logging.getLogger(__name__)
 class PublicationSink(Protocol):
     """Who keeps the partition indexes: told what a checkpoint covers, then of every publication in order."""
 
-    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
-        """Go back to what the checkpoint knew. Returns the partitions whose index is lost or damaged."""
+    def restore(self, marks: list[PartitionMark]) -> None:
+        """Go back to what the checkpoint knew. An index that is lost or damaged is the sink's to rebuild, later."""
 
     def publish(self, publication: Publication) -> None:
         """Add one index entry."""
@@ -43,9 +45,8 @@ class PublicationSink(Protocol):
 class NoSink:
     """For readers that keep no index."""
 
-    def restore(self, marks: list[PartitionMark]) -> set[PartitionName]:
+    def restore(self, marks: list[PartitionMark]) -> None:
         del marks
-        return set()
 
     def publish(self, publication: Publication) -> None:
         del publication
@@ -64,7 +65,8 @@ class Recovered:
     checkpoint_number: int
     replayed_bytes: int
     replayed_records: int
-    damaged: list[str] = field(default_factory=list)  # checkpoints and indexes that were passed over or rebuilt
+    damaged: list[str] = field(default_factory=list)  # checkpoints that were passed over
+    waiting: list[Received] = field(default_factory=list)  # not told to the sink: nobody knows that it was acknowledged
 
 
 def replay(scanner: Scanner, state: JournalState, publish: Callable[[Publication], None]) -> int:
@@ -77,33 +79,81 @@ def replay(scanner: Scanner, state: JournalState, publish: Callable[[Publication
     return count
 
 
-def recover(segments: Segments, sink: PublicationSink) -> Recovered:
+class Replayed(NamedTuple):
+    """Result of replaying. *end*: of the last record. *waiting*: what records above a limit say, in order.
+
+    *is_trimmed*: the sink knows where partitions begin; it was told before the first record above the limit.
+    """
+
+    end: Lsn
+    records: int
+    waiting: list[Received]
+    is_trimmed: bool
+
+
+def replay_to(scanner: Scanner, fold: Fold, sink: PublicationSink, publish_below: Lsn) -> Replayed:
+    """Add every record that *scanner* yields, and tell *sink* what those below *publish_below* say.
+
+    Raises InvalidRecord.
+    """
+    end, count, waiting, is_trimmed = scanner.end, 0, list[Received](), False
+    for entry in scanner:
+        if not is_trimmed and entry.header.end > publish_below:
+            trim(sink, fold.state)
+            is_trimmed = True
+        said = fold.add(entry.header, decode(entry.header, entry.meta))
+        end, count = entry.header.end, count + 1
+        if said is not None and said.lsn > publish_below:
+            waiting.append(said)
+        elif said is not None:
+            for publication in said.publications:
+                sink.publish(publication)
+    return Replayed(end, count, waiting, is_trimmed)
+
+
+def recover(segments: Segments, sink: PublicationSink, publish_below: Lsn = LSN_MAX) -> Recovered:
     """Rebuild the state, feed *sink*, cut a torn tail. On return the journal can be appended to at `end`.
 
-    Raises UnfinishedCopy, RottenJournal (nothing was changed then), InvalidRecord, StorageFailed.
+    What records above *publish_below* say is kept in `waiting`, unless a checkpoint holds it. Raises UnfinishedCopy,
+    RottenJournal (nothing was changed then), InvalidRecord, StorageFailed.
     """
     finish_cut(segments)
     refuse_unfinished(segments.storage)
     number, state, damaged = restore(segments, sink)
     start = state.lsn
     scanner = Scanner(segments, start)
-    count = replay(scanner, state, sink.publish)
+    _, count, waiting, is_trimmed = replay_to(scanner, Fold(state, None), sink, publish_below)
+    end = cut_tail(segments, scanner)
+    if not is_trimmed:
+        trim(sink, state)
+    return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged, waiting)
+
+
+def recover_below(segments: Segments, sink: PublicationSink, lsn: int) -> Recovered:
+    """As `recover`, but records that end above *lsn* are neither added nor told to *sink*: the next start does that.
+
+    The whole journal is durable on return all the same. A checkpoint that holds more than *lsn* is no reason to fail.
+    """
+    finish_cut(segments)
+    refuse_unfinished(segments.storage)
+    number, state, damaged = restore(segments, sink)
+    start, scanner, count = state.lsn, Scanner(segments, state.lsn), 0
+    for entry in scanner:
+        if entry.header.end <= lsn:
+            count += 1
+            for publication in apply(state, entry.header, decode(entry.header, entry.meta)):
+                sink.publish(publication)
     end = cut_tail(segments, scanner)
     trim(sink, state)
-    return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged)
+    return Recovered(state, end.end, end, number, state.lsn - start, count, damaged)
 
 
 def restore(segments: Segments, sink: PublicationSink) -> tuple[int, JournalState, list[str]]:
-    """The newest checkpoint, *sink* as of it, and a line for each thing that was damaged. Changes nothing on disk."""
+    """The newest checkpoint, *sink* as of it, and a line for each one that was damaged. Changes nothing on disk."""
     number, content, damaged = read_newest(segments.storage)
     checkpoint, state = content or (None, JournalState(segments.start))
     check_reaches(segments, checkpoint)
-    lost = sink.restore(checkpoint.partitions if checkpoint else [])
-    for name in sorted(lost):
-        damaged.append(f"index of {name}: rebuilt from the journal")
-    spans = {name: (state.spans[name].start, state.spans[name].end) for name in lost}
-    for publication in without_gaps(history(segments, state.lsn, lost), spans):
-        sink.publish(publication)
+    sink.restore(checkpoint.partitions if checkpoint else [])
     for line in damaged:
         log.warning("damaged, passed over %s", line)
     return number, state, damaged
@@ -119,8 +169,9 @@ def cut_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
         raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
     if end.dirty:
         log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
-    clear_beyond(segments, end.end)
+    make_end_durable(segments, end.durable, end.end)
     remove_mark(segments.storage)
+    lower_watermark(segments.storage, end.end)
     return end
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from journal.chain_repair import KEPT_PREFIX
+from journal.chain_repair import KEPT_PREFIX, write_anew
 from journal.check import Report, check
 from journal.checkpoint import Checkpoint, encode_checkpoint
 from journal.checksum import crc32
@@ -22,7 +22,7 @@ from journal.errors import NotRepairable
 from journal.frame import HEADER_BYTES, Kind, Lsn, pack
 from journal.repair_source import Copy
 from journal.scan import Verdict
-from journal.segments import SEGMENT_HEADER_BYTES, Segments
+from journal.segments import SEGMENT_HEADER_BYTES, Segments, segment_name
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024  # of one such file: a hole may be as long as a segment
 ZEROS = bytes(1 << 20)
@@ -46,6 +46,7 @@ class Plan:
     rewritten: dict[int, Checkpoint] = field(default_factory=dict)  # checkpoints that knew of what is dropped
     removed: list[int] = field(default_factory=list)  # checkpoints that are damaged, or older than those
     hurt: list[str] = field(default_factory=list)  # live branches that such a checkpoint named and now does not
+    written_anew: list[Lsn] = field(default_factory=list)  # base LSNs of segments that cannot be read whole
 
     @property
     def damage(self) -> Damage:
@@ -54,7 +55,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.restored or self.dropped or self.rewritten or self.removed)
+        return not (self.restored or self.dropped or self.rewritten or self.removed or self.written_anew)
 
 
 def plan_repair(segments: Segments, checkpoints: dict[int, Checkpoint | str], copy: Copy | None) -> Plan:
@@ -91,9 +92,11 @@ def plan_repair(segments: Segments, checkpoints: dict[int, Checkpoint | str], co
         if copy is not None:
             reached = copy.reach(segments, hole, end, since)
             plan.restored.extend(_pieces(segments, hole.start, reached, hole.life, ()))
-        if reached < end and (hole.end is not None or not _is_all_there(segments, reached, known)):
+        if reached < end and (hole.end is not None or not _is_all_there(report.damage, segments, reached, known)):
             left.append((reached, end, hole.life))
         since = end
+    unreadable = {segments.locate(one.start)[0] for one in report.damage.unreadable}
+    plan.written_anew.extend(sorted(unreadable))
     if left:
         _forget_in_checkpoints(plan, sound, left)
         cuts = [one.lsn for one in plan.rewritten.values()]
@@ -102,8 +105,11 @@ def plan_repair(segments: Segments, checkpoints: dict[int, Checkpoint | str], co
     return plan
 
 
-def _is_all_there(segments: Segments, reached: int, known: int) -> bool:
-    """With records up to *reached* and none behind: does nothing prove that there were more?"""
+def _is_all_there(damage: Damage, segments: Segments, reached: int, known: int) -> bool:
+    """With records up to *reached* and none behind the last hole of *damage*: is there nothing to say that there were
+    more? What cannot be read where one may have begun may have been any."""
+    if damage.holes[-1].is_unreadable and any(one.end > reached for one in damage.unreadable):
+        return False
     bases = [base for base, _ in segments]
     return reached >= known and reached > bases[-1]
 
@@ -147,15 +153,19 @@ def _forget_in_checkpoints(
 def carry_out(plan: Plan, segments: Segments, copy: Copy | None) -> None:
     """Do what *plan* says; durable on return. *segments* are open for writing, and nobody else writes to them.
 
-    Raises StorageFailed: the journal is then still refused, and can be repaired by the same plan made anew.
+    First come the segments that cannot be read whole: a write to part of a block has to read the rest of it. Raises
+    StorageFailed: the journal is then still refused, and can be repaired by the same plan made anew.
     """
     storage = segments.storage
+    for base in plan.written_anew:
+        write_anew(storage, segment_name(base))
+        segments.reopen(base)
     _keep(plan, segments)
     for stretch in plan.restored:
         assert copy is not None
         base, file = segments.locate(stretch.start)
         for start in range(stretch.start, stretch.end, len(ZEROS)):
-            file.write(start - base, [copy.slice(start, min(len(ZEROS), stretch.end - start))])
+            file.write(start - base, [copy.read(start, min(len(ZEROS), stretch.end - start))])
         file.sync()
     # Before the records: a start from a checkpoint that knows what is gone would not look there.
     for number, checkpoint in plan.rewritten.items():
@@ -182,7 +192,7 @@ def _keep(plan: Plan, segments: Segments) -> None:
         base, file = segments.locate(stretch.start)
         for start in range(stretch.start, stretch.end, KEPT_BYTES_MAX):
             end = min(start + KEPT_BYTES_MAX, stretch.end)
-            data = bytes(file.view()[start - base : end - base])
+            data = file.reader().read(start - base, end - start)
             if data.count(0) != len(data):
                 keep(f"{start:020d}-{end:020d}", data)
 

@@ -2,8 +2,8 @@
 
 from journal.damage import Hole
 from journal.errors import NotRepairable
-from journal.frame import HEADER_BYTES, Header, Lsn, unpack
-from journal.scan import Scanner
+from journal.frame import HEADER_BYTES, Header, Lsn
+from journal.scan import Scanner, record_at
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
 COMPARED_BYTES = 4096  # before a hole: a journal that parted ways differs in its epochs, if not in more
@@ -15,8 +15,8 @@ class Copy:
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
 
-    def slice(self, lsn: int, size: int) -> memoryview:
-        return self._segments.slice(lsn, size)
+    def read(self, lsn: int, size: int) -> bytes:
+        return self._segments.read(lsn, size)
 
     def reach(self, damaged: Segments, hole: Hole, end: Lsn, since: Lsn) -> Lsn:
         """Up to where the copy has the records of *hole*, which ends at *end* in *damaged*; its start: nowhere.
@@ -38,7 +38,8 @@ class Copy:
         if (base, file.size) != (ours_base, ours.size):
             raise NotRepairable(f"{path}: its segments begin at other LSNs: it is no copy of this journal")
         low = max(base + SEGMENT_HEADER_BYTES, hole.start - COMPARED_BYTES, since)
-        if file.view()[low - base : hole.start - base] != ours.view()[low - base : hole.start - base]:
+        at, size = low - base, hole.start - low
+        if file.reader().read(at, size) != ours.reader().read(at, size):
             raise NotRepairable(
                 f"{path}: its records before LSN {hole.start} are others: it is no copy of this journal"
             )
@@ -62,12 +63,9 @@ class Copy:
 
     def _compare_behind(self, damaged: Segments, lsn: Lsn, life: tuple[int, int]) -> None:
         """The first record behind the hole must be the same on both sides."""
-        base, ours = damaged.locate(lsn)
-        theirs_base, theirs = self._segments.locate(lsn)
-        header = unpack(ours.view(), lsn - base, lsn)
-        here = bytes(ours.view()[lsn - base : lsn - base + HEADER_BYTES])
-        there = bytes(theirs.view()[lsn - theirs_base : lsn - theirs_base + HEADER_BYTES])
-        if here != there or not isinstance(header, Header) or header.life < life:
+        header = record_at(damaged, lsn)
+        is_same = damaged.read(lsn, HEADER_BYTES) == self._segments.read(lsn, HEADER_BYTES)
+        if not is_same or not isinstance(header, Header) or header.life < life:
             raise NotRepairable(
                 f"{self._segments.storage.path}: its record at LSN {lsn} is another: it is no copy of this journal"
             )

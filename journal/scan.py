@@ -4,7 +4,8 @@ A bad record was once fsynced, so it was acknowledged or could have been, when a
 LSN above it, or when a later segment exists (none is created before the one in front of it is fsynced). That is
 rot, and recovery must not touch it. Any other bad record is the tail a crash tore: its fsync never returned,
 nobody was told, and it is cut. In a directory that was receiving a copy, records name what was fsynced elsewhere:
-there `copy_mark` says what was fsynced here.
+there `copy_mark` says what was fsynced here. Bytes that the disk does not give back may have held anything: where
+a record was expected, or later, they are rot.
 """
 
 from array import array
@@ -14,7 +15,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from journal.copy_mark import read_mark
-from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, Kind, Lsn, unpack
+from journal.errors import UnreadableRange
+from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, Kind, Lsn
+from journal.record_window import LOOK_BYTES, RecordWindow, Unreadable, read_some
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
 
 SEARCH_CHUNK_BYTES = 1 << 20
@@ -29,7 +32,7 @@ class Verdict(Enum):
 
 
 class Entry(NamedTuple):
-    """A record where it stands; *view* is its segment and *position* the record's place there."""
+    """A record as it was read: *position* is its place in *view*."""
 
     header: Header
     view: memoryview
@@ -51,7 +54,8 @@ class ScanEnd:
     """Where the records stop and why. *end* is the first byte after the last good record.
 
     *resumes*: the first valid record beyond *end*, if any. *dirty*: something other than zeros stands beyond
-    *end*, which must be cleared before the first append.
+    *end*, which must be cleared before the first append. *is_unreadable*: nobody can tell whether a record stands at
+    *end*, for the disk does not give it back. *durable*: everything below it was fsynced here, with success.
     """
 
     verdict: Verdict
@@ -60,6 +64,8 @@ class ScanEnd:
     resumes: Lsn | None
     dirty: bool
     life: tuple[int, int]  # epoch and incarnation of the last good record
+    durable: Lsn
+    is_unreadable: bool = False
 
 
 class Scanner:
@@ -73,30 +79,33 @@ class Scanner:
         self._segments = segments
         self.end = Lsn(start)  # first byte after the last good record
         self._life = (0, 0)  # epoch and incarnation of the last good record
-        self._reason = "no record"
-        self._bad_bytes = 0  # of the record there, when its header is right and its body is not
+        self._bad = Bad("no record")  # what stands there
+        self._named_durable = Lsn(0)  # the highest durable LSN that a record names
 
     def __iter__(self) -> Iterator[Entry]:
         segments = self._segments
-        self._bad_bytes = 0
+        self._bad = Bad("no record")
         while self.end < segments.end:
             base, file = segments.locate(self.end)
             if self.end == base:
                 self.end = Lsn(base + SEGMENT_HEADER_BYTES)
-            view, size = file.view(), file.size
+            window = RecordWindow(file, base)
+            judge, size = window.judge, window.size
             position = self.end - base
             while position + HEADER_BYTES <= size:
-                header = unpack(view, position, self.end)
+                header = judge(position)
                 if isinstance(header, Bad):
-                    self._reason, self._bad_bytes = header.reason, header.bytes_total
+                    self._bad = header
                     return
                 if (life := header.life) < self._life:
-                    self._reason = f"epoch and incarnation {life} after {self._life}"
+                    self._bad = Bad(f"epoch and incarnation {life} after {self._life}")
                     return
                 self._life = life
+                if header.durable > self._named_durable:
+                    self._named_durable = header.durable
                 self.end = end = header.end
                 if header.kind != Kind.PAD:
-                    yield Entry(header, view, position)
+                    yield Entry(header, window.view, position - window.start)
                 position = end - base
             self.end = Lsn(base + size)  # fewer bytes than a header: the segment ends here
 
@@ -105,47 +114,64 @@ class Scanner:
         bases = [base for base, _ in self._segments]
         mark = read_mark(self._segments.storage)
         was_fsynced = bool(bases) and self.end < max(bases[-1], mark or 0)
-        dirty = self._bad_bytes > 0
+        dirty = self._bad.bytes_total > 0
         first: Lsn | None = None
+        reason = self._bad.reason
+        is_unreadable = isinstance(self._bad, Unreadable)
+        may_be_lost = was_fsynced or is_unreadable
         # Not inside a body whose length is known: whoever sent it may have written what looks like a record.
-        for lsn, header in _later_records(self._segments, self.end + self._bad_bytes):
+        for lsn, found in _later_records(self._segments, self.end + self._bad.bytes_total):
             dirty = True
-            if header is None:
-                continue
-            first = first or lsn
-            was_fsynced = was_fsynced or (mark is None and header.durable > self.end)
-            if was_fsynced:
+            if isinstance(found, UnreadableRange):
+                if not may_be_lost:
+                    may_be_lost, reason = True, f"{reason}, and behind it {found}"
+            elif found is not None:
+                first = first or lsn
+                was_fsynced = was_fsynced or (mark is None and found.durable > self.end)
+                may_be_lost = may_be_lost or was_fsynced
+            if first and may_be_lost:
                 break
-        return ScanEnd(judge(dirty, was_fsynced), self.end, self._reason, first, dirty, self._life)
+        verdict = judge(dirty, may_be_lost)
+        durable = max(self._named_durable if mark is None else mark, bases[-1] if bases else Lsn(0))
+        return ScanEnd(verdict, self.end, reason, first, dirty, self._life, durable, is_unreadable)
 
 
-def record_around(segments: Segments, lsn: int) -> Header | None:
+def record_at(segments: Segments, lsn: int) -> Header | Bad:
+    """Judge what stands at *lsn* as a record. Raises KeyError when no segment holds it."""
+    base, file = segments.locate(lsn)
+    return RecordWindow(file, base, LOOK_BYTES).judge(lsn - base)
+
+
+def record_around(segments: Segments, lsn: int) -> Entry | None:
     """The record whose body the byte at *lsn* lies in, checksums verified; None if it does not read back.
 
     Its header is found from behind: a word that equals its own address, as in the search for a later record. Raises
-    KeyError when no segment holds *lsn*.
+    KeyError when no segment holds *lsn*, UnreadableRange.
     """
     base, file = segments.locate(lsn)
-    view, stop = file.view(), lsn
+    window, reader, stop = RecordWindow(file, base, LOOK_BYTES), file.reader(), lsn
     while stop > base + SEGMENT_HEADER_BYTES:
         high = (stop - 1) >> 16  # what all LSNs of a block of 64 KiB have in common
         begin = max(high << 16, base + SEGMENT_HEADER_BYTES)
-        chunk = bytes(view[begin - base + LSN_FIELD : stop - base + LSN_FIELD])
+        at = begin - base + LSN_FIELD
+        chunk = reader.read(at, min(stop - base + LSN_FIELD, file.size) - at)
         at = len(chunk)
         while (at := chunk.rfind(high.to_bytes(6, "little"), 0, at)) >= 2:
             found = begin + at - 2
             if found % ALIGNMENT == 0 and int.from_bytes(chunk[at - 2 : at + 6], "little") == found:
-                header = unpack(view, found - base, found)
+                header = window.judge(found - base)
                 if isinstance(header, Header):
-                    return header if header.body_lsn <= lsn < header.body_lsn + header.body_bytes else None
+                    is_around = header.body_lsn <= lsn < header.body_lsn + header.body_bytes
+                    return Entry(header, window.view, found - base - window.start) if is_around else None
             at += 5  # the next match begins before this one, and may overlap it
         stop = begin
     return None
 
 
-def judge(dirty: bool, was_fsynced: bool) -> Verdict:
-    """The verdict on the end of the good records. *dirty*: something but zeros follows; *was_fsynced*: see above."""
-    match dirty, was_fsynced:
+def judge(dirty: bool, may_be_lost: bool) -> Verdict:
+    """The verdict on the end of the good records. *dirty*: something but zeros follows; *may_be_lost*: something was
+    fsynced there, or nobody can tell."""
+    match dirty, may_be_lost:
         case _, True:
             return Verdict.ROTTEN  # zeros too: what was fsynced is gone
         case True, False:
@@ -154,27 +180,30 @@ def judge(dirty: bool, was_fsynced: bool) -> Verdict:
             return Verdict.WHOLE
 
 
-def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, Header | None]]:
-    """Every valid record beyond *lsn*, and (LSN, None) for every chunk that is not all zeros.
+def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, Header | UnreadableRange | None]]:
+    """Every valid record beyond *lsn*, (LSN, None) for every chunk that is not all zeros, and what cannot be read.
 
     A record holds its own LSN, so that a candidate is a word that equals its own address: the search compares
     words and asks `unpack` only about those.
     """
     for base, file in segments:
-        view, size = file.view(), file.size
+        size, reader, window = file.size, file.reader(), RecordWindow(file, base)
         position = max(lsn - base, SEGMENT_HEADER_BYTES)
         while position < size and (position := max(position, file.next_data(position) & -ALIGNMENT)) < size:
-            chunk = bytes(view[position : position + SEARCH_CHUNK_BYTES + HEADER_BYTES])
+            chunk, stopped_at = read_some(reader, position, min(position + SEARCH_CHUNK_BYTES + HEADER_BYTES, size))
             if chunk.count(0) != len(chunk):
                 yield Lsn(base + position), None
-                for at in _candidates(chunk, base + position):
-                    header = unpack(view, position + at, base + position + at)
+                for at in candidates(chunk, base + position):
+                    header = window.judge(position + at)
                     if isinstance(header, Header):
                         yield header.lsn, header
-            position += SEARCH_CHUNK_BYTES
+            if stopped_at is not None:
+                yield Lsn(base + stopped_at.position), stopped_at
+            position = stopped_at.end if stopped_at is not None else position + SEARCH_CHUNK_BYTES
 
 
-def _candidates(chunk: bytes, lsn: int) -> Iterator[int]:
+def candidates(chunk: bytes, lsn: int) -> Iterator[int]:
+    """Positions in *chunk*, which begins at *lsn*, where a header may stand: the word there names its own LSN."""
     words = array("Q", chunk[LSN_FIELD : LSN_FIELD + (len(chunk) - LSN_FIELD) // 8 * 8])
     for index, word in enumerate(words):
         if word == lsn + index * ALIGNMENT:

@@ -5,6 +5,7 @@ so that file position = LSN - base, always. Any thread may read while the writer
 replace the whole chain at once, under a lock.
 """
 
+import logging
 import re
 import struct
 import threading
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from journal.checksum import crc32
-from journal.errors import ForeignJournal, RottenJournal, StorageFailed
+from journal.errors import ForeignJournal, RottenJournal, StorageFailed, UnreadableRange
 from journal.frame import HEADER_BYTES, Lsn
 from journal.next_segment import NextSegment
+from journal.reserve import Reserve, is_full, remove_part
 from journal.storage import PREPARED_SUFFIX, FileReader, Storage, StorageFile
+
+log = logging.getLogger(__name__)
 
 MAGIC = b"METAQJNL"
 VERSION = 1
@@ -25,6 +29,7 @@ SEGMENT_HEADER_BYTES = 128
 SEGMENT_BYTES_MIN = 4096
 SEGMENT_BYTES_MAX = 1 << 32
 CLUSTER_BYTES_MAX = 64
+FIRST_RECORD_BYTES = 64 * 1024  # looked at to tell a segment with records from one that is only made
 
 _NAME = re.compile(r"(\d{20})\.journal", re.ASCII)
 # magic, version, broker id, base LSN, segment bytes, cluster name; then zeros, and the checksum of all before it
@@ -79,6 +84,14 @@ class SegmentHeader:
         return cls(identity, Lsn(base), size)
 
 
+def read_header(file: StorageFile, where: str) -> SegmentHeader | str:
+    """The header that *file* begins with, or the reason why it has none. Raises ForeignJournal, StorageFailed."""
+    try:
+        return SegmentHeader.unpack(file.reader().read(0, min(file.size, SEGMENT_HEADER_BYTES)), where)
+    except UnreadableRange as error:
+        return str(error)
+
+
 def segment_name(base: int) -> str:
     return f"{base:020d}.journal"
 
@@ -86,6 +99,11 @@ def segment_name(base: int) -> str:
 def segment_base(name: str) -> Lsn | None:
     """The base LSN of the segment that a file of this name is; None if it is none."""
     return Lsn(int(match[1])) if (match := _NAME.fullmatch(name)) else None
+
+
+def _unnamed_base(name: str) -> Lsn | None:
+    """The base LSN of the segment that is being made under *name*; None if it is none."""
+    return segment_base(name.removesuffix(PREPARED_SUFFIX)) if name.endswith(PREPARED_SUFFIX) else None
 
 
 class _Chain(NamedTuple):
@@ -113,8 +131,8 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._chain = _Chain()  # replaced, never changed
         self._changing = threading.Lock()
-        self._touched: dict[Lsn, StorageFile] = {}  # read from, or opened, since the last release
         self._next = NextSegment(storage)  # writer thread, once the journal runs
+        self.reserve = Reserve(storage, segment_bytes + segment_bytes // 8 & -4096)
 
     @classmethod
     def open(cls, storage: Storage, identity: Identity | None, segment_bytes: int, *, writable: bool) -> Self:
@@ -126,9 +144,16 @@ class Segments:
         found = identity or Identity("?", 0)
         segments = cls(storage, found, segment_bytes)
         try:
-            for name in storage.names():
+            if writable:
+                storage.sync_all()  # before anything is built on it
+            names = storage.names()
+            for name in names:
                 if (base := segment_base(name)) is not None:
                     segments._adopt(name, base, checked=identity is not None, writable=writable)
+            for name in names:
+                if (base := _unnamed_base(name)) is not None and base == segments.end:
+                    named = name.removesuffix(PREPARED_SUFFIX)
+                    segments._maybe_name(named, base, checked=identity is not None, writable=writable)
         except BaseException:
             segments.close()
             raise
@@ -139,7 +164,7 @@ class Segments:
         before = self._chain
         file = self.storage.open(name, writable=writable)
         self._append(Lsn(base), file)
-        header = SegmentHeader.unpack(file.view()[:SEGMENT_HEADER_BYTES], where)
+        header = read_header(file, where)
         if isinstance(header, str):
             raise RottenJournal(base, None, header, where)
         if (checked or before.bases) and header.identity != self.identity:
@@ -153,10 +178,33 @@ class Segments:
         if before.bases and before.end != base:
             raise RottenJournal(before.end, Lsn(base), "a segment is missing", where)
 
+    def _maybe_name(self, name: str, base: Lsn, *, checked: bool, writable: bool) -> None:
+        """Adopt the segment that goes on where the chain ends and has lost its name, if it holds records: a power cut
+        undid the rename that a failed fsync of the directory had left visible."""
+        if not self._holds_records(name + PREPARED_SUFFIX):
+            return
+        log.warning("segment without its name adopted path=%s/%s", self.storage.path, name)
+        if writable:
+            self.storage.publish(name)
+        self._adopt(name if writable else name + PREPARED_SUFFIX, base, checked=checked, writable=writable)
+
+    def _holds_records(self, name: str) -> bool:
+        """Look for anything where the first record of a segment stands: none is written before that one."""
+        try:
+            file = self.storage.open(name, writable=False)
+        except StorageFailed:
+            if name in self.storage.names():
+                raise
+            return False  # a live broker has named it meanwhile
+        try:
+            size = max(min(FIRST_RECORD_BYTES, file.size - SEGMENT_HEADER_BYTES), 0)
+            return file.reader().read(SEGMENT_HEADER_BYTES, size).count(0) != size
+        finally:
+            file.close()
+
     def _append(self, base: Lsn, file: StorageFile) -> None:
         with self._changing:
             self._chain = _Chain.of((*self._chain.bases, base), (*self._chain.files, file))
-            self._touched[base] = file
 
     def __len__(self) -> int:
         return len(self._chain.bases)
@@ -182,10 +230,23 @@ class Segments:
         return self.segment_bytes - SEGMENT_HEADER_BYTES - HEADER_BYTES - 8
 
     def remove_unfinished(self) -> None:
-        """Delete segments that were being made when a process ended. Before a writer runs."""
+        """Delete segments that were being made when a process ended, unless they may hold the only copy of a record.
+        Before a writer runs."""
         for name in self.storage.names():
-            if name.endswith(PREPARED_SUFFIX) and _NAME.fullmatch(name.removesuffix(PREPARED_SUFFIX)):
+            if (base := _unnamed_base(name)) is None:
+                continue
+            if base not in self._chain.bases and self._holds_records(name):
+                log.error(
+                    "segment without its name is not part of the journal, left path=%s/%s", self.storage.path, name
+                )
+            else:
                 self.storage.remove(name)
+
+    def drop_cache(self, lsn: int) -> None:
+        """Read from *lsn* on what the disk has, not what a failed fsync has left in memory. Raises StorageFailed."""
+        for base, file in self:
+            if base + file.size > lsn:
+                file.drop_cache()
 
     def prepare_next(self, *, warm: bool) -> None:
         """Begin to make the next segment, unless that is begun. Returns at once. Writer thread only.
@@ -195,6 +256,15 @@ class Segments:
         if not self._next.is_begun:
             header = SegmentHeader(self.identity, self.end, self.segment_bytes)
             self._next.begin(segment_name(header.base), header.size, header.pack(), warm=warm)
+
+    @property
+    def next_failure(self) -> StorageFailed | None:
+        """Why the next segment could not be made ahead; None: it could, or is tried again. Any thread."""
+        return None if self._next.may_retry else self._next.failure
+
+    def retry_next(self) -> None:
+        """Have a segment that could not be made ahead tried again, when something is written. Any thread."""
+        self._next.may_retry = True
 
     def roll(self) -> tuple[Lsn, StorageFile]:
         """Add the next segment; it is durable on return. Writer thread only, once the journal runs.
@@ -216,7 +286,7 @@ class Segments:
         base, name = header.base, segment_name(header.base)
         file = self._next.take(name)
         if file is None:
-            file = self.storage.create(name, header.size, header.pack())
+            file = self._create(name, header)
         else:
             try:
                 self.storage.publish(name)
@@ -226,6 +296,19 @@ class Segments:
         self._append(base, file)
         return base, file
 
+    def _create(self, name: str, header: SegmentHeader) -> StorageFile:
+        try:
+            return self.storage.create(name, header.size, header.pack())
+        except StorageFailed as error:
+            if not is_full(error):
+                raise
+            remove_part(self.storage, name + PREPARED_SUFFIX)
+            if not self.reserve.give_up():
+                raise
+            # As if it had been tried ahead: new messages are refused from now on, not from half of this segment on.
+            self._next.failure, self._next.may_retry = error, False
+        return self.storage.create(name, header.size, header.pack())
+
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """The segment that holds *lsn*: its base and file. Raises KeyError when none does."""
         bases, files, _ = self._chain
@@ -233,31 +316,30 @@ class Segments:
             raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path}")
         return bases[index], files[index]
 
-    def slice(self, lsn: int, size: int) -> memoryview:
-        """Bytes [lsn, lsn + size) without copying; they must lie inside one record."""
-        base, file = self.locate(lsn)
-        self._touched[base] = file
-        try:
-            return file.view()[lsn - base : lsn - base + size]
-        except ValueError as error:  # between the two lines another thread dropped it
-            raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path} any more") from error
+    def read(self, lsn: int, size: int) -> bytes:
+        """Bytes [lsn, lsn + size); they must lie inside one segment. Blocks on the disk.
+
+        Raises KeyError, UnreadableRange, StorageFailed.
+        """
+        base, file = self.reader(lsn)
+        return file.read(lsn - base, size)
 
     def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
         """The base of the segment that holds *lsn*, and who reads its file. Raises KeyError."""
         base, file = self.locate(lsn)
         try:
             return base, file.reader()
-        except ValueError as error:  # as in slice
+        except ValueError as error:  # between the two lines another thread dropped it
             raise KeyError(f"LSN {lsn} is in no segment of {self.storage.path} any more") from error
 
-    def release(self) -> None:
-        """Let go of the memory that reading took since the last time; slices that are held stay good. Any thread."""
-        with self._changing:  # nothing is dropped meanwhile
-            touched, self._touched = self._touched, {}
-            standing = set(self._chain.bases)
-            for base, file in touched.items():
-                if base in standing:
-                    file.release()
+    def reopen(self, base: Lsn) -> None:
+        """Go on with the file that has the name of the segment at *base* now, to read and to write."""
+        bases, files, _ = self._chain
+        index = bases.index(base)
+        file = self.storage.open(segment_name(base), writable=True)
+        with self._changing:
+            self._chain = _Chain.of(bases, (*files[:index], file, *files[index + 1 :]))
+        files[index].close()
 
     def drop_from(self, base: int) -> None:
         """Delete the segments from *base* on, newest first; durable on return. Not while a writer runs."""
@@ -267,7 +349,7 @@ class Segments:
     def drop_before(self, lsn: int, archive: str | None = None) -> int:
         """Delete the segments that end at or below *lsn*, or move them to the directory *archive*; oldest first.
 
-        Returns how many; durable then. One thread at a time. A slice that was taken before stays valid.
+        Returns how many; durable then. One thread at a time. A reader that was taken before stays good.
         """
         count = 0
         while len(self) and self._chain.bases[0] + self._chain.files[0].size <= lsn:

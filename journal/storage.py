@@ -19,6 +19,7 @@ from journal.open_file import OpenFile
 
 IOV_MAX = 1024  # what Linux takes in one pwritev
 MIB = 1024 * 1024
+BLOCK_BYTES = 4096  # what every disk and file system takes at once past the page cache
 PREPARED_SUFFIX = ".tmp"  # of a file that has not got its name yet; never read
 # Zeros that wait for the disk at once while a file is warmed: all of it in one fsync would hold up the writer's.
 WARM_BYTES = 4 * MIB
@@ -26,16 +27,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FileReader(Protocol):
-    """Reads a file by system call, not through memory; stays good when the file is closed, and deleted."""
+    """Reads a file; stays good when the file is closed, and deleted."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes [position, position + size). Blocks on the disk; any thread. Raises StorageFailed."""
+        """The bytes [position, position + size). Blocks on the disk; any thread.
 
-    def is_cached(self, position: int) -> bool:
-        """Whether that byte can be had without waiting for the disk, which this never does. One caller at a time."""
+        Raises UnreadableRange, StorageFailed.
+        """
+
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        """As `read`, if the disk need not be waited for; else None, and `read` has them, or tells why not."""
 
 
 class StorageFile(Protocol):
@@ -47,17 +51,24 @@ class StorageFile(Protocol):
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """Write the buffers one after the other from *position*. The OS has them on return; not durable."""
 
+    def write_direct(self, position: int, data: Buffer) -> None:
+        """Write *data* past the page cache, and drop what that has of it; durable after `sync`.
+
+        Both position and length are multiples of BLOCK_BYTES. Raises StorageFailed.
+        """
+
     def sync(self) -> None:
         """Everything written before is durable on return. Never call it again after it failed."""
 
-    def view(self) -> memoryview:
-        """The file's bytes, read-only, showing later writes too. Valid until close."""
-
     def reader(self) -> FileReader:
-        """Another way to read it: one that a page fault cannot stall. Raises ValueError once it is closed."""
+        """Raises ValueError once it is closed."""
 
-    def release(self) -> None:
-        """Let go of the memory that reading took. What is in the view stays readable; not after close."""
+    def drop_cache(self) -> None:
+        """Store what is written, then drop what the OS caches: later reads show what the disk has.
+
+        After a failed fsync Linux keeps the pages, readable and clean, though the disk never got them. Raises
+        StorageFailed.
+        """
 
     def next_data(self, position: int) -> int:
         """The first position from *position* on that may hold anything but zeros; *size* if there is none."""
@@ -76,6 +87,10 @@ class Storage(Protocol):
     def names(self) -> list[str]:
         """Names of the files in it, sorted."""
 
+    def sync_all(self) -> None:
+        """Make durable what stands in the directory, names, bytes and the directory's own name, whoever left it so: a
+        process that was killed, or cp. What an fsync has failed to store, this does not store."""
+
     def create(self, name: str, size: int, head: bytes) -> StorageFile:
         """A new file of *size* zero bytes that begins with *head*; file and name are durable on return."""
 
@@ -87,11 +102,18 @@ class Storage(Protocol):
         """
 
     def publish(self, name: str) -> None:
-        """Give the file that `prepare` made its name; durable on return."""
+        """Give the file that `prepare` made its name, which another file may have had; durable on return."""
+
+    def keep(self, name: str, as_name: str) -> None:
+        """Give the file *name* another name, too, which it may have already; durable on return.
+
+        Raises StorageFailed, also when another file has that.
+        """
 
     def open(self, name: str, *, writable: bool) -> StorageFile: ...
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str) -> bytes:
+        """The whole file, which `replace` wrote: it got its name once the disk had it."""
 
     def replace(self, name: str, data: Buffer) -> None:
         """Make *name* hold *data*: all of it or, after a crash, what it held before. Durable on return."""
@@ -118,17 +140,13 @@ def _failed(path: Path, error: OSError) -> StorageFailed:
     return StorageFailed(f"{path}: {error.strerror or error}")
 
 
-class MappedFile:
-    """A StorageFile on disk: written with pwritev, read through one shared mapping."""
+class DirectoryFile:
+    """A StorageFile on disk."""
 
-    def __init__(self, path: Path, fd: int, *, writable: bool) -> None:
+    def __init__(self, path: Path, fd: int) -> None:
         self._path = path
         self._fd = fd
-        self._writable = writable
         self.size = os.fstat(fd).st_size
-        # An empty file cannot be mapped; that it is no segment is for the reader to say.
-        self._map = mmap.mmap(fd, self.size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) if self.size else None
-        self._view = memoryview(self._map or b"")
         self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
@@ -148,23 +166,40 @@ class MappedFile:
                 written += os.pwrite(self._fd, rest[written:], position + written)
         return position + wanted
 
+    def write_direct(self, position: int, data: Buffer) -> None:
+        with _translated(self._path), mmap.mmap(-1, len(data)) as aligned:
+            aligned[:] = data
+            try:
+                fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.write(position, [data])  # a file system in memory, say, which no disk fails
+                return
+            try:
+                written = 0
+                with memoryview(aligned) as view:
+                    while written < len(data):
+                        with view[written:] as rest:
+                            written += os.pwritev(fd, [rest], position + written)
+            finally:
+                os.close(fd)
+
     def sync(self) -> None:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
             raise _failed(self._path, error) from error
 
-    def view(self) -> memoryview:
-        return self._view
-
     def reader(self) -> OpenFile:
         if self._file is None:
             raise ValueError(f"{self._path} is closed")
         return self._file
 
-    def release(self) -> None:
-        if self._map is not None:
-            self._map.madvise(mmap.MADV_DONTNEED)  # of a file's shared mapping: the page cache still has the bytes
+    def drop_cache(self) -> None:
+        with _translated(self._path):
+            os.fdatasync(self._fd)
+            _drop_clean(self._fd)
 
     def next_data(self, position: int) -> int:
         if position >= self.size:
@@ -178,22 +213,22 @@ class MappedFile:
                 return self.size  # only a hole from here on
 
     def close(self) -> None:
-        if self._fd < 0:
-            return
-        self._view.release()
-        if self._map is not None:
-            with suppress(BufferError):  # an answer still being sent pins the mapping; the last slice frees it
-                self._map.close()
         self._fd = -1
         self._file = None  # which closes it, once nobody reads from it
 
 
 class DirectoryStorage:
-    """A Storage on a real directory, held by one process at a time."""
+    """A Storage on a real directory, held by one process at a time.
 
-    def __init__(self, path: Path, lock_fd: int | None) -> None:
+    A holder goes by the directory's descriptor, not its path: one that is moved away stays its own, and what stands at
+    the path then is another.
+    """
+
+    def __init__(self, path: Path, fd: int | None) -> None:
         self._path = path
-        self._lock_fd = lock_fd
+        self._fd = fd  # of the directory, locked; None for a reader
+        # A reader of a directory that nobody holds diagnoses a disk: it must not be shown what only memory has.
+        self._distrusts_cache = fd is None and not self.is_held()
 
     @property
     def path(self) -> str:
@@ -204,14 +239,17 @@ class DirectoryStorage:
         """Create the directory if need be and lock it. Raises DirectoryInUse, StorageFailed."""
         with _translated(path):
             path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(fd)
             raise DirectoryInUse(
                 f"{path} is in use by another process: stop that broker first, or give this one its own directory"
             ) from error
+        except OSError as error:
+            os.close(fd)
+            raise StorageFailed(f"{path}: cannot be locked: {error.strerror or error}") from error
         return cls(path, fd)
 
     @classmethod
@@ -224,18 +262,37 @@ class DirectoryStorage:
     def is_held(self) -> bool:
         """Does a process hold the directory for writing? Only looks; False too where Linux does not tell."""
         try:
-            lock = (self._path / "lock").stat()
+            status = self._path.stat()
             held = Path("/proc/locks").read_text(encoding="ascii")
         except FileNotFoundError:
             return False
-        file = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
         return any("FLOCK" in line and file in line.split() for line in held.splitlines())
 
     def names(self) -> list[str]:
         with _translated(self._path):
-            return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file())
+            if self._fd is None:
+                return _file_names(self._path)
+            # One of its own: two scans of one descriptor would share its position.
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+            try:
+                return _file_names(fd)
+            finally:
+                os.close(fd)
 
-    def create(self, name: str, size: int, head: bytes) -> MappedFile:
+    def sync_all(self) -> None:
+        for name in self.names():
+            with _translated(self._path / name):
+                fd = self._open(name, os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        with _translated(self._path):
+            self._sync_directory()
+            _sync_ancestors(self._path)
+
+    def create(self, name: str, size: int, head: bytes) -> DirectoryFile:
         file = self.prepare(name, size, head, lambda: True)
         try:
             self.publish(name)
@@ -244,72 +301,112 @@ class DirectoryStorage:
             raise
         return file
 
-    def prepare(self, name: str, size: int, head: bytes, is_hurried: Callable[[], bool]) -> MappedFile:
-        path = self._path / name
-        with _translated(path):
-            fd = os.open(_prepared(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    def prepare(self, name: str, size: int, head: bytes, is_hurried: Callable[[], bool]) -> DirectoryFile:
+        with _translated(self._path / name):
+            fd = self._open(name + PREPARED_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
                 os.posix_fallocate(fd, 0, size)
                 _warm(fd, size, is_hurried)
                 os.pwrite(fd, head, 0)
                 os.fsync(fd)
-                return MappedFile(path, fd, writable=True)
+                return DirectoryFile(self._path / name, fd)
             except OSError:
                 os.close(fd)
                 raise
 
     def publish(self, name: str) -> None:
-        path = self._path / name
-        with _translated(path):
-            _prepared(path).rename(path)
+        with _translated(self._path / name):
+            self._rename(name + PREPARED_SUFFIX, name)
             self._sync_directory()
 
-    def open(self, name: str, *, writable: bool) -> MappedFile:
+    def keep(self, name: str, as_name: str) -> None:
+        source, target = self._place(name), self._place(as_name)
+        with _translated(self._path / as_name):
+            try:
+                os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except FileExistsError as error:
+                if not os.path.samestat(os.stat(source, dir_fd=self._fd), os.stat(target, dir_fd=self._fd)):
+                    raise StorageFailed(
+                        f"{self._path / as_name}: it is another file already: move it away first"
+                    ) from error
+            self._sync_directory()
+
+    def open(self, name: str, *, writable: bool) -> DirectoryFile:
         path = self._path / name
         with _translated(path):
-            fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+            fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
             try:
-                return MappedFile(path, fd, writable=writable)
-            except (OSError, ValueError) as error:
+                if self._distrusts_cache:
+                    _drop_clean(fd)
+                return DirectoryFile(path, fd)
+            except OSError:
                 os.close(fd)
-                raise StorageFailed(f"{path}: {error}") from error
+                raise
 
     def read(self, name: str) -> bytes:
-        path = self._path / name
-        with _translated(path):
-            return path.read_bytes()
+        with _translated(self._path / name), os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:
+            return file.read()
 
     def replace(self, name: str, data: Buffer) -> None:
-        path, temporary = self._path / name, self._path / f"{name}.tmp"
-        with _translated(path):
-            with temporary.open("wb") as file:
+        temporary = f"{name}.tmp"
+        with _translated(self._path / name):
+            with os.fdopen(self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(path)
+            self._rename(temporary, name)
             self._sync_directory()
 
     def remove(self, name: str) -> None:
-        path = self._path / name
-        with _translated(path):
-            path.unlink()
+        with _translated(self._path / name):
+            os.unlink(self._place(name), dir_fd=self._fd)
             self._sync_directory()
 
     def archive(self, name: str, directory: str) -> None:
-        move(self._path / name, Path(directory) / name)
+        # By the descriptor, too: what another holder has made at the path since is not ours to take.
+        here = self._path if self._fd is None else Path(f"/proc/self/fd/{self._fd}")
+        move(here / name, Path(directory) / name, self._path / name)
+
+    def _place(self, name: str) -> str:
+        return name if self._fd is not None else str(self._path / name)
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(self._place(name), flags | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+
+    def _rename(self, source: str, target: str) -> None:
+        os.rename(self._place(source), self._place(target), src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def _sync_directory(self) -> None:
-        sync_directory(self._path)
+        if self._fd is not None:
+            os.fsync(self._fd)
+        else:
+            sync_directory(self._path)
 
     def close(self) -> None:
         """Let go of the lock. Idempotent."""
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
-def _prepared(path: Path) -> Path:
-    return path.with_name(path.name + PREPARED_SUFFIX)
+def _file_names(directory: Path | int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if entry.is_file())
+
+
+def _sync_ancestors(path: Path) -> None:
+    """Make the names that lead to *path* durable, up to its mount point: a start that was killed may have made them."""
+    device = path.stat().st_dev
+    for parent in path.resolve().parents:
+        if parent.stat().st_dev != device:
+            return
+        with suppress(PermissionError):  # it was made by somebody else, and holds no name that we gave
+            sync_directory(parent)
+
+
+def _drop_clean(fd: int) -> None:
+    """Drop from the page cache what is not dirty: after a failed fsync, what the disk never got is not."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _warm(fd: int, size: int, is_hurried: Callable[[], bool]) -> None:

@@ -16,6 +16,7 @@ from journal.batches import BatchSequence, StoredBatch
 from journal.carrying import Piece
 from journal.checkpoint import Checkpoint
 from journal.checkpointed import Checkpointed
+from journal.fence import LSN_MAX
 from journal.fold import Branch, apply
 from journal.frame import META_BYTES_MAX, Header, Lsn
 from journal.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
@@ -45,6 +46,7 @@ from journal.records import (
     TxPut,
 )
 from journal.recovery import NoSink, PublicationSink, Recovered, recover
+from journal.replaying import Received
 from journal.segments import Identity, Segments
 from journal.states import BranchEvent, BranchNotStarted, BranchState, HeuristicallyEnded, XaCode, next_state
 from journal.storage import Buffer, Storage
@@ -111,8 +113,12 @@ class JournalTransactionStore(Checkpointed):
         clock_ms: Callable[[], int] = wall_clock_ms,
         turns: Turns | None = None,
         epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
+        publish_below: Lsn = LSN_MAX,
     ) -> "JournalTransactionStore":
         """Recover what the directory holds, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
+
+        What records above *publish_below* say is kept in `recovered.waiting` and not told to *sink*, unless a
+        checkpoint holds it: nobody knows that it was acknowledged.
 
         *epoch* is told the epoch of the last record, 0 in an empty journal, and says the one to write with, which is
         durable on return: a promotion raises it. What it raises ends this before anything is appended.
@@ -123,7 +129,7 @@ class JournalTransactionStore(Checkpointed):
         sink = sink or NoSink()
         segments = Segments.open(storage, identity, config.segment_bytes, writable=True)
         try:
-            recovered = recover(segments, sink)
+            recovered = recover(segments, sink, publish_below)
             state = recovered.state
             journal = Journal.start(
                 segments,
@@ -139,8 +145,12 @@ class JournalTransactionStore(Checkpointed):
             raise
         store = cls(journal, recovered, clock_ms)
         try:
-            for publication in store._begin_life(version):
-                sink.publish(publication)
+            if published := store._begin_life(version):
+                if journal.end > publish_below:
+                    recovered.waiting.append(Received(journal.end, published))
+                else:
+                    for publication in published:
+                        sink.publish(publication)
         except BaseException:
             journal.close()
             raise
@@ -367,7 +377,8 @@ class JournalTransactionStore(Checkpointed):
             del self.transactions[transaction.key]
 
     def _append(self, record: Record, frames: Sequence[Buffer] = (), frame_bytes: int = 0) -> Done:
-        header: Header = self.journal.append(record, self._clock_ms(), frames, frame_bytes)
+        time_ms = max(self._clock_ms(), self.state.time_ms)  # none is behind one before it, whatever the clock says
+        header: Header = self.journal.append(record, time_ms, frames, frame_bytes)
         publications = apply(self.state, header, record)
         return Done(self.state.lsn, publications)
 

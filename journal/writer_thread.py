@@ -84,11 +84,7 @@ class WriterThread(ABC, Generic[Item]):
             batch, self._queue, self.queued_bytes = self._queue, [], 0
             self._is_owner_at_work = True
         try:
-            if not self._attempt(self._write, batch):
-                return
-            if self.tells_written:
-                self._turns.progress()
-            if not self._attempt(self._sync):
+            if not self._attempt(self._commit_now, batch):
                 return
         finally:
             with self._lock:
@@ -96,6 +92,13 @@ class WriterThread(ABC, Generic[Item]):
                 if self._queue or self._closing or self._flush_wanted or self.failure is not None:
                     self._call_writer()
         self._turns.progress()
+
+    def _commit_now(self, batch: list[Item]) -> None:
+        assert self._turns is not None
+        self._write(batch)
+        if self.tells_written:
+            self._turns.progress()
+        self._sync()
 
     def _may_write_here(self) -> bool:
         """Whether the owner writes what is queued: nobody else is at it, and it is soon done, without a roll. Under the
@@ -202,7 +205,9 @@ class WriterThread(ABC, Generic[Item]):
                 self._is_thread_at_work = bool(wanted) and not self._is_owner_at_work
                 if self._is_thread_at_work:
                     return self._cut(is_sync_due=not called)
-            called = self._call.acquire(timeout=self.mode.interval_ms / 1000 if self.flushed < self.written else -1)
+            # Without an interval the owner alone leaves anything unsynced, while it is at work, and calls after it.
+            is_sync_due = self.mode.interval_ms > 0 and self.flushed < self.written
+            called = self._call.acquire(timeout=self.mode.interval_ms / 1000 if is_sync_due else -1)
 
     def _cut(self, *, is_sync_due: bool) -> tuple[list[Item], bool, bool]:
         """As _take, of what is queued now; under the lock."""

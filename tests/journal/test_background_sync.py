@@ -93,3 +93,30 @@ def test_a_failed_fsync_stops_the_journal_and_none_follows_it(monkeypatch: pytes
     with pytest.raises(StorageFailed, match="Input/output error"):
         journal.close()
     assert len(syncs) == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it is told there, too
+@pytest.mark.parametrize("where", ["fsync", "on_progress"])
+def test_anything_that_ends_the_thread_that_fsyncs_stops_the_journal(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Else everything that comes would be acknowledged, and nothing ever fsynced."""
+    storage, progress = FaultyStorage(Random(1)), Progress()
+
+    def broken() -> None:
+        progress()
+        if where == "on_progress" and threading.current_thread().name == "journal-sync" and journal.failure is None:
+            raise RuntimeError("not foreseen")
+
+    def sync(file: MemoryFile) -> None:
+        raise RuntimeError("not foreseen")
+
+    journal = start(storage, broken, SOON)
+    if where == "fsync":
+        monkeypatch.setattr(MemoryFile, "sync", sync)
+    put(journal, b"first")
+    assert progress.wait_for(lambda: journal.failure is not None), "nobody fsyncs, and nobody is told"
+    with pytest.raises(StorageFailed, match="not foreseen"):
+        put(journal, b"second")
+    with pytest.raises(StorageFailed, match="not foreseen"):
+        journal.close()

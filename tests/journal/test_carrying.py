@@ -55,8 +55,8 @@ def carry_all(store: JournalTransactionStore, carrying: Carrying) -> int:
 
 def content(store: JournalTransactionStore, branch: Branch) -> dict[PartitionName, bytes]:
     store.journal.wait_flushed(store.journal.end)
-    slice_ = store.journal.slice
-    return {name: b"".join(bytes(slice_(r.lsn, r.bytes)) for r in runs) for name, runs in branch.runs.items()}
+    read = store.journal.read
+    return {name: b"".join(read(run.lsn, run.bytes) for run in runs) for name, runs in branch.runs.items()}
 
 
 def checkpoint(store: JournalTransactionStore) -> None:
@@ -105,7 +105,7 @@ def test_a_branch_in_doubt_follows_the_journals_end_and_commits_what_it_put(stor
         entries = [one for one in done.publications if one.name == name]
         assert [one.run.messages for one in entries] == [2 if name == ORDERS else 1] * 5
         assert entries[0].base == before[name]
-        assert b"".join(bytes(store.journal.slice(one.run.lsn, one.run.bytes)) for one in entries) == data
+        assert b"".join(store.journal.read(one.run.lsn, one.run.bytes) for one in entries) == data
     store.close()
     assert check(opened(storage), read_checkpoints(storage)).is_sound
 
@@ -270,8 +270,9 @@ def test_the_record_around_a_byte_is_found_from_behind(tmp_path: Path) -> None:
     assert live.branch is not None
     for run in live.branch.runs[ORDERS]:
         for lsn in {run.lsn, run.lsn + run.bytes // 2, run.lsn + run.bytes - 1}:
-            header = record_around(segments, lsn)
-            assert header is not None
+            entry = record_around(segments, lsn)
+            assert entry is not None
+            header = entry.header
             assert (header.kind, header.body_lsn, header.body_bytes) == (Kind.TX_PUT, run.lsn, run.bytes)
         assert record_around(segments, run.lsn - 1) is None, "that is meta"
     assert record_around(segments, store.journal.end) is None

@@ -1,6 +1,10 @@
 """Checkpoint files: complete, checked whole, replaceable, and never trusted."""
 
+import shutil
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -26,6 +30,7 @@ from journal.errors import RottenJournal
 from journal.records import RollbackReason
 from journal.run_marks import RunMark
 from journal.segments import segment_name
+from journal.storage import DirectoryStorage
 from journal.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
@@ -135,6 +140,24 @@ def test_a_damaged_one_is_passed_over_and_named() -> None:
     for number in (2, 3):
         storage.replace(f"checkpoint.{number}", b"rubbish")
     assert found(storage) == (1, FULL, ["memory/checkpoint.3: checksum", "memory/checkpoint.2: checksum"])
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace, which has a read fail")
+def test_one_that_the_disk_does_not_give_back_is_passed_over_and_named(tmp_path: Path) -> None:
+    """A process whose reads of the newest file answer EIO opens the journal with the one before it."""
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    store = open_store(storage)
+    for _ in range(2):
+        store.put(ORDERS, [b"p" * 300], 300, 1)
+        checkpoint(store)
+    store.close()
+    storage.close()
+    failing = [*("strace", "-f", "-qq", "-o", "/dev/null"), *("-P", str(tmp_path / "checkpoint.2"))]
+    failing += ["-e", "inject=read:error=EIO", sys.executable, "-m", "meta_client.cli.main"]
+    done = subprocess.run([*failing, "checkpoint", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"damaged, passed over {tmp_path}/checkpoint.2: Input/output error" in done.stderr
+    assert checkpoint_numbers(storage) == [1, 2, 3]
 
 
 def busy_store(storage: FaultyStorage) -> JournalTransactionStore:

@@ -54,7 +54,7 @@ def judge(storage: FaultyStorage) -> int:
         found = {base: run for _, base, run in index.entries.get(ORDERS, []) if base >= span.start}
         assert list(found) == [Offset(at) for at in range(span.start, MESSAGES * MESSAGE, MESSAGE)]
         for base, run in found.items():
-            assert bytes(store.journal.slice(run.lsn, run.bytes)) == message(base // MESSAGE)
+            assert store.journal.read(run.lsn, run.bytes) == message(base // MESSAGE)
         assert [branch.key for branch in store.recover()] == [xa("order-1")]
         checkpoints = [found for found in read_checkpoints(storage).values() if isinstance(found, Checkpoint)]
         assert all(checkpoint.lsn >= store.journal.start_lsn for checkpoint in checkpoints), "one cannot be replayed"

@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from journal import open_journal
 from journal.carrying import copies, pieces
 from journal.check import check
 from journal.errors import StorageFailed
@@ -26,9 +27,9 @@ from journal.records import PartitionName
 from journal.transaction_store import JournalTransactionStore, Transaction
 from journal.turns import DiskPace
 from journal.xid import LocalKey
-from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
-from tests.fixtures.ledger import Event, Ledger, Verb, appended, found_by, note_decision
+from tests.fixtures.ledger import Event, Ledger, Truth, Verb, appended, found_by, note_decision
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import Cut, choose, drop
 from tests.fixtures.writers import Loop
@@ -158,6 +159,7 @@ def judge(workload: Workload, storage: FaultyStorage, *, lose_index: bool) -> Ls
         assert found_by(store, index) == workload.ledger.after_start(end).since(index.starts)
     finally:
         store.close()
+    storage.fail_at = None  # what is asked of it from here on is the judge's
     assert check(opened(storage), read_checkpoints(storage)).is_sound
     return end
 
@@ -190,6 +192,47 @@ def test_every_call_fails_once_and_then_the_power_goes(
             judge(workload, workload.storage.after_power_cut(cut, random), lose_index=bool(count % 2))
         count += 1
     assert count > 60, "the workload is too small to say anything"
+
+
+def acknowledge_more(workload: Workload, storage: FaultyStorage, random: Random) -> Truth:
+    """Start on what a failure left in the page cache, put and be told that it is durable; returns what is there."""
+    index = Index(workload.kept)
+    store = open_store(storage, sink=index, flush=workload.flush)
+    try:
+        end = next((life.lsn for life in store.state.lives if life.incarnation > 1), store.recovered.end)
+        assert workload.flushed <= end, "acknowledged bytes are gone"
+        for number in range(random.randrange(1, 12)):  # into the next segment, sometimes
+            data = b"again %d %s" % (number, b"." * random.randrange(400))
+            done = store.put(ORDERS, [data], len(data), 1)
+            index.publish_all(done.publications)
+            store.journal.wait_flushed(done.lsn)
+        if random.random() < 0.3:
+            taken = store.snapshot()
+            store.note_checkpoint(store.write_checkpoint(taken, {}), taken)
+        return found_by(store, index)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
+@pytest.mark.parametrize("flush", [SYNC, INTERVAL], ids=str)
+def test_what_is_acknowledged_after_a_failure_and_a_restart_outlives_the_power(
+    flush: FlushMode, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart reads a page cache that the failed call has left: nothing may be built on what the disk has not."""
+    monkeypatch.setattr(open_journal, "BLOCK_BYTES", SECTOR_BYTES)  # a segment of the tests' is one block
+    for title, workload in cases(flush, seed):
+        random = Random(f"{title}")
+        restarted = workload.storage.after_restart(random)
+        expected = acknowledge_more(workload, restarted, random)
+        cut = random.choice(list(PowerCut))
+        print(title, f"cut={cut.name}")
+        storage = restarted.after_power_cut(cut, random)
+        index = Index(workload.kept)
+        store = open_store(storage, sink=index, flush=flush)
+        assert found_by(store, index) == expected
+        store.close()
+        assert check(opened(storage), read_checkpoints(storage)).is_sound
 
 
 @pytest.mark.parametrize("seed", range(3, 3 + SEEDS))

@@ -1,8 +1,10 @@
 """The fence: nothing before it is acknowledged, everything in the order it was asked for, nothing twice."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.errors import StorageFailed
 from journal.fence import PAUSE, Fence, Pause
 from journal.frame import Lsn
 
@@ -90,3 +92,27 @@ def test_after_a_pause_it_goes_on_where_it_was(asked: list[tuple[int, bool]]) ->
     assert [number for number in ran if number >= 0] == list(range(len(asked)))
     assert [number for number in ran if number < 0] == [-turn for turn in range(1, turns)]
     assert not len(fence)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_after_an_action_that_raised_nothing_is_told_any_more(*, at_once: bool) -> None:
+    fence, ran = Fence(Lsn(10)), list[int]()
+
+    def fail() -> None:
+        raise ValueError("no index entry")
+
+    if at_once:
+        with pytest.raises(
+            StorageFailed, match=r"what waited for LSN 5 could not be told: ValueError\('no index entry'\)"
+        ):
+            fence.after(5, fail)
+    else:
+        fence.after(11, ran.append, 1)
+        fence.after(12, fail)
+        fence.after(12, ran.append, 2)
+        with pytest.raises(StorageFailed, match="what waited for LSN 12"):
+            fence.advance(20)
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match="no index entry"):
+            fence.advance(30)
+    assert ran == ([] if at_once else [1])

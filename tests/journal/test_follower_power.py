@@ -107,6 +107,7 @@ def judge(workload: Workload, storage: FaultyStorage) -> None:
     finally:
         follower.close()
     assert image(storage) == image(workload.master.storage)
+    storage.fail_at = None  # what is asked of it from here on is the judge's
     assert check(opened(storage), read_checkpoints(storage)).is_sound
 
 

@@ -62,7 +62,7 @@ def test_a_decision_holds_through_restarts_until_it_is_forgotten(
 ) -> None:
     done = store.decide(branch, decision, "ann@db1", "the order is in the database")
     store.journal.wait_flushed(done.lsn)
-    assert b"".join(bytes(store.journal.slice(run.lsn, run.bytes)) for _, _, run in done.publications) == visible
+    assert b"".join(store.journal.read(run.lsn, run.bytes) for _, _, run in done.publications) == visible
     if with_checkpoint:
         store.write_checkpoint(store.snapshot(), {})
     again, index = restarted(store, storage)

@@ -17,15 +17,15 @@ from journal.chain_repair import KEPT_PREFIX, find_broken, mend_chain
 from journal.check import Report, check
 from journal.checkpoint import Checkpoint
 from journal.errors import NotRepairable, RottenJournal, StorageFailed
-from journal.frame import Header, Kind, Lsn
+from journal.frame import HEADER_BYTES, Header, Kind, Lsn
 from journal.inspection import read_checkpoints
 from journal.record_codec import decode
 from journal.records import Commit, Lost, PartitionName, Prepare, TxPut
 from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
-from journal.scan import Scanner, Verdict
+from journal.scan import Scanner, Verdict, record_at
 from journal.segments import Identity, SegmentHeader, Segments, segment_name
-from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, PowerCut
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, write_history
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
@@ -65,6 +65,20 @@ def damaged(storage: FaultyStorage, *lsns: int) -> FaultyStorage:
     return copy
 
 
+def unreadable(storage: FaultyStorage, *lsns: int) -> FaultyStorage:
+    """As *storage*, on a disk that does not give back the sectors in which *lsns* are."""
+    copy = copy_of(storage)
+    for lsn in lsns:
+        position = lsn % SEGMENT_BYTES
+        copy.files[segment_name(lsn - position)].bad_sectors.add(position - position % SECTOR_BYTES)
+    return copy
+
+
+def contents(storage: FaultyStorage) -> dict[str, bytes]:
+    """What the segments hold."""
+    return {name: bytes(file.cached) for name, file in storage.files.items() if not name.startswith(KEPT_PREFIX)}
+
+
 def repaired(storage: FaultyStorage, source: FaultyStorage | None = None) -> Plan:
     checkpoints = read_checkpoints(storage)
     known = max((one.lsn for one in checkpoints.values() if isinstance(one, Checkpoint)), default=0)
@@ -93,9 +107,7 @@ def start(storage: FaultyStorage) -> Started:
                 assert base >= end, f"{name}: an entry at {base} after the end {end}"
                 assert base == end or not run.bytes, f"{name}: a gap in front of {base} that nothing tells of"
                 end = base + run.bytes
-                stored[name].update(
-                    enumerate(bytes(store.journal.slice(run.lsn, run.bytes)) if run.bytes else b"", base)
-                )
+                stored[name].update(enumerate(store.journal.read(run.lsn, run.bytes) if run.bytes else b"", base))
             assert end == store.state.end_of(name)
         ends = {name: int(store.state.end_of(name)) for name in store.state.spans}
         return Started(stored, ends, [str(live.key) for live in store.recover()])
@@ -236,6 +248,102 @@ def test_the_end_of_the_journal_reads_as_zeros(whole: FaultyStorage) -> None:
     assert checked(storage).is_sound
 
 
+def sectors_read(whole: FaultyStorage) -> Iterator[tuple[int, bool]]:
+    """Where each sector begins, and whether a reader looks at anything in it: all but the bodies of PADs."""
+    segments = opened(copy_of(whole))
+    ends = [entry.header.end for entry in Scanner(segments, segments.start)]
+    pads = [
+        range(end + HEADER_BYTES, end - end % SEGMENT_BYTES + SEGMENT_BYTES)
+        for end in ends[:-1]
+        if isinstance(header := record_at(segments, end), Header) and header.kind == Kind.PAD
+    ]
+    for lsn in range(0, segments.end, SECTOR_BYTES):
+        yield lsn, not any(pad.start <= lsn < pad.stop for pad in pads)
+
+
+def test_no_sector_that_cannot_be_read_is_taken_for_a_torn_tail_and_a_start_names_it() -> None:
+    whole = pristine(checkpoints=False)
+    before = contents(whole)
+    for lsn, is_read in sectors_read(whole):
+        storage = unreadable(whole, lsn)
+        base = lsn - lsn % SEGMENT_BYTES
+        if not is_read:
+            assert start(storage) == start(copy_of(whole))
+            continue
+        with pytest.raises(RottenJournal, match="metaq journal check") as refused:
+            open_store(storage)
+        assert f"{segment_name(base)}: bytes {lsn - base} to {lsn - base + SECTOR_BYTES} cannot be read" in str(
+            refused.value
+        )
+        assert refused.value.lsn <= lsn or refused.value.lsn == base
+        assert contents(storage) == before
+        if lsn == base:
+            continue  # its header: nothing is read as one journal before that is mended
+        report = checked(storage)
+        assert not report.is_sound
+        assert [(one.start, one.end) for one in report.damage.unreadable] == [(lsn, lsn + SECTOR_BYTES)]
+        assert report.damage.holes[0].start <= lsn
+        if (behind := report.damage.holes[0].end) is not None:  # it is read on behind
+            assert lsn + SECTOR_BYTES <= behind
+            assert list(Scanner(opened(storage), behind))
+
+
+def test_a_copy_gives_back_what_the_disk_does_not(whole: FaultyStorage) -> None:
+    before, expected = contents(whole), start(copy_of(whole))
+    for lsn, is_read in sectors_read(whole):
+        print(f"unreadable={lsn}")
+        storage = unreadable(whole, lsn)
+        plan = repaired(storage, copy_of(whole))
+        assert checked(storage).is_sound
+        if plan.dropped:
+            # Where the copy ends in that very sector, nobody can tell whether that was all.
+            assert not any(
+                sector > lsn and other for sector, other in sectors_read(whole) if sector < max(ends_of(whole))
+            )
+            judge(start(storage), expected, plan, whole)
+        else:
+            assert contents(storage) == before
+        if is_read:
+            kept = storage.files[KEPT_PREFIX + segment_name(lsn - lsn % SEGMENT_BYTES)]
+            assert kept.bad_sectors == {lsn % SEGMENT_BYTES}
+
+
+def ends_of(whole: FaultyStorage) -> list[int]:
+    segments = opened(copy_of(whole))
+    return [entry.header.end for entry in Scanner(segments, segments.start)]
+
+
+def test_what_the_disk_does_not_give_back_is_dropped_and_named(whole: FaultyStorage) -> None:
+    expected, end = start(copy_of(whole)), max(ends_of(whole))
+    for lsn, is_read in sectors_read(whole):
+        print(f"unreadable={lsn}")
+        storage = unreadable(whole, lsn)
+        plan = repaired(storage)
+        assert checked(storage).is_sound
+        judge(start(storage), expected, plan, whole)
+        # Further on nothing can have been: where the next record would begin there are zeros.
+        assert bool(plan.dropped) is (is_read and lsn < end + HEADER_BYTES)
+
+
+@pytest.mark.parametrize("cut", list(PowerCut), ids=lambda cut: cut.name.lower())
+def test_a_repair_of_what_cannot_be_read_that_is_cut_short_is_repeated(cut: PowerCut) -> None:
+    whole = pristine(checkpoints=True)
+    expected, before = start(copy_of(whole)), contents(whole)
+    lsns = [SEGMENT_BYTES + 2 * SECTOR_BYTES, 2 * SEGMENT_BYTES + 40]
+    for nth in itertools.count():
+        print(f"cut={cut.name} fail_at={nth}")
+        storage = copy_of(unreadable(whole, *lsns), fail_at=nth)
+        with contextlib.suppress(StorageFailed):
+            repaired(storage, copy_of(whole))
+        left = storage.after_power_cut(cut, Random(nth))
+        repaired(left, copy_of(whole))
+        assert checked(left).is_sound
+        assert start(left) == expected
+        assert {name: data for name, data in contents(left).items() if name in before}.keys() == before.keys()
+        if not storage.fault_fired:
+            return
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_a_segment_header_is_written_anew_without_loss(whole: FaultyStorage, number: int) -> None:
     expected = start(copy_of(whole))
@@ -348,7 +456,7 @@ def test_a_sound_journal_is_left_alone(whole: FaultyStorage) -> None:
     storage = copy_of(whole)
     calls = len(storage.calls)
     assert repaired(storage).is_empty
-    assert {call for call, _ in storage.calls[calls:]} <= {"names", "open", "read"}
+    assert {call for call, _ in storage.calls[calls:]} <= {"names", "open", "read", "sync", "sync_all"}
 
 
 def test_damaged_checkpoints_are_removed_and_kept() -> None:

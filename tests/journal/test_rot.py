@@ -11,10 +11,10 @@ import pytest
 
 from journal.check import check
 from journal.errors import JournalError, RottenJournal
-from journal.frame import HEADER_BYTES, Header, Kind, unpack
+from journal.frame import HEADER_BYTES, Header, Kind
 from journal.inspection import read_checkpoints
 from journal.records import PartitionName
-from journal.scan import Scanner, Verdict
+from journal.scan import Scanner, Verdict, record_at
 from journal.segments import SEGMENT_HEADER_BYTES, segment_name
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.histories import write_history
@@ -125,8 +125,7 @@ def pads(storage: FaultyStorage) -> Iterator[Header]:
     ends = [entry.header.end for entry in Scanner(segments, segments.start)]
     for lsn in ends:
         if (left := SEGMENT_BYTES - lsn % SEGMENT_BYTES) >= HEADER_BYTES:
-            base, file = segments.locate(lsn)
-            header = unpack(file.view(), lsn - base, lsn)
+            header = record_at(segments, lsn)
             if isinstance(header, Header) and header.kind == Kind.PAD:
                 assert header.bytes_total == left
                 yield header

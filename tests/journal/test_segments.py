@@ -11,6 +11,7 @@ import pytest
 
 from journal.errors import ForeignJournal, RottenJournal, StorageFailed
 from journal.frame import Lsn
+from journal.scan import Scanner
 from journal.segments import (
     CLUSTER_BYTES_MAX,
     MAGIC,
@@ -21,10 +22,10 @@ from journal.segments import (
     Segments,
     segment_name,
 )
-from journal.storage import DirectoryStorage
+from journal.storage import PREPARED_SUFFIX, DirectoryStorage
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import IDENTITY, SEGMENT_BYTES
-from tests.fixtures.raw_journal import opened, written
+from tests.fixtures.raw_journal import opened, put_record, written
 
 
 def rewrite(storage: FaultyStorage, base: int, change: Callable[[bytearray], None]) -> None:
@@ -157,7 +158,7 @@ def test_a_segment_that_cannot_be_removed_stays_part_of_the_chain() -> None:
     with pytest.raises(StorageFailed):
         segments.drop_before(2 * SEGMENT_BYTES)
     assert [base for base, _ in segments] == [number * SEGMENT_BYTES for number in range(4)]
-    assert bytes(segments.slice(0, 8)) == MAGIC
+    assert segments.read(0, 8) == MAGIC
     assert segments.drop_before(2 * SEGMENT_BYTES) == 2
     assert [base for base, _ in opened(storage)] == [2 * SEGMENT_BYTES, 3 * SEGMENT_BYTES]
 
@@ -191,17 +192,36 @@ def test_readers_roll_and_drop_at_the_same_time() -> None:
     assert [base for base, _ in segments] == [300 * SEGMENT_BYTES]
 
 
-def test_slices_outlive_a_release_and_dropped_segments_do_not_trouble_it(tmp_path: Path) -> None:
-    segments = Segments.open(DirectoryStorage.open_for_writing(tmp_path), IDENTITY, SEGMENT_BYTES, writable=True)
-    for number in range(3):
-        _, file = segments.roll()
-        file.write(SEGMENT_HEADER_BYTES, [b"%d" % number * 100])
-    kept = segments.slice(SEGMENT_BYTES + SEGMENT_HEADER_BYTES, 100)
-    segments.slice(SEGMENT_HEADER_BYTES, 100)
-    segments.drop_before(SEGMENT_BYTES)
-    segments.release()
-    assert kept == b"1" * 100
-    assert segments.slice(2 * SEGMENT_BYTES + SEGMENT_HEADER_BYTES, 100) == b"2" * 100
-    segments.release()
-    kept.release()
-    segments.close()
+def test_a_segment_whose_name_the_power_took_is_adopted() -> None:
+    """A failed fsync of the directory leaves the new name readable; a power cut gives the segment its old one."""
+    storage = written({}, {SEGMENT_BYTES + SEGMENT_HEADER_BYTES: put_record(SEGMENT_BYTES + SEGMENT_HEADER_BYTES, 0)})
+    name = segment_name(SEGMENT_BYTES)
+    storage.files[name + PREPARED_SUFFIX] = storage.files.pop(name)
+    reader = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    assert len(reader) == 2, "a tool must not call it the journal's end"
+    assert name not in storage.files, "it only reads"
+    segments = opened(storage)
+    segments.remove_unfinished()
+    assert list(storage.files) == [segment_name(0), name]
+    assert [entry.header.lsn for entry in Scanner(segments, SEGMENT_BYTES)] == [SEGMENT_BYTES + SEGMENT_HEADER_BYTES]
+
+
+def test_what_holds_records_is_not_deleted_for_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    storage = written({}, {}, {2 * SEGMENT_BYTES + SEGMENT_HEADER_BYTES: b"anything"})
+    kept = segment_name(2 * SEGMENT_BYTES) + PREPARED_SUFFIX
+    storage.files[kept] = storage.files.pop(segment_name(2 * SEGMENT_BYTES))
+    del storage.files[segment_name(SEGMENT_BYTES)]
+    segments = opened(storage)
+    segments.remove_unfinished()
+    assert list(storage.files) == [segment_name(0), kept]
+    assert f"segment without its name is not part of the journal, left path=memory/{kept}" in caplog.text
+
+
+def test_opening_makes_durable_what_a_killed_process_named() -> None:
+    storage = written({})
+    before = len(storage.calls)
+    opened(storage)
+    assert storage.calls[before] == ("sync_all", ""), "before anything is read"
+    before = len(storage.calls)
+    Segments.open(storage, IDENTITY, SEGMENT_BYTES, writable=False)
+    assert {call for call, _ in storage.calls[before:]} <= {"names", "open", "read"}

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal import checkpoint, run_marks
+from journal.batches import BatchSequence
 from journal.carrying import copies, pieces
 from journal.checkpoint import (
     BranchMark,
@@ -36,13 +37,22 @@ def large(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "carry", "piece"]), st.integers(0, 30)),
+    st.tuples(
+        st.sampled_from(["begin", "put", "prepare", "commit", "rollback", "carry", "batch", "piece"]),
+        st.integers(0, 30),
+    ),
     max_size=60,
 )
 
 
 def step(store: JournalTransactionStore, live: list[Transaction], what: str, choice: int) -> None:
-    """One verb on one of the live branches, if it is legal there."""
+    """One verb on one of the live branches, if it is legal there; or a numbered batch of one of a few producers."""
+    if what == "batch":
+        producer = f"p{choice % 5}"
+        window = dict(store.state.batches).get((producer, *ORDERS), ())
+        sequence = BatchSequence(producer, window[-1].number + 1 if window else 1)
+        store.put_batch(ORDERS, [b"batch"], 5, 1, choice, sequence)
+        return
     if what == "begin" or not live:
         live.append(store.begin(xa(f"g{store.journal.end}")))
         store.transactional_put(live[-1], ORDERS, [b"first"], 5, 1)
@@ -88,6 +98,15 @@ def test_it_is_what_was_there_when_it_began(
         assert store.snapshot() == checkpoint_of(store.state, {})
     finally:
         store.close()
+
+
+def test_what_is_remembered_of_producers_is_written_down_piece_by_piece() -> None:
+    store = open_store(FaultyStorage(Random(0)))
+    for number in range(20):
+        step(store, [], "batch", number)
+    snapshot = store.begin_snapshot()
+    assert [snapshot.go_on(2) for _ in range(3)] == [True, True, False]  # five producers, and no branch
+    store.close()
 
 
 def test_a_decision_by_hand_does_not_reach_back() -> None:

@@ -1,6 +1,7 @@
 """The one file that calls the operating system, on a real directory."""
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,39 @@ def test_closing_twice_frees_the_lock_once(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
     storage.close()
     storage.close()
-    with (tmp_path / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(directory)
+
+
+def test_nothing_in_the_directory_is_the_lock(tmp_path: Path) -> None:
+    """Who deletes files of a running broker's must not let a second one in."""
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    (tmp_path / "lock").touch()  # an older metaq's
+    (tmp_path / "lock").unlink()
+    with pytest.raises(DirectoryInUse):
+        DirectoryStorage.open_for_writing(tmp_path)
+    assert DirectoryStorage.open_for_reading(tmp_path).is_held()
+    storage.close()
+    assert not DirectoryStorage.open_for_reading(tmp_path).is_held()
+
+
+def test_a_directory_that_is_moved_away_stays_its_holders(tmp_path: Path) -> None:
+    storage = DirectoryStorage.open_for_writing(tmp_path / "data")
+    storage.replace("checkpoint.1", b"before")
+    (tmp_path / "data").rename(tmp_path / "moved")
+    other = DirectoryStorage.open_for_writing(tmp_path / "data")
+    storage.create("a", SEGMENT_BYTES, b"head").close()
+    storage.replace("checkpoint.1", b"after")
+    assert storage.names() == ["a", "checkpoint.1"]
+    assert other.names() == [], "written into a directory that another one holds"
+    assert (tmp_path / "moved" / "checkpoint.1").read_bytes() == b"after"
+    storage.remove("a")
+    assert storage.names() == ["checkpoint.1"]
+    storage.close()
+    other.close()
 
 
 def test_reading_needs_a_directory_and_changes_nothing(tmp_path: Path) -> None:
@@ -62,25 +94,28 @@ def test_a_file_is_created_whole_and_full_of_zeros(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
     file = storage.create("a", SEGMENT_BYTES, b"head")
     assert file.size == SEGMENT_BYTES
-    assert bytes(file.view()) == b"head".ljust(SEGMENT_BYTES, b"\0")
+    assert file.reader().read(0, file.size) == b"head".ljust(SEGMENT_BYTES, b"\0")
     assert (tmp_path / "a").stat().st_blocks * 512 >= SEGMENT_BYTES  # a write must never find the disk full
-    assert storage.names() == ["a", "lock"]
+    assert storage.names() == ["a"]
     file.close()
     file.close()
     storage.close()
 
 
-def test_many_buffers_are_one_write_and_a_view_sees_later_ones(tmp_path: Path) -> None:
+def test_many_buffers_are_one_write_and_a_reader_sees_later_ones_and_outlives_the_file(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
     file = storage.create("a", SEGMENT_BYTES, b"")
-    view = file.view()
+    reader = file.reader()
     file.write(100, [b"x", memoryview(b"y"), bytearray(b"")] * IOV_MAX)
-    assert bytes(view[98:106]) == b"\0\0xyxyxy"
-    assert bytes(view[100 + 2 * IOV_MAX - 2 :][:4]) == b"xy\0\0"
+    assert reader.read(98, 8) == b"\0\0xyxyxy"
+    assert reader.read_cached(98, 8) == b"\0\0xyxyxy"
+    assert reader.read(100 + 2 * IOV_MAX - 2, 4) == b"xy\0\0"
     file.sync()
-    piece = view[100:102]
     file.close()
-    assert bytes(piece) == b"xy"  # an answer still being sent keeps its bytes
+    storage.remove("a")
+    assert reader.read(100, 2) == b"xy"
+    with pytest.raises(ValueError, match="is closed"):
+        file.reader()
     storage.close()
 
 
@@ -104,20 +139,31 @@ def test_replace_and_remove(tmp_path: Path) -> None:
     storage.replace("checkpoint.1", b"two")
     assert storage.read("checkpoint.1") == b"two"
     storage.remove("checkpoint.1")
-    assert storage.names() == ["lock"]
+    assert storage.names() == []
     with pytest.raises(StorageFailed, match=r"checkpoint\.1: No such file"):
         storage.read("checkpoint.1")
     storage.close()
 
 
+def test_a_directory_that_was_moved_away_archives_its_own_files(tmp_path: Path) -> None:
+    """What stands at the path by then is another broker's, which may have a segment of that name."""
+    storage = DirectoryStorage.open_for_writing(tmp_path / "data")
+    storage.replace("a", b"ours")
+    (tmp_path / "data").rename(tmp_path / "moved")
+    other = DirectoryStorage.open_for_writing(tmp_path / "data")
+    other.replace("a", b"theirs")
+    storage.archive("a", str(tmp_path / "archive"))
+    assert (tmp_path / "archive" / "a").read_bytes() == b"ours"
+    assert (storage.names(), other.names(), other.read("a")) == ([], ["a"], b"theirs")
+    storage.close()
+    other.close()
+
+
 def test_a_full_or_missing_disk_is_storage_failed(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path / "data")
-    (tmp_path / "data" / "lock").unlink()
     (tmp_path / "data").rmdir()
     with pytest.raises(StorageFailed, match="No such file or directory"):
         storage.create("a", SEGMENT_BYTES, b"")
-    with pytest.raises(StorageFailed, match="No such file or directory"):
-        storage.names()
     storage.close()
 
 
@@ -160,7 +206,7 @@ def test_a_reader_sees_what_a_live_writer_appends(tmp_path: Path) -> None:
     done = store.put(PartitionName("orders", 0), [b"hello"], 5, 1)
     store.journal.wait_flushed(done.lsn)
     run = done.publications[0].run
-    assert bytes(reader.slice(run.lsn, run.bytes)) == b"hello"
+    assert reader.read(run.lsn, run.bytes) == b"hello"
     assert reader.identity == IDENTITY
     reader.close()
     store.close()

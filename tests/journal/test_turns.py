@@ -1,6 +1,7 @@
 """An event loop that writes its journal at the end of a turn: when it does, and what others may do meanwhile."""
 
 import threading
+import time
 from random import Random
 
 import pytest
@@ -169,3 +170,54 @@ def test_a_disk_that_fails_under_the_loop_stops_the_journal_for_all(call: str) -
     with pytest.raises(StorageFailed):
         journal.close()
     assert b"acknowledged" in records_of(storage.after_power_cut(PowerCut.DROPPED, Random(1)))
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_error_between_write_and_fsync_stops_the_journal() -> None:
+    """It was neither fsynced nor told: nobody may take it for either."""
+    storage, loop = WatchedStorage(), Loop()
+    journal = journal_of(storage, loop)
+    journal.tell_written(True)
+
+    def fail() -> None:
+        raise ValueError("slaves could not be told")
+
+    loop.on_progress = fail
+    flushed = journal.flushed
+    put(journal, b"written")
+    with pytest.raises(ValueError, match="slaves could not be told"):
+        loop.end_turn()
+    assert journal.flushed == flushed
+    assert "the writer stopped: ValueError('slaves could not be told')" in str(journal.failure)
+    with pytest.raises(StorageFailed):
+        put(journal, b"after")
+    with pytest.raises(StorageFailed):
+        journal.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_thread_sleeps_while_the_loop_fsyncs() -> None:
+    """It would take the interpreter from the loop, as long as the disk takes."""
+    storage, loop = WatchedStorage(), Loop()
+    before_it = set(threading.enumerate())
+    journal = journal_of(storage, loop)
+    journal.wait_flushed(put(journal, b"never ended"), WAIT_S)
+    (thread,) = (each for each in threading.enumerate() if each.name == "journal-writer" and each not in before_it)
+    assert thread.ident is not None
+    clock = time.pthread_getcpuclockid(thread.ident)
+    storage.hold()
+    put(journal, b"held")
+    owner = threading.Thread(target=loop.end_turn)
+    owner.start()
+    storage.wait_parked()
+    storage.let_one_pass()  # written
+    storage.wait_parked()  # before the fsync
+    waiter = threading.Thread(target=journal.wait_flushed, args=(journal.end, WAIT_S))
+    waiter.start()  # which wakes the thread
+    before = time.clock_gettime(clock)
+    time.sleep(0.3)
+    assert time.clock_gettime(clock) - before < 0.05
+    storage.let_go()
+    for each in (owner, waiter):
+        each.join(WAIT_S)
+    journal.close()

@@ -397,7 +397,7 @@ class TransactionStoreMachine(Counted):
             for _, base, run in self.index.entries[name]:
                 if base < len(data):
                     assert base == at
-                    assert segments.slice(run.lsn, run.bytes) == data[at : at + run.bytes]
+                    assert segments.read(run.lsn, run.bytes) == data[at : at + run.bytes]
                     at += run.bytes
             assert at == len(data)
 
@@ -409,7 +409,7 @@ class TransactionStoreMachine(Counted):
             assert live.branch is not None
             for name, runs in live.branch.runs.items():
                 if all(run.lsn + run.bytes <= flushed for run in runs):
-                    got = b"".join(segments.slice(run.lsn, run.bytes) for run in runs)
+                    got = b"".join(segments.read(run.lsn, run.bytes) for run in runs)
                     assert got == prepared[live.key][name]
 
     def teardown(self) -> None:
