@@ -6,14 +6,16 @@ back before ZooKeeper noticed.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from zk.errors import ZooKeeperUnavailable
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.session import ZooKeeperSession
+from zk.transactions import Remove
 
 EXPIRY_SLACK_S = 3.0  # a server expires sessions on its ticks, 2 s by default, not on the dot
 POLL_S = 0.1
+TAKE_ATTEMPTS = 10  # of one node, which a former session may be about to leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,15 @@ def claim(session: ZooKeeperSession, path: str, data: bytes) -> Holder | None:
 
 
 def take(session: ZooKeeperSession, path: str, data: bytes) -> None:
-    """As claim, for a node that is ours by right: another session's is deleted, it is what we left at a crash."""
-    while claim(session, path, data) is not None:
+    """As claim, for a node that is ours by right: another session's is deleted, it is what we left at a crash.
+
+    Raises ZooKeeperError when that can't be deleted.
+    """
+    for _ in range(TAKE_ATTEMPTS):
+        if claim(session, path, data) is None:
+            return
         session.delete(path)
+    raise ZooKeeperError(f"{path} in ZooKeeper can't be replaced: delete it, and what is below it")
 
 
 def claim_waiting(
@@ -78,3 +86,10 @@ def release(session: ZooKeeperSession, path: str) -> bool:
     """Delete *path* if this session made it; False when it is missing or a successor's."""
     node = session.read(path)
     return node is not None and node.session_id == session.session_id and session.delete(path, node.version)
+
+
+def release_many(session: ZooKeeperSession, paths: Collection[str]) -> None:
+    """As release, pipelined."""
+    found, own = session.read_many(paths), session.session_id
+    # One that is refused has changed hands.
+    session.transact_many([(Remove(path, node.version),) for path, node in found.items() if node.session_id == own])

@@ -15,6 +15,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from zk.forks import blank
 from zk.lease import ASK_PART, LEASE_PART, Lease, now
 
 TCP_CONNECT_TIMEOUT_S = 5.0  # kazoo would wait a whole session timeout for a host that swallows packets
@@ -32,6 +33,11 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         options["timeout"] = min(options["timeout"], TCP_CONNECT_TIMEOUT_S)
         self.connected = super().create_connection(*arguments, **options)
         return self.connected
+
+    def let_go(self) -> None:
+        """In a forked process: have nothing to do with the parent's connection."""
+        if (connected := self.connected) is not None:
+            blank(connected)
 
     def cut(self) -> None:
         """End the connection; kazoo makes a new one."""

@@ -4,19 +4,25 @@ Order matters to peers: a producer needs ids/B/master before the topic nodes poi
 see a leaving broker's master node vanish before its topics do.
 """
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zk.broker_url import BrokerUrl
-from zk.ephemerals import Holder, claim_waiting, release, take
-from zk.errors import ZooKeeperError
+from zk.ephemerals import Holder, claim_waiting, release, release_many, take
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import BrokerName, TopicNode
-from zk.paths import Broker, ConfigChecksum, Master, Slave, TopicBroker, TopicKind
+from zk.paths import Broker, ConfigChecksum, InvalidName, Master, Slave, TopicBroker, TopicKind
 from zk.session import ZooKeeperSession
+from zk.transactions import Create, Transaction
 
 _log = logging.getLogger(__name__)
+
+# How topics without nodes are registered: so many in one transaction, without or with the folders that their nodes are
+# in. 8,000 took 0.9 s like this, of which 0.4 on the processor; 3.9 and 2.0 with a transaction each.
+_ATTEMPTS = ((16, False), (16, True), (1, False), (1, True))
 
 
 class BrokerIdTaken(ZooKeeperError):
@@ -73,6 +79,15 @@ class BrokerRegistration:
     def register(self, progress: Callable[[str], None] = _log.warning) -> None:
         """Register the broker, then its topics; the port must be open already.
 
+        Raises BrokerIdTaken as register_broker does, and what one topic was refused with.
+        """
+        self.register_broker(progress)
+        for error in self.write_topics(self._topics).values():
+            raise error
+
+    def register_broker(self, progress: Callable[[str], None] = _log.warning) -> None:
+        """Register the broker without its topics; the port must be open already.
+
         A crashed broker's node stays until its session times out, so a held id is waited for that long, which
         *progress* is told once. Raises BrokerIdTaken when it is still held then.
         """
@@ -91,8 +106,6 @@ class BrokerRegistration:
         if self._is_master:
             self._session.write(self._path_of_broker, self._url.encode())
             take(self._session, self._path_of_checksum, b"%d" % self._config_checksum)
-        for topic, registration in self._topics.items():
-            self._register_topic(topic, registration)
 
     def cancel(self) -> None:
         """Make a register() that waits for a held id give up at once. Any thread."""
@@ -100,14 +113,37 @@ class BrokerRegistration:
 
     def set_topic(self, topic: str, registration: TopicRegistration) -> None:
         """Register a topic that is new (a wildcard's first put) or has changed (a configuration reload)."""
-        self._topics[topic] = registration
-        self._register_topic(topic, registration)
+        for error in self.write_topics({topic: registration}).values():
+            raise error
 
     def remove_topic(self, topic: str) -> None:
         """Unregister one topic. Nothing happens when it is not registered."""
-        self._topics.pop(topic, None)
-        for kind in TopicKind:
-            release(self._session, self._path_of_topic(kind, topic))
+        for error in self.write_topics({topic: None}).values():
+            raise error
+
+    def write_topics(self, topics: Mapping[str, TopicRegistration | None]) -> dict[str, ZooKeeperError]:
+        """Register *topics*, or unregister those with None; pipelined. Returns those that ZooKeeper refused, with the
+        reason: they may be registered in part. Raises ZooKeeperUnavailable: any of them may have been done."""
+        offered = {topic: registration for topic, registration in topics.items() if registration is not None}
+        self._topics.update(offered)
+        try:
+            left = self._create(offered)
+        except ZooKeeperUnavailable:
+            raise
+        except ZooKeeperError:  # some topic is refused: find out which
+            left = set(offered)
+        failed: dict[str, ZooKeeperError] = {}
+        for topic, registration in topics.items():
+            try:
+                if registration is None:
+                    self._remove_topic(topic)
+                elif topic in left:
+                    self._register_topic(topic, registration)
+            except ZooKeeperUnavailable:
+                raise
+            except ZooKeeperError as error:
+                failed[topic] = error
+        return failed
 
     def set_config_checksum(self, checksum: int) -> None:
         """Tell slaves that the configuration file has changed. Masters only."""
@@ -119,29 +155,73 @@ class BrokerRegistration:
 
     def unregister(self) -> None:
         """Remove all that register() made, the broker first; nodes of a successor stay."""
+        self.unregister_broker()
+        paths = []
+        for topic in self._topics:
+            with contextlib.suppress(InvalidName):  # it never was registered
+                paths += [self._path_of_topic(kind, topic) for kind in TopicKind]
+        release_many(self._session, paths)
+
+    def unregister_broker(self) -> None:
+        """As unregister, without the topics: they go with the session."""
         released = release(self._session, self.presence_path)
         if self._is_master:
             release(self._session, self._path_of_checksum)
             if released and not self._session.delete(self._path_of_broker):
                 # Slaves are still below it. Empty means no master to the clients that read this node.
                 self._session.update_many({self._path_of_broker: b""})
-        for topic in self._topics:
-            for kind in TopicKind:
-                release(self._session, self._path_of_topic(kind, topic))
+
+    def _create(self, topics: Mapping[str, TopicRegistration]) -> set[str]:
+        """Make the nodes of topics that have none. Returns those topics for which that is not enough: something stands
+        there already. Raises ZooKeeperError if any is refused for another reason."""
+        nodes = {topic: self._nodes(topic, registration) for topic, registration in topics.items()}
+        unwanted = {path: topic for topic, of_topic in nodes.items() for path, data in of_topic.items() if data is None}
+        blocked = {unwanted[path] for path in self._session.read_many(unwanted)}
+        wanted: dict[str, Transaction] = {
+            topic: tuple(Create(path, data, ephemeral=True) for path, data in of_topic.items() if data is not None)
+            for topic, of_topic in nodes.items()
+            if topic not in blocked
+        }
+        for count, with_parents in _ATTEMPTS:
+            wanted = self._create_in_groups(wanted, count, with_parents=with_parents)
+        return blocked | wanted.keys()
+
+    def _create_in_groups(
+        self, wanted: Mapping[str, Transaction], count: int, *, with_parents: bool
+    ) -> dict[str, Transaction]:
+        """As _create, one transaction for *count* topics. Returns the topics of the transactions that were refused."""
+        groups = [list(wanted)[start : start + count] for start in range(0, len(wanted), count)]
+        transactions = [tuple(create for topic in group for create in wanted[topic]) for group in groups]
+        if with_parents:
+            transactions = [(*_parents(transaction), *transaction) for transaction in transactions]
+        refusals = self._session.transact_many(transactions)
+        return {
+            topic: wanted[topic]
+            for group, refused in zip(groups, refusals, strict=True)
+            if refused is not None
+            for topic in group
+        }
 
     def _register_topic(self, topic: str, registration: TopicRegistration) -> None:
+        for path, data in self._nodes(topic, registration).items():
+            if data is None:
+                self._session.delete(path)
+            else:
+                take(self._session, path, data)
+
+    def _remove_topic(self, topic: str) -> None:
+        release_many(self._session, [self._path_of_topic(kind, topic) for kind in TopicKind])
+        self._topics.pop(topic, None)
+
+    def _nodes(self, topic: str, registration: TopicRegistration) -> dict[str, bytes | None]:
+        """Read the topic's three nodes; None: there is none."""
         data = TopicNode(registration.partitions, self._name).encode()
         wanted = {
             TopicKind.LEGACY: b"%d" % registration.partitions,
             TopicKind.PUB: data if registration.accept_publish else None,
             TopicKind.SUB: data if registration.accept_subscribe else None,
         }
-        for kind, content in wanted.items():
-            path = self._path_of_topic(kind, topic)
-            if content is None:
-                self._session.delete(path)
-            else:
-                take(self._session, path, content)
+        return {self._path_of_topic(kind, topic): content for kind, content in wanted.items()}
 
     @property
     def _path_of_broker(self) -> str:
@@ -153,3 +233,7 @@ class BrokerRegistration:
 
     def _path_of_topic(self, kind: TopicKind, topic: str) -> str:
         return self._session.paths.of(TopicBroker(kind, topic, self._name))
+
+
+def _parents(transaction: Transaction) -> Transaction:
+    return tuple(Create(operation.path.rpartition("/")[0], b"") for operation in transaction)

@@ -30,13 +30,14 @@ from kazoo.protocol.states import KazooState
 
 from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.lease import Lease
 from zk.link import BoundedHandler, LeaseKeeper
 from zk.nodes import Node
 from zk.paths import Paths
 from zk.transactions import Check, Create, Refused, Remove, Transaction, Why, Write
 
-SESSION_TIMEOUT_MS = 30_000  # spec 6.1
+SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
 RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
@@ -66,7 +67,7 @@ class SessionEvent:
 
 
 class ZooKeeperSession:
-    """Owner of one client. Use as a context manager, or start() and close().
+    """Owner of one client. Use as a context manager, or start() and close(), which may be repeated.
 
     *connect* is ``host:port,...`` with an optional ``/chroot``, made when missing; *root* is the tree's root.
     *enqueue* gets every SessionEvent, first CONNECTED included, on kazoo's thread: it must only hand it over
@@ -95,11 +96,13 @@ class ZooKeeperSession:
         self._client: Any = None
         self._keeper: LeaseKeeper  # start() makes it, with the client
         self._is_open = False
+        made_here(self)
 
     def start(self) -> None:
         """Connect. Returns with a live session, or raises ZooKeeperUnavailable and leaves nothing open."""
         assert not self._is_open, "already started"
         handler = BoundedHandler()
+        made_here(self, handler.let_go)
         try:
             _, chroot = collect_hosts(self.connect)
             self._client = KazooClient(
@@ -143,6 +146,7 @@ class ZooKeeperSession:
             _log.warning("session not closed cleanly connect=%s", self.connect)
         else:
             self._client.close()
+        self._state = SessionState.LOST  # last: until here kazoo's thread may have said something else
 
     def __enter__(self) -> Self:
         self.start()

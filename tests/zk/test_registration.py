@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from zk.broker_url import BrokerUrl
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.nodes import BrokerName
 from zk.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
 from zk.session import ZooKeeperSession
@@ -180,4 +181,58 @@ def test_topic_nodes_of_a_former_life_are_replaced(
     former.create("/meta/brokers/topics-pub/meta-test/0-m", b'{"numParts":9,"broker":"0-m"}', ephemeral=True)
     master(session).register()
     former.close()
+    assert snapshot(session) == OF_MASTER
+
+
+def test_many_topics_are_written_whatever_stands_there(
+    session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
+) -> None:
+    former = open_session()
+    registration = BrokerRegistration(session, BrokerName(0), MASTER_URL)
+    registration.register_broker()
+    topics: dict[str, TopicRegistration | None] = {f"t{number}": TopicRegistration(1) for number in range(40)}
+    session.create("/meta/brokers/topics/t3/9-m", b"1")  # somebody else's: some folders are there
+    former.create("/meta/brokers/topics-sub/t20/0-m", b"of a former life", ephemeral=True)
+    former.create("/meta/brokers/topics-pub/t21/0-m", b"of a former life", ephemeral=True)
+    topics["t21"] = TopicRegistration(1, accept_publish=False)
+    session.create("/meta/brokers/topics-pub/t22", ephemeral=True)  # nobody can have a node below it
+    topics["a/b"] = TopicRegistration(1)
+    failed = registration.write_topics(topics)
+    assert failed.keys() == {"t22", "a/b"}
+    assert "/meta/brokers/topics-pub/t22/0-m" in str(failed["t22"])
+    for number in range(40):
+        assert session.children(f"/meta/brokers/topics-sub/t{number}") == ["0-m"] * (number != 22)
+        assert session.children(f"/meta/brokers/topics-pub/t{number}") == ["0-m"] * (number not in (21, 22))
+    session.delete("/meta/brokers/topics-pub/t22")
+    assert registration.write_topics({"t22": TopicRegistration(1), "t5": None}) == {}
+    assert session.children("/meta/brokers/topics-pub/t22") == ["0-m"]
+    assert session.children("/meta/brokers/topics-pub/t5") == []
+    former.close()
+    assert registration.write_topics(topics).keys() == {"a/b"}  # a second time changes nothing
+    session.delete("/meta/brokers/topics/t3/9-m")
+    registration.unregister()
+    assert snapshot(session) == {}
+
+
+def test_a_node_that_cannot_be_replaced_is_an_error(session: ZooKeeperSession) -> None:
+    session.create("/meta/brokers/topics/meta-test/0-m/somebodys", b"x")
+    registration = master(session)
+    with pytest.raises(ZooKeeperError, match="/meta/brokers/topics/meta-test/0-m in ZooKeeper can't be replaced"):
+        registration.register()
+
+
+def test_a_session_can_begin_again(session: ZooKeeperSession) -> None:
+    registration = master(session)
+    registration.register()
+    epoch, session_id = session.epoch, session.session_id
+    session.close()
+    assert not session.is_connected
+    with pytest.raises(ZooKeeperUnavailable):
+        registration.register_broker()
+    session.start()
+    assert session.is_connected
+    assert session.epoch == epoch + 1
+    assert session.session_id != session_id
+    assert snapshot(session) == {"/meta/brokers/ids/0": (b"meta://10.0.0.9:8123", False)}
+    registration.register()
     assert snapshot(session) == OF_MASTER
