@@ -1,19 +1,24 @@
 """`metaq broker` and `metaq dev`."""
 
 import contextlib
+import errno
 import functools
 import logging
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
 from journal.errors import StorageFailed
 from meta_broker.config import BrokerConfig, Role, TopicConfig, load
-from meta_broker.errors import ConfigError
+from meta_broker.errors import CannotListen, ConfigError
 from meta_broker.running import run
 from zk.embedded import EmbeddedZooKeeper
+
+ZK_PORT: Final = 2181  # where commands look for ZooKeeper that are told nothing else
 
 
 def log_to_stderr(level: str) -> None:
@@ -134,7 +139,7 @@ def serve(config: BrokerConfig, *more: str) -> None:
     help="Directory for ZooKeeper and the journal; kept between runs.",
 )
 @click.option("--port", type=int, default=8123, show_default=True, help="The broker's; 0: any free one.")
-@click.option("--zk-port", type=int, default=2181, show_default=True, help="ZooKeeper's; 0: any free one.")
+@click.option("--zk-port", type=int, default=ZK_PORT, show_default=True, help="ZooKeeper's; 0: any free one.")
 @click.option(
     "--topic",
     "topics",
@@ -152,6 +157,7 @@ def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level:
     """
     log_to_stderr(log_level)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
+    _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port"})
     with _zookeeper(data / "zookeeper", zk_port) as connect:
         base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
         config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
@@ -160,10 +166,30 @@ def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level:
         serve(
             config,
             "",
+            f"  connect:  export METAQ_ZK={connect}",
             f'  python:   Client("{connect}")',
             f"  produce:  metaq produce {topic} --zk {connect}",
             f"  consume:  metaq consume {topic} --zk {connect} --follow",
             "  stop:     Ctrl-C",
+        )
+
+
+def _check_ports(wanted: dict[int, str]) -> None:
+    """Raises CannotListen if any of these ports of 127.0.0.1 is taken. It names all: who has one often has both."""
+    taken: dict[int, str] = {}
+    for port, whose in wanted.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:  # anything else the server itself tells
+                    taken[port] = f"port {port} ({whose})"
+    if taken:
+        stranger = f"; commands without --zk or METAQ_ZK speak to whoever has port {ZK_PORT}" * (ZK_PORT in taken)
+        raise CannotListen(
+            f"taken on 127.0.0.1, perhaps by another `metaq dev`: {' and '.join(taken.values())}: stop what listens "
+            f"there, or take free ones with `metaq dev --zk-port 0 --port 0`; nothing was started{stranger}"
         )
 
 

@@ -54,6 +54,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "idle_seconds_max": (0.001, _SECONDS_MAX),
     "filter_seconds_max": (0.001, 3600),
     "stop_seconds_max": (0, 3600),
+    "hang_seconds_max": (0.1, 3600),
     "fetch_wait_ms_max": (0, 3_600_000),
     "fetches_waiting_max": (0, 10_000_000),
     "fetches_waiting_per_connection_max": (0, 10_000_000),
@@ -108,6 +109,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tell_end_offset: bool = False  # answer a get beyond the end with 301 to the end (spec 1.5.4 f)
     idle_seconds_max: float = 300.0  # connections without traffic for longer are closed
     stop_seconds_max: float = 5.0  # a stop waits so long for prepared branches, while clients are connected
+    hang_seconds_max: float = 10.0  # a disk or event loop that stands still for longer costs the ZooKeeper session
     filter_seconds_max: float = 2.0  # of one get in a filter; beyond, its process is ended and the get answered 500
     fetch_wait_ms_max: int = 30_000  # the longest wait of a fetch, whatever it asks for
     fetches_waiting_max: int = 200_000  # about 1 KiB each; beyond, a fetch that would wait is answered 503
@@ -120,7 +122,9 @@ class ZooKeeperSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """`[zookeeper]`; the connect string comes from --zk."""
 
     root: str = "/meta"
-    session_timeout_ms: int = 30_000
+    # How long clients go on asking a broker that died. The ancestor's 30 s stands for Java's pauses; ours end in
+    # milliseconds, and a session that ends too soon costs a rebalance, never a message (docs/operations.md).
+    session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000  # at the start; a broker that finds no ZooKeeper in that time does not start
     sync_ms: int = 1_000  # a clean stop serves on this long after leaving ZooKeeper, so that clients move away
 

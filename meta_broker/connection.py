@@ -166,6 +166,18 @@ class Connection(asyncio.Protocol):
         self._is_held = False
         self._work()
 
+    def retry(self, request: Request) -> None:
+        """Handle *request*, for which everything was held up, once more; then what came since."""
+        if self._transport is None:
+            return
+        self._is_held = False
+        try:
+            self._dispatch(request, self)
+        except StorageFailed as error:
+            self._owner.failed(error)
+        if not self._is_held:
+            self._work()
+
     def hand_over(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer* and let who *attach* gives speak on the connection from now on, which is no client's any more.
         False, and nothing happens: it gives nobody, or the peer has asked for more already."""

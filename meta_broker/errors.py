@@ -1,6 +1,24 @@
 """What stops a broker from starting or going on; each says what, where and what to do."""
 
+import errno
+from typing import Final
+
 from meta_client.protocol.errors import MetaError
+
+_ACCESS: Final = "give --data a directory that this user can read and write"
+_ROOM: Final = "make room there, or give --data a directory on a larger disk"
+_DISK: Final = "the disk is failing: see the kernel's log, and copy the directory before anything else"
+_REMEDIES: Final = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), _ACCESS),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    errno.EIO: _DISK,
+}
+
+
+def with_remedy(text: str, number: int | None) -> str:
+    """*text*, which says what could not be read or written for a start, and what to do about errno *number*, if that is
+    known."""
+    return f"{text}: {_REMEDIES[number]}" if number in _REMEDIES else text
 
 
 class BrokerError(MetaError):

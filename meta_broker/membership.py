@@ -1,18 +1,28 @@
 """The broker in ZooKeeper: one thread that registers, registers again after a lost session, and leaves.
 
-Everything that blocks on ZooKeeper happens here; the loop and kazoo's threads only enqueue.
+Everything that blocks on ZooKeeper happens here; the loop and kazoo's threads only enqueue. What is done next,
+`registration_plan` says.
 """
 
 import logging
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar, assert_never
 
 from journal.errors import StorageFailed
 from meta_broker.config import BrokerConfig, TopicConfig
+from meta_broker.registration_plan import (
+    RETRY_S,
+    Register,
+    RegistrationPlan,
+    Step,
+    WriteChecksum,
+    WriteInSync,
+    WriteTopics,
+)
 from meta_broker.replication.fencing import Superseded, check_epoch
 from meta_broker.session_file import SessionFile
 from zk.broker_url import BrokerUrl
@@ -26,39 +36,10 @@ from zk.session import SessionEvent, SessionState, ZooKeeperSession
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0
+NAMED_MAX = 5  # topics that a line of log names
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicUsed:
-    topic: str
-    registration: TopicRegistration
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicChanged:
-    topic: str
-    registration: TopicRegistration | None  # None: it is gone
-
-
-@dataclass(frozen=True, slots=True)
-class _ConfigChanged:
-    checksum: int
-
-
-@dataclass(frozen=True, slots=True)
-class _InSyncChanged:
-    node: ReplicationNode
-    written: Callable[[ReplicationNode], object]
-
-
-class _Stop:
-    pass
-
-
-_Event = SessionEvent | _TopicUsed | _TopicChanged | _ConfigChanged | _InSyncChanged
+_News = Callable[[], None]  # what is told to the plan, on the membership thread
 
 
 def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
@@ -73,8 +54,8 @@ def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration
 class Membership:
     """Keeps one broker registered while it runs.
 
-    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed` and `cancel` from any thread; the rest by the
-    broker.
+    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed`, `cancel`, `unregistered_topics`: any thread.
+    `give_up` and `come_back`: one thread, the watchdog's. The rest: the broker.
 
     *on_refused* is called, on the membership thread, when the session was lost and somebody else has this broker's
     id since, or was promoted to its place: two brokers of one id would split its partitions, so this one must stop.
@@ -84,13 +65,14 @@ class Membership:
         self, config: BrokerConfig, connect: str, on_refused: Callable[[BrokerIdTaken | Superseded], None]
     ) -> None:
         section = config.zookeeper_section
-        self._events: queue.SimpleQueue[_Event | _Stop] = queue.SimpleQueue()
+        self._plan = RegistrationPlan(config.checksum)  # the membership thread's, once that runs
+        self._news: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: leave
         self._session = ZooKeeperSession(
             connect,
             section.root,
             section.session_timeout_ms,
             connect_timeout_ms=section.connect_timeout_ms,
-            enqueue=self._events.put,
+            enqueue=self._session_changed,
         )
         self._config = config
         self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
@@ -98,10 +80,13 @@ class Membership:
         self._on_refused = on_refused
         self._session_file = SessionFile(config.data)
         self._registration: BrokerRegistration | None = None
-        self._registered_epoch = 0  # of the session
         self._epoch = 0  # of the journal
-        self._known: set[str] = set()
         self._cancelled = threading.Event()
+        self._joined = threading.Event()  # every topic was tried once; or it came to nothing
+        self._refusal: BrokerIdTaken | Superseded | None = None  # before that
+        self._failed_topics: list[str] = []  # replaced as a whole
+        self._giving_up = threading.Lock()  # guards the next one, and what it calls
+        self._awaited: tuple[int, Callable[[], None]] | None = None  # by `come_back`: which session, what to call
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
 
     def connect(self) -> None:
@@ -128,64 +113,94 @@ class Membership:
         long as it may be dead, ZooKeeper for as long as it is away. *epoch* is the journal's: a higher one in ZooKeeper
         ends this broker's time as a master. Raises BrokerIdTaken, Superseded, ZooKeeperError; ZooKeeperUnavailable only
         once it was cancelled.
+
+        On return every topic was tried once. One that ZooKeeper refuses is no error here: `unregistered_topics`.
         """
         self._epoch = epoch
         registration = self._registration = BrokerRegistration(
-            self._session,
-            self._name,
-            url,
-            config_checksum=self._config.checksum,
-            topics=topics,
+            self._session, self._name, url, config_checksum=self._config.checksum
         )
-        self._known.update(topics)
+        for topic, wanted in topics.items():
+            self._plan.topic_changed(topic, wanted)
         if self._cancelled.is_set():
             registration.cancel()  # before there was one
         self._end_former_session()
         self._insist("registration", lambda: self._register_first(registration))
         self._thread.start()
-        log.info("registered broker=%s url=%s topics=%d", self._name, url, len(topics))
+        self._joined.wait()
+        if self._refusal is not None:
+            raise self._refusal
+        if self._cancelled.is_set():
+            raise ZooKeeperUnavailable(f"broker {self._name} was told to stop before all its topics were registered")
+        log.info(
+            "registered broker=%s url=%s topics=%d refused=%d", self._name, url, len(topics), len(self._failed_topics)
+        )
 
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
         """A topic got its first message: peers must learn of it. Any thread; returns at once."""
-        self._events.put(_TopicUsed(topic, registration))
+        self._news.put(partial(self._plan.topic_used, topic, registration))
 
     def topic_changed(self, topic: str, registration: TopicRegistration | None) -> None:
         """A topic is offered like this from now on, or (None) no more. Any thread; returns at once."""
-        self._events.put(_TopicChanged(topic, registration))
+        self._news.put(partial(self._plan.topic_changed, topic, registration))
 
     def config_changed(self, checksum: int) -> None:
         """The configuration file was read again. Any thread; returns at once."""
-        self._events.put(_ConfigChanged(checksum))
+        if not self._config.is_slave:
+            self._news.put(partial(self._plan.checksum_changed, checksum))
 
     def in_sync_changed(self, node: ReplicationNode, written: Callable[[ReplicationNode], object]) -> None:
         """Have *node* say what is known of this broker's copies; *written* is called on the membership thread, once it
         does. Any thread; returns at once. While ZooKeeper is away, it waits."""
-        self._events.put(_InSyncChanged(node, written))
+        self._news.put(partial(self._plan.in_sync_changed, WriteInSync(node, written)))
+
+    @property
+    def unregistered_topics(self) -> list[str]:
+        """Topics that ZooKeeper has refused so far; they are tried again. Any thread."""
+        return self._failed_topics
 
     def cancel(self) -> None:
         """Make a `join` or `replication` that waits, for a held id or for ZooKeeper, give up. Any thread."""
         self._cancelled.set()
+        self._joined.set()
         if (registration := self._registration) is not None:
             registration.cancel()
 
+    def give_up(self, hold: Callable[[], None]) -> None:
+        """Call *hold*, then end the session, and with it all that peers see of this broker, whatever else is under way.
+        Blocks, for as long as kazoo takes; `come_back` is the way back."""
+        with self._giving_up:
+            self._awaited = None
+            hold()
+        self._session.close()
+        self._session_changed(SessionEvent(SessionState.LOST, self._session.epoch))
+
+    def come_back(self, registered: Callable[[], None]) -> None:
+        """Begin a session again, in which the broker registers as after a lost one; then call *registered*, on the
+        thread that did it. Blocks. Raises ZooKeeperUnavailable: call it again."""
+        self._awaited = self._session.epoch + 1, registered  # first: it may be registered before `start` returns
+        self._session.start()
+
     def leave(self) -> None:
-        """Unregister, so that nobody new comes. Blocks; idempotent. The session stays open until `close`."""
+        """Unregister, so that nobody new comes, and end the session. Blocks; idempotent."""
         if self._registration is None:
             return
         self._registration.cancel()
         if self._thread.is_alive():
-            self._events.put(_Stop())
+            self._news.put(None)
             self._thread.join()
         registration, self._registration = self._registration, None
         if not self._session.is_connected:
-            log.warning("not unregistered, the session's end will do it: ZooKeeper is away")
+            log.warning("not unregistered, the session's end does it: no connection to ZooKeeper")
             return
         try:
-            registration.unregister()
-            self._session_file.remove()
-            log.info("unregistered broker=%s", self._name)
+            registration.unregister_broker()
         except ZooKeeperError as error:
-            log.warning("not unregistered, the session's end will do it error=%s", error)
+            log.warning("not unregistered, the session's end does it error=%s", error)
+            return
+        self._session.close()  # and the topics with it, however many
+        self._session_file.remove()
+        log.info("unregistered broker=%s", self._name)
 
     def close(self) -> None:
         """End the session. Idempotent."""
@@ -207,15 +222,20 @@ class Membership:
                     raise
 
     def _register_first(self, registration: BrokerRegistration) -> None:
-        self._registered_epoch = self._session.epoch  # of a later session, the membership thread will hear
-        self._remember_session()
-        self._register(registration)
+        epoch = self._session.epoch  # of a later session, the membership thread will hear
+        self._register(registration, epoch)
+        self._plan.done(Register(epoch), time.monotonic())
 
-    def _register(self, registration: BrokerRegistration) -> None:
-        """Register, unless a promotion has ended this broker's time as a master."""
+    def _register(self, registration: BrokerRegistration, epoch: int) -> None:
+        """Register the broker in session *epoch*, unless a promotion has ended its time as a master."""
+        self._remember_session()
         self._check_epoch()
-        registration.register()
+        registration.register_broker()
         self._check_epoch()  # again: a promotion that saw nobody registered has claimed its epoch before, or sees us
+        with self._giving_up:
+            if (awaited := self._awaited) is not None and epoch >= awaited[0]:
+                self._awaited = None
+                awaited[1]()
 
     def _check_epoch(self) -> None:
         if not self._config.is_slave:  # a slave follows whatever epoch its master has
@@ -240,52 +260,86 @@ class Membership:
 
     # -- the thread -------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        waiting: deque[_Event] = deque()  # in their order; what failed is tried again first
-        while True:
-            try:
-                event = self._events.get(timeout=RETRY_S if waiting else None)
-                if isinstance(event, _Stop):
-                    return
-                waiting.append(event)
-            except queue.Empty:
-                pass  # time to try again
-            try:
-                while waiting:
-                    self._handle(waiting[0])
-                    waiting.popleft()
-            except (BrokerIdTaken, Superseded) as error:
-                self._on_refused(error)
-                return
-            except ZooKeeperError as error:
-                log.warning("zookeeper did not take it, trying again event=%s error=%s", waiting[0], error)
+    def _session_changed(self, event: SessionEvent) -> None:
+        self._news.put(partial(self._hear, event))
 
-    def _handle(self, event: _Event) -> None:
-        """Do what *event* asks for. Raises ZooKeeperError: try again later."""
+    def _hear(self, event: SessionEvent) -> None:
+        self._plan.session_changed(event)
+        if event.state is not SessionState.CONNECTED:
+            log.warning("zookeeper session state=%s", event.state.name)
+
+    def _run(self) -> None:
+        try:
+            while self._take_news():
+                if (step := self._plan.next(time.monotonic())) is not None:
+                    self._attempt(step)
+                if self._plan.is_settled:
+                    self._joined.set()
+        except (BrokerIdTaken, Superseded) as error:
+            if self._joined.is_set():
+                self._on_refused(error)
+            else:
+                self._refusal = error
+        finally:
+            self._joined.set()  # nobody would any more
+
+    def _take_news(self) -> bool:
+        """Tell the plan all that there is; first wait for some if there is nothing to do. False: leave."""
+        now = time.monotonic()
+        must_wait = self._plan.next(now) is None
+        try:
+            while (news := self._news.get(must_wait, self._plan.wait_s(now))) is not None:
+                news()
+                must_wait = False
+        except queue.Empty:
+            return True
+        return False
+
+    def _attempt(self, step: Step) -> None:
+        """Raises BrokerIdTaken, Superseded."""
         registration = self._registration
         assert registration is not None
-        match event:
-            case _TopicUsed(topic, wanted):
-                if topic not in self._known:
-                    registration.set_topic(topic, wanted)
-                    self._known.add(topic)
-                    log.info("topic registered topic=%s partitions=%d", topic, wanted.partitions)
-            case _TopicChanged(topic, offered):
-                self._change_topic(registration, topic, offered)
-            case _ConfigChanged(checksum):
-                if not self._config.is_slave:
-                    registration.set_config_checksum(checksum)
-            case _InSyncChanged(node, written):
-                self._write_replication(node)
-                written(node)
-            case SessionEvent(SessionState.CONNECTED, epoch):
-                if epoch > self._registered_epoch:
-                    self._remember_session()
-                    self._register(registration)
-                    self._registered_epoch = epoch
+        failed: Collection[str] = ()
+        try:
+            match step:
+                case Register(epoch):
+                    self._register(registration, epoch)
                     log.warning("registered again after a lost session epoch=%d", epoch)
-            case SessionEvent(state, _):
-                log.warning("zookeeper session state=%s", state.name)
+                case WriteInSync(node, written):
+                    self._write_replication(node)
+                    written(node)
+                case WriteChecksum(checksum):
+                    registration.set_config_checksum(checksum)
+                case WriteTopics(topics):
+                    failed = self._write_topics(registration, topics)
+                case _:
+                    assert_never(step)
+        except BrokerIdTaken:
+            raise
+        except ZooKeeperError as error:
+            log.warning("zookeeper did not take it, trying again event=%s error=%s", type(step).__name__, error)
+            self._plan.failed(step, time.monotonic())
+        else:
+            self._plan.done(step, time.monotonic(), failed)
+        self._failed_topics = self._plan.failed_topics
+
+    def _write_topics(
+        self, registration: BrokerRegistration, topics: Mapping[str, TopicRegistration | None]
+    ) -> Collection[str]:
+        """Returns the topics that could not be written."""
+        failed = registration.write_topics(topics)
+        if failed:
+            log.warning(
+                "topics not registered, trying again count=%d topics=%s error=%s",
+                len(failed),
+                some(failed),
+                next(iter(failed.values())),
+            )
+        if self._joined.is_set():  # before, one line tells of all
+            for topic, offered in topics.items():
+                if topic not in failed:
+                    log.info("topic %s topic=%s", "unregistered" if offered is None else "registered", topic)
+        return failed
 
     def _write_replication(self, node: ReplicationNode) -> None:
         """Compare-and-set alone, so that who claims an epoch in between fences this broker. Raises Superseded."""
@@ -295,12 +349,8 @@ class Membership:
         if found.node != node and write_replication(self._session, broker_id, node, found.version) is None:
             raise ZooKeeperError(f"somebody else wrote what is known of broker {broker_id}'s copies: looking again")
 
-    def _change_topic(self, registration: BrokerRegistration, topic: str, offered: TopicRegistration | None) -> None:
-        if offered is None:
-            registration.remove_topic(topic)
-            self._known.discard(topic)
-            log.info("topic unregistered topic=%s", topic)
-        else:
-            registration.set_topic(topic, offered)
-            self._known.add(topic)
-            log.info("topic registered topic=%s partitions=%d", topic, offered.partitions)
+
+def some(topics: Collection[str]) -> str:
+    """Their names, for the log: a few of them where they are many."""
+    names = ",".join(list(topics)[:NAMED_MAX])
+    return f"{names},..." if len(topics) > NAMED_MAX else names

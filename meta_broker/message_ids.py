@@ -27,7 +27,7 @@ class MessageIds:
             self._ms, self._sequence = ms + 1, -1
 
     def now_ms(self) -> int:
-        """The journal's clock: wall time, but never behind the ids, or a restart could hand one out again."""
+        """The journal's clock: the broker's time, but never behind the ids, or a restart could hand one out again."""
         return max(self._clock_ms(), self._ms)
 
     def next(self) -> int:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from meta_broker.config import BrokerConfig, TopicConfig, load
 from meta_broker.errors import ConfigError
@@ -33,12 +33,15 @@ class Offering:
     def registrations(self) -> dict[str, TopicRegistration]:
         """Every named topic, and every topic that has messages."""
         held = {name.topic for name, span in self._store.source.state.spans.items() if span.start < span.end}
-        found = {topic: self._registration(topic) for topic in sorted(held | self._topics.named)}
+        found = self._registrations(held | self._topics.named)
         return {topic: registration for topic, registration in found.items() if registration is not None}
 
-    def _registration(self, topic: str) -> TopicRegistration | None:
-        """How *topic* is offered; None: not at all."""
-        stored = stored_partitions(self._store.source.state, topic)
+    def _registrations(self, topics: Collection[str]) -> dict[str, TopicRegistration | None]:
+        """Registration of each of *topics*; None: it is not offered."""
+        stored = stored_partitions(self._store.source.state, topics)
+        return {topic: self._registration(topic, stored.get(topic, 0)) for topic in sorted(topics)}
+
+    def _registration(self, topic: str, stored: int) -> TopicRegistration | None:
         if (section := self._topics.find(topic)) is None:
             # On disk, but no longer accepted: readable.
             return topic_registration(TopicConfig(accept_publish=False), stored) if stored else None
@@ -51,11 +54,15 @@ class Offering:
 
     def topic_changed(self, topic: str) -> None:
         """A decision about a topic is acknowledged."""
-        registration = self._registration(topic)
-        if registration is None:
-            self._topics.used.discard(topic)
-        if self._membership is not None:
-            self._membership.topic_changed(topic, registration)
+        self.topics_changed({topic})
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """As topic_changed, of many: what is stored is looked at once."""
+        for topic, registration in self._registrations(topics).items():
+            if registration is None:
+                self._topics.used.discard(topic)
+            if self._membership is not None:
+                self._membership.topic_changed(topic, registration)
 
     def follow_file(self, file: Mapping[str, TopicConfig]) -> list[str]:
         """The configuration file says this now; returns the topics that are offered differently for it.
@@ -66,10 +73,9 @@ class Offering:
         self._topics.replace_file(file)
         self._end_overruled()
         after = self.registrations()
-        changed = sorted(topic for topic in before.keys() | after.keys() if before.get(topic) != after.get(topic))
-        for topic in changed:
-            self._store.fence.after(self._store.journal.end, self.topic_changed, topic)
-        return changed
+        changed = {topic for topic in before.keys() | after.keys() if before.get(topic) != after.get(topic)}
+        self._store.fence.after(self._store.journal.end, self.topics_changed, changed)
+        return sorted(changed)
 
     def _end_overruled(self) -> None:
         decided = list(self._topics.decided.values()) if self._decides else []

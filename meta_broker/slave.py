@@ -20,6 +20,7 @@ from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from journal.transaction_store import wall_clock_ms
 from meta_broker.broker import calm_collector
+from meta_broker.clock import Clock
 from meta_broker.config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.joining import Joining, NotJoined
@@ -39,6 +40,7 @@ from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_broker.transactions.timeouts import Timeouts
 from meta_broker.version import VERSION_TEXT
+from meta_broker.watchdog import Watchdog
 from zk.broker_url import BrokerUrl
 from zk.errors import ZooKeeperError
 from zk.registration import BrokerIdTaken
@@ -91,7 +93,10 @@ class Slave:
             membership = await self._connect(stack, loop)
             facts = slave_facts(config, self._file)
             store = MessageStore.open_over(
-                config, functools.partial(_open_copy, config, facts, server.wake), Lsn(facts.fence)
+                config,
+                functools.partial(_open_copy, config, facts, server.wake),
+                Lsn(facts.fence),
+                Clock(wall_clock_ms),
             )
             await stack.enter_async_context(_closing(store))
             assert isinstance(store.source, JournalFollower)
@@ -127,6 +132,8 @@ class Slave:
             dispatcher = Dispatcher(context)
             following.on_topics = functools.partial(_tell_topics, topics, offering, dispatcher)
             stack.push_async_callback(server.close)
+            context.loop_delay.begin(loop)
+            stack.callback(context.loop_delay.end)
             await server.listen(dispatcher)
             link = FollowerLink(following)
             following.progress = link.progress
@@ -138,6 +145,10 @@ class Slave:
             if membership is not None and following.serves:
                 joining = Joining(membership, self._not_joined)
                 stack.push_async_callback(joining.leave)  # first out
+            # A slave acknowledges to its master alone, which hears what is durable here, and nothing else.
+            watchdog = Watchdog(store.journal, membership, config.broker.hang_seconds_max, _nothing, _nothing)
+            stack.callback(watchdog.close)
+            watchdog.begin(loop)
             on_ready(_ready_line(config, following, str(url)))
             await self._tick_until(ending, server, context, following, joining, worker)
         return ending.result()
@@ -292,14 +303,17 @@ def _tell_topics(
     if decided:
         topics.changed()
     for topic in used:
-        # A slave that catches up meets thousands: what is stored of each is only looked for where no section says it.
         if topics.find(topic) is not None:
             offering.topic_used(topic)
-        else:
-            offering.topic_changed(topic)
+    # What is stored of topics that no section names is looked up for all of them at once: there may be thousands.
+    if changed := {*decided, *(topic for topic in used if topics.find(topic) is None)}:
+        offering.topics_changed(changed)
     for topic in decided:
-        offering.topic_changed(topic)
         dispatcher.topic_decided(topic)
+
+
+def _nothing() -> None:
+    pass
 
 
 async def _cancelled(task: "asyncio.Task[None]") -> None:

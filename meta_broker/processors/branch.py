@@ -54,10 +54,10 @@ class BranchProcessor:
         answer = encode_result(Status.SUCCESS, json.dumps(report).encode(), command.opaque)
         context.store.show(done.lsn, done.publications, peer.send, answer)
 
-    def _read(self, lsn: int, size: int) -> memoryview | bytes:
+    def _read(self, lsn: int, size: int) -> bytes:
         """Messages of a live branch; nothing of those that were put, or carried, this moment and are not written."""
         journal = self._store.journal
-        return journal.slice(lsn, size) if lsn + size <= journal.acknowledged_here else b""
+        return journal.read(lsn, size) if lsn + size <= journal.acknowledged_here else b""
 
     def _report(self, key: XaKey) -> Report:
         """Of the live branch of this name; else of the one that an operator ended. Raises BranchNotStarted."""

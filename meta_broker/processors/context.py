@@ -10,6 +10,7 @@ from journal.frame import Lsn
 from journal.transaction_store import Transaction
 from journal.xid import BranchKey, LocalKey
 from meta_broker.config import BrokerConfig, TopicConfig
+from meta_broker.loop_delay import LoopDelay
 from meta_broker.message_ids import MessageIds
 from meta_broker.processors.realtime import Realtime, Statistic
 from meta_broker.replication.copy_report import CopyReport
@@ -22,6 +23,8 @@ from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Request
 from meta_client.protocol.responses import Behind
 from meta_client.protocol.status import Status
+
+FAULTS_MAX = 1_000  # of the disk, told in the log, one line each
 
 Attach = Callable[[asyncio.Transport, str], asyncio.Protocol | None]
 
@@ -67,6 +70,9 @@ class Peer(Protocol):
 
     def go_on(self) -> None:
         """It is answered."""
+
+    def retry(self, request: Request) -> None:
+        """What it was held for is there: handle *request* once more, then go on; nothing if the peer has gone."""
 
     def hand_over(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer*, and let who *attach* gives speak on the connection from now on. False: it can't be."""
@@ -119,6 +125,7 @@ class Counters:
     puts_failed: int = 0
     gets: int = 0
     gets_missed: int = 0
+    gets_unreadable: int = 0  # and searches: the disk does not give the messages back
     offsets: int = 0
     begins: int = 0
     xa_begins: int = 0
@@ -144,8 +151,17 @@ class Context:
     slave: SlaveOf | None = None  # None: this is a master
     replicas: Callable[[], Sequence[ReadReplica]] = tuple  # of a master: who could be read instead, by slave id
     counters: Counters = field(default_factory=Counters)
+    loop_delay: LoopDelay = field(default_factory=LoopDelay)
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)
+    faults: set[str] = field(default_factory=set)  # of the disk, that the log tells of
+
+    def is_new_fault(self, text: str) -> bool:
+        """Note a fault of the disk; False: it is known, or too many are."""
+        if text in self.faults or len(self.faults) >= FAULTS_MAX:
+            return False
+        self.faults.add(text)
+        return True
 
     def count(self, statistic: Statistic, topic: str, count: int = 1, value: int | None = None) -> None:
         """Count for `stats realtime`, if the topic wants that."""

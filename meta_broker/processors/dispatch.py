@@ -18,7 +18,7 @@ from meta_broker.processors.stats import StatsProcessor
 from meta_broker.processors.sync_writes import SyncWrites
 from meta_broker.processors.turns import end_turn
 from meta_broker.processors.writes import MasterWrites, Writes
-from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
@@ -142,6 +142,9 @@ class Dispatcher:
         except IndexDamaged as error:
             assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)  # nobody else reads one
             peer.send(index_damaged(error, request.opaque))
+        except IndexCold as cold:
+            assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)
+            self._reading.retry_warm(cold, request, peer)
 
     def _version(self, request: Version, peer: Peer) -> None:
         peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))

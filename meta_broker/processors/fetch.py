@@ -67,19 +67,22 @@ class FetchProcessor:
             if fetch.offset == end:
                 self._refuse(fetch, peer, encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
                 return
-        self._count(fetch)
         if index is None or fetch.offset == end:
+            self._count(fetch)
             missed(context, fetch)
             peer.send(answer_line(context, fetch, 0, end))
             return
         if (filter_name := self._filtering.name_for(fetch)) is not None:
+            self._count(fetch)
             fetch.wait_ms = 0  # it has what it waited for; should that be gone when its turn comes, it waits no more
             anew = functools.partial(self.handle, fetch, peer)
             self._filtering.submit(filter_name, fetch, index, bytes_max, peer, anew)
             return
         if not self._reading.answer(fetch, index, bytes_max, peer):
+            answer = in_gap(index, fetch)
             missed(context, fetch)
-            peer.send(in_gap(index, fetch))
+            peer.send(answer)
+        self._count(fetch)  # only now: what looks into an index may raise IndexCold, and be asked once more
 
     @property
     def waiting(self) -> int:

@@ -51,14 +51,15 @@ class Filtering:
             try:
                 chunk = await self._reading.read(index, request.offset, bytes_max)
                 if not chunk:
-                    peer.send(encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque))
+                    resumes = await self._reading.warmed(lambda: index.resumes(request.offset))
+                    peer.send(encode_result(Status.MOVED, b"%d" % resumes, request.opaque))
                     return
                 answer = decide(await process.ask(request.group, chunk), len(chunk))
             except IndexDamaged as error:
                 peer.send(index_damaged(error, request.opaque))
                 return
             except StorageFailed as error:
-                peer.send(unreadable(request, error))
+                peer.send(unreadable(self._context, request, error))
                 return
             except FilterFailed as error:
                 text = f"group {request.group} of topic {request.topic}: {error}"

@@ -5,6 +5,7 @@ between the loop's turns, and its answer says where to go on: so no search holds
 """
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict, deque
 from concurrent.futures import Executor
@@ -20,9 +21,10 @@ from meta_broker.processors.get import closed, unknown_partition, visible_index
 from meta_broker.processors.reading import unreadable
 from meta_broker.raised import raise_error
 from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.indexes import warmed
 from meta_broker.store.key_indexer import KeyIndexer, run_at
 from meta_broker.store.key_reading import look_at
-from meta_broker.store.partition_index import PartitionIndex
+from meta_broker.store.partition_index import PartitionIndex, StoredRun
 from meta_broker.store.search import Looked, NoMessageThere, look_for
 from meta_broker.store.window import Window
 from meta_client.protocol.answers import Found, FoundAt, format_found
@@ -110,7 +112,7 @@ class FindProcessor:
         except IndexDamaged as error:
             return index_damaged(error, find.opaque)
         except StorageFailed as error:
-            return unreadable(find, error)
+            return unreadable(self._context, find, error)
         return encode_result(Status.SUCCESS, format_found(found), find.opaque)
 
     async def _find(self, find: Find, index: PartitionIndex) -> Found:
@@ -120,7 +122,8 @@ class FindProcessor:
         if isinstance(wanted, int):
             if broker_of(wanted) != self._context.config.broker_id:
                 return Found(end, end, [])
-            offset = max(offset, index.at_time(time_ms_of(wanted)))  # no record is older than the ids in it
+            earliest = await warmed(self._worker, lambda: index.at_time(time_ms_of(wanted)))
+            offset = max(offset, earliest)  # no record is older than the ids in it
         matches: list[FoundAt] = []
         for _ in range(PIECES_MAX):
             offset = min(max(offset, index.start), end)  # retention may have moved the start
@@ -160,7 +163,10 @@ class FindProcessor:
             return None
         if found.next_offset == offset and not found.offsets:
             return None
-        places = [(run, at) for at in found.offsets if (run := run_at(index, at)) is not None]
+        places = list[tuple[StoredRun, int]]()
+        for at in found.offsets:
+            if (run := await warmed(self._worker, functools.partial(run_at, index, at))) is not None:
+                places.append((run, at))
         read = Window(self._context.store.journal).read
         try:
             looked = await loop.run_in_executor(self._worker, look_at, key, read, places, matches_max)
@@ -172,7 +178,13 @@ class FindProcessor:
 
     async def _look(self, find: Find, index: PartitionIndex, offset: int, matches_max: int) -> Looked:
         """Look at the messages themselves."""
-        if not (runs := list(islice(index.runs(offset), RUNS_MAX))):
+
+        def ask() -> list[StoredRun]:
+            if offset < index.start:
+                raise KeyError(offset)  # deleted meanwhile
+            return list(islice(index.runs(offset), RUNS_MAX))
+
+        if not (runs := await warmed(self._worker, ask)):
             return Looked(index.end, [])  # a repair has dropped what stood there
         read = Window(self._context.store.journal).read
         loop = asyncio.get_running_loop()

@@ -17,6 +17,10 @@ class PutRefused(Exception):
     """The put cannot be done; the text is the answer's detail."""
 
 
+class DiskFull(PutRefused):
+    """There is no room for new messages."""
+
+
 class PartitionClosed(PutRefused):
     """An operator closed the partition."""
 

@@ -15,7 +15,10 @@ from meta_client.protocol.status import Status
 
 
 class GetProcessor:
-    """Answers gets and offset queries of a broker. Only acknowledged messages can be seen."""
+    """Answers gets and offset queries of a broker. Only acknowledged messages can be seen.
+
+    A request is counted once it has its answer: what looks into an index may raise IndexCold, and be asked once more.
+    """
 
     def __init__(self, context: Context, reading: Reading, filtering: Filtering) -> None:
         self._context = context
@@ -24,8 +27,6 @@ class GetProcessor:
 
     def handle(self, get: Get, peer: Peer) -> None:
         context = self._context
-        context.counters.gets += 1
-        context.count(Statistic.GET, get.topic)
         index = visible_index(context, PartitionName(get.topic, get.partition))
         if context.topics.is_closed(get.topic, get.partition):
             missed(context, get)
@@ -40,35 +41,40 @@ class GetProcessor:
             if (filter_name := self._filtering.name_for(get)) is not None:
                 anew = functools.partial(self.handle, get, peer)
                 self._filtering.submit(filter_name, get, index, bytes_max, peer, anew)
-                return
-            if not self._reading.answer(get, index, bytes_max, peer):
+            elif not self._reading.answer(get, index, bytes_max, peer):
+                answer = in_gap(index, get)
                 missed(context, get)
-                peer.send(in_gap(index, get))
+                peer.send(answer)
         else:
             missed(context, get)
             peer.send(outside(context, get, index.start, index.end))
+        context.counters.gets += 1
+        context.count(Statistic.GET, get.topic)
 
     def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
-        self._context.counters.offsets += 1
-        self._context.count(Statistic.OFFSET, query.topic)
         index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is None:
             peer.send(unknown_partition(query))
         else:
             peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
+        self._count(query)
 
     def handle_offsets(self, query: Offsets, peer: Peer) -> None:
-        self._context.counters.offsets += 1
-        self._context.count(Statistic.OFFSET, query.topic)
         index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is not None:
             found = OffsetRange(index.start, index.end, index.at_time(query.time_ms))
         elif self._context.topics.offers(query.topic, query.partition):
             found = OffsetRange(0, 0, 0)
         else:
+            self._count(query)
             peer.send(unknown_partition(query))
             return
+        self._count(query)
         peer.send(encode_result(Status.SUCCESS, format_offset_range(found), query.opaque))
+
+    def _count(self, query: OffsetQuery | Offsets) -> None:
+        self._context.counters.offsets += 1
+        self._context.count(Statistic.OFFSET, query.topic)
 
 
 def visible_index(context: Context, name: PartitionName) -> PartitionIndex | None:
@@ -111,7 +117,10 @@ def outside(context: Context, request: Get | Fetch, start: int, end: int) -> byt
 
 
 def in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
-    """The answer to an offset whose messages a repair of the journal dropped: where reading goes on."""
+    """The answer to an offset whose messages a repair of the journal dropped: where reading goes on.
+
+    Raises IndexDamaged, IndexCold.
+    """
     return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
 
 

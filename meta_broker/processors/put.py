@@ -12,7 +12,7 @@ from journal.transaction_store import Done, Transaction
 from journal.xid import BranchKey, XaKey
 from meta_broker.config import TopicConfig
 from meta_broker.processors.context import Context, Peer
-from meta_broker.processors.frames import Frames, NotCompressible, PartitionClosed, PutRefused, frames_of
+from meta_broker.processors.frames import DiskFull, Frames, NotCompressible, PartitionClosed, PutRefused, frames_of
 from meta_broker.processors.realtime import Statistic
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.encoder import encode_result
@@ -134,6 +134,8 @@ class PutProcessor:
     def _target(self, put: Put | MultiPut) -> TopicConfig:
         """The topic's settings, once the target is found legal; the topic's first put is told on. Raises PutRefused."""
         topic, partition, context = put.topic, put.partition, self._context
+        if why := context.store.space.why_full:
+            raise DiskFull(why)
         if context.topics.is_closed(topic, partition):
             raise PartitionClosed(f"partition[{context.config.broker_id}-{partition}] has been closed")
         if (section := context.topics.find(topic)) is None:
@@ -150,6 +152,8 @@ def _status(error: Exception) -> Status:
     match error:
         case PartitionClosed():
             return Status.FORBIDDEN
+        case DiskFull():
+            return Status.UNAVAILABLE
         case NotCompressible():
             return Status.BAD_REQUEST
     return Status.INTERNAL_ERROR

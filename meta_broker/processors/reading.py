@@ -1,21 +1,25 @@
-"""The bytes that a get or fetch is answered with: from the mapped journal at once, or by way of the disk."""
+"""The bytes that a get or fetch is answered with: out of the page cache at once, or by way of the disk."""
 
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from journal.errors import StorageFailed
 from meta_broker.processors.context import Context, Peer
 from meta_broker.processors.read_from import answer_line
 from meta_broker.store.far_read import FarRead
 from meta_broker.store.far_reads import FarReads
+from meta_broker.store.index_file import IndexCold
 from meta_broker.store.partition_index import PartitionIndex, Place
 from meta_client.protocol.encoder import encode_result, value_line
-from meta_client.protocol.requests import Fetch, Find, Get
+from meta_client.protocol.requests import Fetch, Find, Get, Request
 from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Reading:
@@ -34,18 +38,19 @@ class Reading:
     def answer(self, request: Get | Fetch, index: PartitionIndex, bytes_max: int, peer: Peer) -> bool:
         """Answer *request* with what there is at its offset, *bytes_max* at most; False, and nothing, in a gap.
 
-        Raises IndexDamaged.
+        Raises IndexDamaged, IndexCold.
         """
         places = list(index.places(request.offset, bytes_max))
         if not places:
             return False
         size = sum(place.bytes for place in places)
         line = head_line(self._context, request, size, index, places)
-        if self._store.horizon.is_near(places):
-            peer.send_buffers([line, *self._store.slices(places, size)], len(line) + size)
+        read = FarRead(self._store.journal, places)
+        if self._store.horizon.is_near(places) and (data := read.cached()) is not None:
+            peer.send_buffers([line, *data], len(line) + size)
             return True
         peer.hold()
-        self._by_peer[peer] = future = self._far.read(FarRead(self._store.journal, places))
+        self._by_peer[peer] = future = self._far.read(read)
         future.add_done_callback(functools.partial(self._take, request, peer, line))
         return True
 
@@ -54,10 +59,37 @@ class Reading:
 
         Raises StorageFailed, IndexDamaged.
         """
-        places = list(index.places(offset, bytes_max))
-        if not places or self._store.horizon.is_near(places):
-            return b"".join(self._store.slices(places, sum(place.bytes for place in places)))
-        return await self._far.read(FarRead(self._store.journal, places))
+
+        def ask() -> list[Place]:
+            return list(index.places(offset, bytes_max)) if index.start <= offset else []  # deleted meanwhile
+
+        places = await self.warmed(ask)
+        if not places:
+            return b""
+        read = FarRead(self._store.journal, places)
+        if self._store.horizon.is_near(places) and (data := read.cached()) is not None:
+            return b"".join(data)
+        return await self._far.read(read)
+
+    async def warmed(self, ask: Callable[[], T]) -> T:
+        """What *ask* returns, which looks into an index; what of that is not in memory is read. Raises IndexDamaged."""
+        while True:
+            try:
+                return ask()
+            except IndexCold as cold:
+                await self._far.read(cold)
+
+    def retry_warm(self, cold: IndexCold, request: Request, peer: Peer) -> None:
+        """Have *cold* read, then *request* handled once more; its connection waits for that, and nobody else does."""
+        peer.hold()
+        self._by_peer[peer] = future = self._far.read(cold)
+        future.add_done_callback(functools.partial(self._take_warm, request, peer))
+
+    def _take_warm(self, request: Request, peer: Peer, future: "asyncio.Future[bytes]") -> None:
+        if not future.cancelled():
+            self._by_peer.pop(peer, None)
+            future.result()
+            peer.retry(request)
 
     def peer_gone(self, peer: Peer) -> None:
         """Forget what a connection that ended waits for."""
@@ -75,7 +107,7 @@ class Reading:
         try:
             data = future.result()
         except StorageFailed as error:
-            peer.send(unreadable(request, error))
+            peer.send(unreadable(self._context, request, error))
         else:
             peer.send_buffers([line, data], len(line) + len(data))
         peer.go_on()
@@ -90,12 +122,14 @@ def head_line(
     return value_line(size, request.opaque)
 
 
-def unreadable(request: Get | Fetch | Find, error: StorageFailed) -> bytes:
-    """The answer, and a line of log, for messages that the disk does not give back. All else goes on."""
-    log.error(
-        "messages unreadable partition=%s-%d offset=%d error=%s",
-        *(request.topic, request.partition, request.offset, error),
-    )
+def unreadable(context: Context, request: Get | Fetch | Find, error: StorageFailed) -> bytes:
+    """The answer for messages that the disk does not give back, and a line of log, once. All else goes on."""
+    context.counters.gets_unreadable += 1
+    if context.is_new_fault(str(error)):
+        log.error(
+            "messages unreadable partition=%s-%d offset=%d error=%s",
+            *(request.topic, request.partition, request.offset, error),
+        )
     where = f"{request.topic}-{request.partition} at offset {request.offset}"
-    text = f"cannot read {where}: {error}: look after the disk, then run `metaq journal check`"
+    text = f"cannot read {where}: {error}: look after the disk, then run `metaq journal check` and `repair`"
     return encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque)

@@ -98,6 +98,11 @@ class StatsProcessor:
             "total_messages": sum(index.messages for index in store.indexes.by_name.values()),
             "topics": len({name.topic for name, _ in self._indexes()}),
             "config_checksum": context.config.checksum,
+            "get_unreadable": counters.gets_unreadable,
+            "unreadable_ranges": len(context.faults),
+            "indexes_rebuilding": len(store.indexes.damaged),
+            "loop_delay_ms_max": f"{context.loop_delay.max_ms:.1f}",  # since the start, as uptime
+            "loop_delay_ms_max_60s": f"{context.loop_delay.window_max_ms():.1f}",
         }
         if (slave := context.slave) is not None:
             behind = slave.behind()

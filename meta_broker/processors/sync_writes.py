@@ -4,17 +4,13 @@ from collections import deque
 from collections.abc import Callable
 
 from journal.frame import Lsn
-from journal.states import XaCode
 from journal.transaction_store import Transaction as LiveTransaction
 from journal.xid import BranchKey, LocalKey
 from meta_broker.processors.context import Attach, Context, Peer
-from meta_broker.processors.writes import Write, Writes
+from meta_broker.processors.writes import Write, Writes, changes_nothing, failed
 from meta_broker.replication.master import Master
 from meta_client.protocol.answers import NOT_REPLICATED
-from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import MultiPut, Put, Request, Transaction, TransactionVerb
-from meta_client.protocol.status import Status
-from meta_client.protocol.xa import format_xa_failure
+from meta_client.protocol.requests import Request
 
 
 class SyncWrites:
@@ -33,8 +29,8 @@ class SyncWrites:
         self._waiting: deque[_Waiter] = deque()  # whose answers are due, the oldest first
 
     def handle(self, request: Write, peer: Peer) -> None:
-        if (reason := self._master.why_refusing()) and not _changes_nothing(request):
-            peer.send(_failed(request, f"nothing was done: {reason}: try again later"))
+        if (reason := self._master.why_refusing()) and not changes_nothing(request):
+            peer.send(failed(request, f"nothing was done: {reason}: try again later"))
             return
         waiter = _Waiter(request, peer, self._clock() + self._timeout_s)
         self._writes.handle(request, waiter)
@@ -71,7 +67,7 @@ class _Waiter:
 
     def too_late(self, reason: str) -> None:
         place = self._answer.partition(b"\r\n")[2].decode()
-        self.send(self._deferred + _failed(self._request, f"{NOT_REPLICATED}: {reason}", place))
+        self.send(self._deferred + failed(self._request, f"{NOT_REPLICATED}: {reason}", place))
 
     # -- processors.context.Peer ------------------------------------------------------------------------------
 
@@ -125,32 +121,11 @@ class _Waiter:
     def go_on(self) -> None:
         self._peer.go_on()
 
+    def retry(self, request: Request) -> None:
+        self._peer.retry(request)
+
     def hand_over(self, answer: bytes, attach: Attach) -> bool:
         return self._peer.hand_over(answer, attach)
 
     def quit(self) -> None:
         self._peer.quit()
-
-
-def _changes_nothing(request: Write) -> bool:
-    """Asks only, or says what has no answer."""
-    return isinstance(request, Transaction) and request.verb in (
-        TransactionVerb.END,
-        TransactionVerb.STATUS,
-        TransactionVerb.RECOVER,
-    )
-
-
-def _failed(request: Write, reason: str, place: str = "") -> bytes:
-    """The answer that tells *reason*; *place*, of a put: the 200 that it would have had."""
-    match request:
-        case Put() | MultiPut():
-            where = f"[partition '{request.topic}-{request.partition}']"
-            words = place.split(" ")
-            offset = f" at offset {words[2]}" if len(words) == 3 else ""
-            text = f"put to {where}{offset}: {reason}"
-        case Transaction():
-            text = format_xa_failure(XaCode.XAER_RMFAIL, f"{request.verb.value} of {request.key or 'null'}: {reason}")
-        case _:
-            text = reason
-    return encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque)

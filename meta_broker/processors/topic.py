@@ -65,7 +65,7 @@ class TopicProcessor:
             section=topics.file.get(topic),
             settings=topics.find(topic),
             change=topics.decided.get(topic),
-            stored=stored_partitions(state, topic),
+            stored=stored_partitions(state, (topic,)).get(topic, 0),
             decisions=len(topics.decided),
         )
 

@@ -119,6 +119,8 @@ class TransactionProcessor:
         if live is None or live.is_over:
             if self._context.is_stopping:
                 raise XaError(XaCode.XAER_RMFAIL, "this broker is stopping: begin on another one, or once it is back")
+            if why := self._context.store.space.why_full:
+                raise XaError(XaCode.XAER_RMFAIL, why)
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             transaction.origin = peer.name

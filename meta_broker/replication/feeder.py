@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from journal.checksum import crc32
-from journal.errors import JournalError
+from journal.errors import JournalError, UnreadableRange
 from journal.frame import Lsn
 from journal.journal import Journal
 from journal.segments import SEGMENT_HEADER_BYTES
+from journal.storage import Buffer
 from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.frames import (
     BULK_BYTES_MAX,
     Anew,
+    Data,
+    Fetch,
     FrameDecoder,
     Hello,
     Position,
@@ -24,7 +27,7 @@ from meta_broker.replication.frames import (
     encode,
     part_head,
 )
-from meta_broker.replication.master_side import PROOF_BYTES_MAX, FromAnew, MasterSide, Share
+from meta_broker.replication.master_side import PROOF_BYTES_MAX, FromAnew, Lacking, MasterSide, Share
 from meta_broker.replication.section import ReplicationSection
 from meta_broker.store.far_read import FarRead
 from meta_broker.store.far_reads import FarReads
@@ -34,6 +37,7 @@ from meta_client.protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)
 
+READ_AGAIN_S = 5.0  # between two tries to read what the disk does not give back
 PIECES_PER_TURN = 4  # of one slave that catches up, before clients have their turn
 
 
@@ -46,7 +50,7 @@ class FeederOwner(Protocol):
     reads: FarReads
     url: str
 
-    def judged(self, hello: Hello) -> Share | FromAnew:
+    def judged(self, hello: Hello) -> Share | Lacking | FromAnew:
         """What to begin with. Raises LinkRefused."""
 
     def checkpoint(self) -> "asyncio.Future[bytes]":
@@ -54,6 +58,12 @@ class FeederOwner(Protocol):
 
     def linked(self, feeder: "Feeder", side: MasterSide) -> None:
         """The slave was let in. Raises LinkRefused: there are too many."""
+
+    def fetch(self, feeder: "Feeder", hello: Hello, parting: Lsn) -> None:
+        """The slave is to send what it has from *parting* on. Raises LinkRefused: another one does."""
+
+    def fetched(self, feeder: "Feeder", lsn: Lsn, data: bytes | memoryview) -> None:
+        """It sent some of that. Raises LinkRefused."""
 
     def reported(self, feeder: "Feeder", side: MasterSide) -> None: ...
     def position(self, slave_id: int) -> Position: ...
@@ -77,13 +87,15 @@ class Feeder(asyncio.Protocol):
         self._owner = owner
         self._loop = loop
         self._transport = transport
-        self._decoder = FrameDecoder(Hello, Report)
+        self._decoder = FrameDecoder(Hello, Report, Data)
         self._can_write = True
         self._waits: asyncio.Future[bytes] | None = None  # for what is read beside the loop
         self._checkpoint = memoryview(b"")  # of it, what is not sent yet
         self._checkpoint_at = 0
         self._segment_end = Lsn(0)  # of the segment that is being sent
         self._is_over = False
+        self._rests = False  # after a read that failed
+        self.trouble = ""  # why the slave is sent nothing
         transport.set_write_buffer_limits(high=0)  # told as soon as anything is not taken at once
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -99,6 +111,8 @@ class Feeder(asyncio.Protocol):
                         self._greet(frame)
                     case Report(flushed):
                         self._reported(flushed)
+                    case Data(lsn, piece):
+                        self._owner.fetched(self, lsn, piece)
         except (LinkRefused, RemoteProtocolError) as error:
             self.refuse(str(error))
 
@@ -125,7 +139,7 @@ class Feeder(asyncio.Protocol):
     def pump(self) -> None:
         """Send what there is, as far as the slave takes it."""
         for _ in range(PIECES_PER_TURN):
-            if self.side is None or self._is_over or not self._can_write or self._waits is not None:
+            if self.side is None or self._is_over or not self._can_write or self._waits is not None or self._rests:
                 return
             try:
                 if not (self._send_part() if self._checkpoint else self._send_piece(self.side)):
@@ -166,11 +180,10 @@ class Feeder(asyncio.Protocol):
         self.hello = hello
         match self._owner.judged(hello):
             case Share(parting):
-                if (place := self._proof_place(parting, hello.start)) is None:
-                    self._welcome(parting, b"")
-                else:
-                    read = self._owner.reads.read(FarRead(self._owner.journal, [place]))
-                    self._after(read, lambda proof: self._welcome(parting, proof))
+                self._prove(parting, hello.start, self._welcome)
+            case Lacking(parting):
+                self._owner.fetch(self, hello, parting)
+                self._prove(parting, hello.start, self._ask)
             case FromAnew(reason, is_empty):
                 log.log(
                     logging.INFO if is_empty else logging.WARNING,
@@ -179,6 +192,14 @@ class Feeder(asyncio.Protocol):
                     reason,
                 )
                 self._after(self._owner.checkpoint(), lambda checkpoint: self._begin_anew(reason, checkpoint))
+
+    def _prove(self, parting: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:
+        """Go on with *then* once the proof of *parting* is read."""
+        if (place := self._proof_place(parting, slave_start)) is None:
+            then(parting, b"")
+        else:
+            read = self._owner.reads.read(FarRead(self._owner.journal, [place]))
+            self._after(read, lambda proof: then(parting, proof))
 
     def _proof_place(self, parting: Lsn, slave_start: int) -> Place | None:
         """What both have just before *parting*, in one segment; None: nothing."""
@@ -200,7 +221,18 @@ class Feeder(asyncio.Protocol):
             silence_ms=owner.section.silence_ms,
             master=owner.url,
         )
-        self._let_in(parting, encode(frame))
+        self._let_in(parting, encode(frame), is_shared=True)
+
+    def _ask(self, parting: Lsn, proof: bytes) -> None:
+        owner = self._owner
+        frame = Fetch(
+            epoch=owner.journal.epoch,
+            parting=parting,
+            proof_bytes=len(proof),
+            proof=crc32(proof),
+            master=owner.url,
+        )
+        self._transport.write(encode(frame))
 
     def _begin_anew(self, reason: str, checkpoint: bytes) -> None:
         owner = self._owner
@@ -215,11 +247,11 @@ class Feeder(asyncio.Protocol):
             master=owner.url,
         )
         self._checkpoint = memoryview(checkpoint)
-        self._let_in(start, encode(frame))
+        self._let_in(start, encode(frame), is_shared=False)
 
-    def _let_in(self, begin: Lsn, frame: bytes) -> None:
+    def _let_in(self, begin: Lsn, frame: bytes, *, is_shared: bool) -> None:
         assert self.hello is not None
-        side = MasterSide(self.hello.slave_id, begin)
+        side = MasterSide(self.hello.slave_id, begin, is_shared=is_shared)
         self._owner.linked(self, side)
         self.side = side
         self._transport.write(frame)
@@ -251,23 +283,48 @@ class Feeder(asyncio.Protocol):
             base, file = owner.journal.segments.locate(side.sent)
             self._segment_end = Lsn(base + file.size)
         place = Place(side.sent, side.next_bytes(written, self._segment_end))
-        if owner.store.horizon.is_near([place]):
-            self._send(owner.store.slices([place], place.bytes), place.bytes)
+        read = FarRead(owner.journal, [place])
+        if owner.store.horizon.is_near([place]) and (data := read.cached()) is not None:
+            self._send(data, place.bytes)
             return True
-        self._after(owner.reads.read(FarRead(owner.journal, [place])), self._send_read)
+        self._after(owner.reads.read(read), self._send_read, self._read_failed)
         return False
 
     def _send_read(self, data: bytes) -> None:
         self._send([data], len(data))
         self.pump()
 
-    def _send(self, buffers: list[memoryview | bytes], size: int) -> None:
+    def _send(self, buffers: Sequence[Buffer], size: int) -> None:
         assert self.side is not None
+        self.trouble = ""
         self._transport.writelines([data_head(self.side.sent, size), *buffers])
         self.side.went(size)
 
-    def _after(self, future: "asyncio.Future[bytes]", then: Callable[[bytes], None]) -> None:
-        """Go on with *then* once *future* is there; nothing is sent meanwhile."""
+    def _read_failed(self, error: UnreadableRange) -> None:
+        """The disk does not give back what comes next: keep the link, which the slave would dial anew at once, say why
+        it is sent nothing, and try again later."""
+        if self.trouble != str(error):
+            self.trouble = str(error)
+            log.error(
+                "slave gets nothing more slave=%s lsn=%d error=%s: look after the disk, then run `metaq journal check` "
+                "and `repair` on this master",
+                *(self._slave, self.side.sent if self.side is not None else 0, error),
+            )
+        self._rests = True
+        self._loop.call_later(READ_AGAIN_S, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self.pump()
+
+    def _after(
+        self,
+        future: "asyncio.Future[bytes]",
+        then: Callable[[bytes], None],
+        unreadable: Callable[[UnreadableRange], None] | None = None,
+    ) -> None:
+        """Go on with *then* once *future* is there; nothing is sent meanwhile. What can't be read is for *unreadable*;
+        without, the link ends."""
 
         def done(future: "asyncio.Future[bytes]") -> None:
             self._waits = None
@@ -275,6 +332,11 @@ class Feeder(asyncio.Protocol):
                 return
             try:
                 then(future.result())
+            except UnreadableRange as error:
+                if unreadable is None:
+                    self.refuse(str(error))
+                else:
+                    unreadable(error)
             except (LinkRefused, JournalError) as error:
                 self.refuse(str(error))
 

@@ -12,13 +12,15 @@ from typing import Literal, Protocol, cast
 
 from journal.checksum import crc32
 from journal.errors import CopySuperseded, ForeignStream, JournalClosed, StorageFailed
-from journal.follower import JournalFollower, Received
+from journal.follower import JournalFollower
 from journal.frame import Lsn
+from journal.replaying import Received
 from meta_broker.errors import BrokerError
 from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.frames import (
     Anew,
     Data,
+    Fetch,
     Frame,
     FrameDecoder,
     Part,
@@ -26,9 +28,20 @@ from meta_broker.replication.frames import (
     Refused,
     Report,
     Welcome,
+    data_head,
     encode,
 )
-from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Holding, Receive, SlaveSide
+from meta_broker.replication.master_side import PIECE_BYTES_MAX
+from meta_broker.replication.slave_side import (
+    BeginAnew,
+    CheckProof,
+    Cut,
+    Heard,
+    Holding,
+    Receive,
+    SendTail,
+    SlaveSide,
+)
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
@@ -142,10 +155,13 @@ class _Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._lines: ResponseDecoder | None = ResponseDecoder()  # until the connection is a link
-        self._frames = FrameDecoder(Welcome, Anew, Refused, Part, Data, Position)
+        self._frames = FrameDecoder(Welcome, Anew, Fetch, Refused, Part, Data, Position)
         self._waiting: deque[Frame] = deque()  # while the proof is read: what one read of the socket brought
         self._side: SlaveSide | None = None
         self._proving: asyncio.Future[bytes] | None = None
+        self._sending: asyncio.Task[None] | None = None  # of what the master lost
+        self._can_write = asyncio.Event()
+        self._can_write.set()
         self._is_reading = True
         self._heard = self._loop.time()
         self._reported = Lsn(-1)
@@ -170,8 +186,15 @@ class _Link(asyncio.Protocol):
         except (RemoteProtocolError, LinkRefused) as error:
             self._end(str(error))
 
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._can_write.set()  # for who waits, to see that it is over
         self.closed.set()
         self._end(f"the link broke: {exc or 'closed by the master'}")
 
@@ -251,10 +274,15 @@ class _Link(asyncio.Protocol):
             return
         assert self._side is not None
         try:
-            cut = self._side.proved(crc32(proof.result()))
-            if isinstance(cut, Cut):
-                self._owner.must_cut(cut.lsn)
+            asked = self._side.proved(crc32(proof.result()))
+            if isinstance(asked, Cut):
+                self._owner.must_cut(asked.lsn)
                 self._end("it cuts what the master never had")
+                return
+            if isinstance(asked, SendTail):
+                self._sending = self._loop.create_task(self._send_tail(asked.lsn, Lsn(self._side.hello.end)))
+                self._sending.add_done_callback(self._sent)
+                self._read_or_not()
                 return
             self._begun()
             self._work()
@@ -280,6 +308,31 @@ class _Link(asyncio.Protocol):
         else:
             if received:
                 self._owner.received(received)
+
+    # -- what the master lost -----------------------------------------------------------------------------------
+
+    async def _send_tail(self, lsn: Lsn, end: Lsn) -> None:
+        """Send the journal's bytes [lsn, end), which this slave has named before. Raises StorageFailed, KeyError."""
+        journal = self._owner.follower.journal
+        log.warning("the master lost what is here, sending it from=%d to=%d", lsn, end)
+        await asyncio.to_thread(journal.wait_flushed, end)
+        while lsn < end:
+            base, file = journal.reader(lsn)
+            size = min(PIECE_BYTES_MAX, base + file.size - lsn, end - lsn)
+            data = await asyncio.to_thread(file.read, lsn - base, size)
+            if self.over.done() or self._transport is None:
+                return
+            self._transport.writelines([data_head(lsn, size), data])
+            lsn = Lsn(lsn + size)
+            await self._can_write.wait()
+            self._heard = self._loop.time()  # the master takes it, which is life enough
+
+    def _sent(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, StorageFailed | KeyError):
+            self._end(f"what the master lost can't be sent: {error}")
+        elif error is not None:
+            raise error
 
     # -- keeping it -------------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from typing import Literal
 import msgspec
 
 from journal.errors import StorageFailed
-from journal.follower import JournalFollower, Received
+from journal.follower import JournalFollower
 from journal.frame import Lsn
 from journal.publications import topics_of
+from journal.replaying import Received
 from meta_broker.errors import BrokerError
 from meta_broker.replication.copy_report import CopyReport
 from meta_broker.replication.slave_file import SlaveFacts, SlaveFile

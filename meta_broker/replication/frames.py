@@ -77,6 +77,19 @@ class Anew(msgspec.Struct, frozen=True, kw_only=True):
     master: Text
 
 
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """Master: you have more of what I once wrote than I have. Send it in DATA, from *parting* to the end you named.
+
+    *proof* as in Welcome. Nothing follows: the master closes, and begins again with what it has then.
+    """
+
+    epoch: Number
+    parting: Natural
+    proof_bytes: Number
+    proof: Number
+    master: Text
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """Either: not with you, and why. Nothing follows."""
 
@@ -91,7 +104,7 @@ class Part(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Master: bytes of the journal, from *lsn* on."""
+    """Master, or a slave after FETCH: bytes of the journal, from *lsn* on."""
 
     lsn: Lsn
     data: bytes | memoryview
@@ -113,14 +126,15 @@ class Report(NamedTuple):
     flushed: Lsn
 
 
-Frame = Hello | Welcome | Anew | Refused | Part | Data | Position | Report
+Frame = Hello | Welcome | Anew | Fetch | Refused | Part | Data | Position | Report
 
-_TEXTS: Final[dict[int, type[Hello | Welcome | Anew | Refused]]] = {1: Hello, 2: Welcome, 3: Anew, 4: Refused}
+_Text = Hello | Welcome | Anew | Fetch | Refused
+_TEXTS: Final[dict[int, type[_Text]]] = {1: Hello, 2: Welcome, 3: Anew, 4: Refused, 9: Fetch}
 _PART, _DATA, _POSITION_KIND, _REPORT_KIND = 5, 6, 7, 8
 _KINDS: Final = {cls: kind for kind, cls in _TEXTS.items()}
 
 
-def encode(frame: Hello | Welcome | Anew | Refused | Position | Report) -> bytes:
+def encode(frame: _Text | Position | Report) -> bytes:
     """The bytes of a frame without bulk."""
     match frame:
         case Position(fence, end, time_ms, is_in_sync, mode):

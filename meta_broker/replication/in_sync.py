@@ -39,28 +39,50 @@ class InSync:
         self._master = master
         self._looked = now
         self._is_recovered = False
+        # One of these slaves must have said what it has before anybody leaves the set, and before anything is
+        # acknowledged: this master may have lost some of that.
+        self.unheard: frozenset[int] = frozenset()
+        self.wants_flush = False
         self._well = section.in_sync_min  # of the members, as of the last look
 
-    def recovered(self, node: ReplicationNode | None, now: float) -> None:
-        """What stood in ZooKeeper when this master began: whoever is named there has what the last one acknowledged."""
+    def recovered(self, node: ReplicationNode | None, now: float, *, is_whole: bool = True) -> None:
+        """What stood in ZooKeeper when this master began: whoever is named there has what the last one acknowledged.
+
+        *is_whole*: so has this one.
+        """
         self.node = node
+        if not is_whole and node is not None and node.mode == "sync":
+            self.unheard = frozenset(node.in_sync)
         self._is_recovered = True
         self._looked = now
         for slave_id in node.in_sync if node is not None else ():
             self.slaves.setdefault(slave_id, SlaveView(heard=now, caught_up=now))
 
+    def doubt(self, slave_id: int) -> None:
+        """That slave has what this master has not."""
+        self.unheard |= {slave_id, *self.members}
+
+    def confirmed(self, slave_id: int) -> bool:
+        """That slave has no more than this master. Was it one of those that had to say so?"""
+        if slave_id not in self.unheard:
+            return False
+        self.unheard = frozenset()
+        return True
+
     # -- what slaves do ---------------------------------------------------------------------------------------
 
-    def linked(self, slave_id: int, end: Lsn, now: float) -> None:
+    def linked(self, slave_id: int, end: Lsn, now: float, *, begins_anew: bool = False) -> None:
         """A slave was let in. It has caught up once it has what there is now, up to *end*.
 
-        Raises LinkRefused: there are too many.
+        *begins_anew*: it has nothing of that. Raises LinkRefused: there are too many.
         """
         if slave_id not in self.slaves and len(self.slaves) >= SLAVES_MAX:
             self._forget_one()
         view = self.slaves.setdefault(slave_id, SlaveView(heard=now, caught_up=now))
         if view.reported is None and slave_id not in self.members:
             view.caught_up = now - self._section.lag_ms / 1000  # nobody knows when it had everything
+        if begins_anew and slave_id in self.members:
+            view.reported = NOTHING
         view.heard, view.is_linked, view.mark = now, True, (end, now)
 
     def heard(self, slave_id: int, reported: Lsn, end: Lsn, now: float) -> None:
@@ -91,7 +113,7 @@ class InSync:
         """Below it, everybody who must have it has it; LSN_MAX in mode async."""
         if self._section.mode == "async":
             return LSN_MAX
-        if not self._is_recovered:
+        if not self._is_recovered or self.unheard:
             return NOTHING
         if self._section.without_slaves == "refuse" and len(self.members) < self._section.in_sync_min:
             return NOTHING
@@ -129,9 +151,13 @@ class InSync:
             return "behind"
         return ""
 
-    def look(self, fence: Lsn, now: float) -> ReplicationNode | None:
+    def look(self, fence: Lsn, now: float, flushed: Lsn = LSN_MAX) -> ReplicationNode | None:
         """Due each heart-beat: the node to write to ZooKeeper, then call `written`; None: it is right, or being
-        written. *fence*: everything below it is acknowledged."""
+        written. *fence*: everything below it is acknowledged; *flushed*: and below that, fsynced here.
+
+        Nobody leaves with what is acknowledged and not fsynced here: `wants_flush` says that this is waited for.
+        """
+        self.wants_flush = False
         self._forgive_pause(now)
         self._well = sum(not self.why_not(slave_id, now) for slave_id in self.members)
         if self.writing is not None or not self._is_recovered:
@@ -140,6 +166,9 @@ class InSync:
         if self.node is None and self._section.mode == "async" and not wanted.in_sync:
             return None  # a broker that never had a slave leaves no trace
         if wanted == self.node:
+            return None
+        if flushed < fence and not set(self.members) <= set(wanted.in_sync):
+            self.wants_flush = True
             return None
         self.writing = wanted
         return wanted
@@ -152,14 +181,18 @@ class InSync:
 
     def _wanted(self, fence: Lsn, now: float) -> ReplicationNode:
         in_sync = []
+        lacking = self._lacking(fence)
         for slave_id, view in sorted(self.slaves.items()):
             has_all = view.reported is not None and view.reported >= fence
-            if not self.why_not(slave_id, now) and (slave_id in self.members or (view.is_linked and has_all)):
+            is_member = slave_id in self.members and slave_id not in lacking
+            if not self.why_not(slave_id, now) and (is_member or (view.is_linked and has_all)):
                 in_sync.append(slave_id)
         section = self._section
         if section.mode == "sync" and section.without_slaves == "refuse" and len(in_sync) < section.in_sync_min:
             # Nothing is acknowledged without those who left, so that they have everything still, and may be promoted.
-            in_sync = sorted({*self.members, *in_sync})
+            in_sync = sorted({*self.members, *in_sync} - lacking)
+        if self.unheard:
+            in_sync = list(self.members)
         minimum = section.in_sync_min if section.mode == "sync" else 0
         claimed_by = self.node.claimed_by if self.node is not None and self.node.epoch == self._epoch else ""
         return ReplicationNode(
@@ -170,6 +203,12 @@ class InSync:
             master=self._master,
             claimed_by=claimed_by,
         )
+
+    def _lacking(self, fence: Lsn) -> set[int]:
+        """Who lacks what was acknowledged, and was in sync or not: a slave whose directory was emptied begins anew."""
+        if self._section.mode == "async":
+            return set()
+        return {number for number, view in self.slaves.items() if view.reported is not None and view.reported < fence}
 
     def _forget_one(self) -> None:
         kept = self._acting

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from journal.checkpoint import encode_checkpoint, read_newest
+from journal.errors import StorageFailed
 from journal.frame import Lsn
+from journal.lives import Life
 from journal.segments import SEGMENT_HEADER_BYTES
 from journal.storage import Storage
 from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.feeder import Feeder
 from meta_broker.replication.frames import Hello, Position
 from meta_broker.replication.in_sync import SLAVES_MAX, InSync, changed
-from meta_broker.replication.master_side import Extent, FromAnew, MasterSide, Share, judge
+from meta_broker.replication.lost_tail import LostTail, TailFile
+from meta_broker.replication.master_side import Extent, FromAnew, Lacking, MasterSide, Share, drops, judge
 from meta_broker.replication.section import ReplicationSection
 from meta_broker.store.far_reads import FarReads
 from meta_broker.store.message_store import MessageStore
@@ -44,8 +47,14 @@ class Master:
         worker: Executor,
         progress: Callable[[], object],
         write_node: NodeWriter | None,
+        lost: Callable[[LostTail], object],
+        dropped: frozenset[Life] = frozenset(),
     ) -> None:
-        """*progress*: let the fence move. *write_node* None: there is no ZooKeeper."""
+        """*progress*: let the fence move. *write_node* None: there is no ZooKeeper.
+
+        *lost* is told what this master lost, as a slave has it: it is to close, put that into its journal, and begin
+        again. Nothing is acknowledged from then on. *dropped*: lives that went so before.
+        """
         self.section = section
         self.store = store
         self.journal = store.transactions.journal
@@ -56,6 +65,13 @@ class Master:
         self._worker = worker
         self._progress = progress
         self._write_node = write_node
+        self._lost = lost
+        self._dropped = dropped - {store.source.state.lives[-1]}
+        self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
+        self._fed: set[int] = set()  # of those, whoever was let in
+        self._came_empty: set[int] = set()  # all that they have is from here: they can't say that nothing is missing
+        self._fetching: tuple[Feeder, TailFile, Lsn] | None = None  # from whom, what came, up to where
+        self._is_lost_told = False
         self._feeders: dict[int, Feeder] = {}  # of slaves that were let in, by id
         self._greeting: set[Feeder] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +84,17 @@ class Master:
 
     def begin(self, node: ReplicationNode | None) -> None:
         """*node* is what ZooKeeper had when this master was allowed to begin."""
-        self.in_sync.recovered(node, self._loop.time())
+        if node is not None and node.mode == "sync":
+            self._authorities = frozenset(node.in_sync)
+        mark = self.store.watermark
+        self.in_sync.recovered(node, self._loop.time(), is_whole=mark is None or mark.is_whole)
+        if self.in_sync.unheard:
+            log.warning(
+                "acknowledged messages may be missing here, waiting for one of the slaves that have them slaves=%s",
+                ",".join(map(str, sorted(self.in_sync.unheard))),
+            )
+        elif mark is not None:
+            mark.is_whole = True  # there is nobody to ask
         self._limit()
         if self.section.mode == "sync" and self._write_node is None:
             log.warning("no ZooKeeper: after this master's end nobody can tell which slave was in sync")
@@ -108,6 +134,11 @@ class Master:
             return (
                 f"slaves in sync: {','.join(map(str, self.in_sync.members)) or 'none'}, not all of them there: "
                 f"{self.section.in_sync_min} must be"
+            )
+        if self.in_sync.unheard and self._late_below > self.store.fence.acknowledged:
+            slaves = ", ".join(map(str, sorted(self.in_sync.unheard)))
+            return (
+                f"this master may have lost what was acknowledged, and no slave that has it is heard: one of {slaves}"
             )
         if self._late_below > self.store.fence.acknowledged:
             return "what was written before is not yet replicated"
@@ -151,10 +182,73 @@ class Master:
 
     # -- feeder.FeederOwner -----------------------------------------------------------------------------------
 
-    def judged(self, hello: Hello) -> Share | FromAnew:
+    def judged(self, hello: Hello) -> Share | Lacking | FromAnew:
         journal = self.journal
         first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
-        return judge(hello, journal.identity, Extent(self.store.transactions.state.lives, first, journal.end))
+        extent = Extent(self.store.transactions.state.lives, first, journal.end)
+        is_authority, was_fed = self._is_authority(hello, extent), hello.slave_id in self._fed
+        found = judge(
+            hello, journal.identity, extent, is_authority=is_authority, was_fed=was_fed, dropped=self._dropped
+        )
+        if self.in_sync.unheard and drops(hello, found):
+            raise LinkRefused(
+                f"this master may have lost what that slave has, and nobody is to cut it before one of slaves "
+                f"{', '.join(map(str, sorted(self.in_sync.unheard)))} is heard, which were in sync"
+            )
+        if isinstance(found, FromAnew) and found.is_empty:
+            if hello.slave_id in self.in_sync.unheard:
+                # Fed, it would pass for one that has everything: with its next link, or at this master's next start.
+                raise LinkRefused(
+                    f"this master may have lost what slave {hello.slave_id} had, which was in sync and has nothing "
+                    f"now: bring its directory back, or begin another slave, with a number that was never in sync"
+                )
+            self._came_empty.add(hello.slave_id)
+        return found
+
+    def _is_authority(self, hello: Hello, ours: Extent) -> bool:
+        """May that slave have what was acknowledged and is not here? Not once something of this life is acknowledged:
+        then a slave in sync has said that nothing is missing, or all of them were given up."""
+        own = ours.lives[-1]
+        if self.section.mode == "async" or self.store.fence.acknowledged > own.lsn:
+            return False
+        if self._write_node is not None:
+            return hello.slave_id in self._authorities
+        # Without ZooKeeper nobody knows who was in sync. One that has all that was found here, and more, may be.
+        return hello.end > own.lsn and bool(hello.lives) and hello.lives[-1] == ours.lives[-2:][0]
+
+    def fetch(self, feeder: Feeder, hello: Hello, parting: Lsn) -> None:
+        if self._fetching is not None:
+            raise LinkRefused("this master fetches from another slave what it lost")
+        log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, hello.end, hello.slave_id)
+        try:
+            self._fetching = feeder, TailFile(self.journal.storage.path, parting), Lsn(hello.end)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        self.in_sync.doubt(hello.slave_id)
+        if self.store.watermark is not None:
+            self.store.watermark.is_whole = False
+
+    def fetched(self, feeder: Feeder, lsn: Lsn, data: bytes | memoryview) -> None:
+        if self._fetching is None or self._fetching[0] is not feeder:
+            raise LinkRefused("DATA that nobody asked for")
+        _, file, end = self._fetching
+        if lsn != file.end or lsn + len(data) > end:
+            raise LinkRefused(f"it sent LSN {lsn} where {file.end} follows, up to {end}")
+        try:
+            file.add(data)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        if file.end == end:
+            assert feeder.hello is not None
+            self._fetching, self._is_lost_told = None, True
+            lives = self.store.transactions.state.lives
+            dropped = frozenset(life for life in lives if life.lsn >= file.parting)
+            self._lost(LostTail(file.parting, end, feeder.hello.slave_id, file, dropped))
+
+    def _give_up_fetching(self) -> None:
+        if self._fetching is not None:
+            self._fetching[1].close()
+            self._fetching = None
 
     def checkpoint(self) -> "asyncio.Future[bytes]":
         if self.journal.start_lsn == SEGMENT_HEADER_BYTES:
@@ -165,18 +259,33 @@ class Master:
 
     def linked(self, feeder: Feeder, side: MasterSide) -> None:
         former = self._feeders.get(side.slave_id)
-        self.in_sync.linked(side.slave_id, self.journal.end, self._loop.time())
+        self.in_sync.linked(side.slave_id, self.journal.end, self._loop.time(), begins_anew=not side.is_shared)
         self._greeting.discard(feeder)
         self._feeders[side.slave_id] = feeder
+        if side.slave_id in self._authorities:
+            self._fed.add(side.slave_id)
         if former is not None:
             former.drop("the same slave has another link now")
 
     def reported(self, feeder: Feeder, side: MasterSide) -> None:
         if self._feeders.get(side.slave_id) is feeder and side.reported is not None:
             self.in_sync.heard(side.slave_id, side.reported, self.journal.end, self._loop.time())
+            may_confirm = side.is_shared and side.slave_id not in self._came_empty and not self._is_lost_told
+            if may_confirm and self.in_sync.confirmed(side.slave_id):
+                self._confirmed(side.slave_id)
             if self.section.mode == "sync":
                 self._limit()
             self._maybe_drained()
+
+    def _confirmed(self, slave_id: int) -> None:
+        """A slave in sync has no more than this master: what others have was not acknowledged."""
+        log.info("nothing that was acknowledged is missing here slave=%d", slave_id)
+        if self.store.watermark is not None:
+            self.store.watermark.is_whole = True
+        if self._fetching is not None:
+            feeder = self._fetching[0]
+            self._give_up_fetching()
+            feeder.drop("a slave in sync has no more than this master")
 
     def position(self, slave_id: int) -> Position:
         self._told = self.store.fence.acknowledged
@@ -185,6 +294,8 @@ class Master:
 
     def gone(self, feeder: Feeder) -> None:
         self._greeting.discard(feeder)
+        if self._fetching is not None and self._fetching[0] is feeder:
+            self._give_up_fetching()
         slave_id = feeder.side.slave_id if feeder.side is not None else None
         if slave_id is not None and self._feeders.get(slave_id) is feeder:
             del self._feeders[slave_id]
@@ -199,7 +310,10 @@ class Master:
     def _beat(self) -> None:
         now, silence_s = self._loop.time(), self.section.silence_ms / 1000
         self._timer = self._loop.call_later(self.section.heartbeat_ms / 1000, self._beat)
-        wanted = self.in_sync.look(self.store.fence.acknowledged, now)  # first: after a pause it forgives
+        # First: after a pause it forgives.
+        wanted = self.in_sync.look(self.store.fence.acknowledged, now, self.journal.flushed)
+        if self.in_sync.wants_flush:
+            self.journal.flush()
         for slave_id, feeder in list(self._feeders.items()):
             if now - max(feeder.heard, self.in_sync.slaves[slave_id].heard) > silence_s:
                 feeder.drop(f"silent for {silence_s:g} s")
@@ -224,7 +338,7 @@ class Master:
 
     def _limit(self) -> None:
         """What slaves have may have moved the fence."""
-        if self._is_closed:
+        if self._is_closed or self._is_lost_told:
             return
         replicated = self.in_sync.replicated
         self.store.limit_to(replicated)
@@ -234,7 +348,7 @@ class Master:
     def _maybe_drained(self) -> None:
         if self._is_closing and (
             self.journal.failure is not None
-            or all(feeder.has_all_below(self.journal.written) for feeder in self._feeders.values())
+            or all(feeder.has_all_below(self.journal.end) for feeder in self._feeders.values())
         ):
             self._drained.set()
 

@@ -1,10 +1,10 @@
 """One slave as its master sees it: who it is, what it is sent next, what it has. Pure; no socket, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from journal.frame import Lsn
+from journal.frame import HEADER_BYTES, Lsn
 from journal.lives import Life, parting
 from journal.segments import Identity
 from meta_broker.replication.errors import LinkRefused
@@ -30,6 +30,12 @@ class Share(NamedTuple):
     parting: Lsn
 
 
+class Lacking(NamedTuple):
+    """The slave has more of a life of the master's than the master has: from *parting* on, to where the slave ends."""
+
+    parting: Lsn
+
+
 class FromAnew(NamedTuple):
     """What the slave has is of no use. *is_empty*: it has nothing, so that nothing is lost by it."""
 
@@ -37,8 +43,21 @@ class FromAnew(NamedTuple):
     is_empty: bool
 
 
-def judge(hello: Hello, identity: Identity, ours: Extent) -> Share | FromAnew:
-    """What to begin with for the slave that said *hello*. Raises LinkRefused: it must not follow this master."""
+def judge(
+    hello: Hello,
+    identity: Identity,
+    ours: Extent,
+    *,
+    is_authority: bool = False,
+    was_fed: bool = False,
+    dropped: Collection[Life] = (),
+) -> Share | Lacking | FromAnew:
+    """What to begin with for the slave that said *hello*. Raises LinkRefused: it must not follow this master.
+
+    *is_authority*: the slave has everything that was acknowledged before this master's newest life, and of that life
+    nothing is acknowledged. It is never told to drop anything. *was_fed*: it was sent some of that life.
+    *dropped*: lives of which nothing was acknowledged, and the master has nothing any more.
+    """
     if hello.version != VERSION:
         raise LinkRefused(
             f"the slave speaks version {hello.version} of the link, the master {VERSION}: update the older"
@@ -52,6 +71,10 @@ def judge(hello: Hello, identity: Identity, ours: Extent) -> Share | FromAnew:
     if not lives:
         return FromAnew("it has no journal yet", is_empty=True)
     newest = ours.lives[-1]
+    if is_authority and lives[-1].epoch == newest.epoch:
+        lacking = _lacking(hello, lives, ours, was_fed=was_fed, dropped=dropped)
+        if lacking is not None:
+            return lacking
     if lives[-1].epoch > newest.epoch:
         raise LinkRefused(
             f"the slave follows epoch {lives[-1].epoch}, this master has epoch {newest.epoch}: it was superseded"
@@ -71,13 +94,48 @@ def judge(hello: Hello, identity: Identity, ours: Extent) -> Share | FromAnew:
     return Share(shared)
 
 
+def drops(hello: Hello, found: Share | Lacking | FromAnew) -> bool:
+    """Would the slave that said *hello* drop some of what it has?"""
+    match found:
+        case Share(parting):
+            return parting < hello.end
+        case FromAnew(_, is_empty):
+            return not is_empty
+        case Lacking():
+            return False
+
+
+def _lacking(
+    hello: Hello, lives: Sequence[Life], ours: Extent, *, was_fed: bool, dropped: Collection[Life]
+) -> Lacking | None:
+    """What the slave has and this master lost; None: nothing. Raises LinkRefused where it can't be taken from there."""
+    own = ours.lives[-1]
+    if was_fed and own in lives:
+        return None
+    # Where it was not, and knows this life, that was another one with the same numbers: ours are an older copy's.
+    shared = parting(ours.lives[:-1], own.lsn, lives, hello.end)
+    # Two slaves in sync may part: what one has in a life that went for the other's tail would take that away again.
+    end = min([hello.end, *(life.lsn for life in lives if life in dropped)])
+    if shared is not None and end - shared < HEADER_BYTES:
+        return None  # no record is so short
+    if shared is None or shared < max(ours.start, hello.start):
+        where = "nothing" if shared is None else f"the journal up to LSN {shared}"
+        raise LinkRefused(
+            f"slave {hello.slave_id} was in sync and shares {where} with this master, which lost the rest: stop this "
+            f"master, make that slave the master with `metaq promote`, and this one will follow it"
+        )
+    return Lacking(shared)
+
+
 class MasterSide:
     """What one slave that was let in has and is sent. Invariant: reported <= sent <= the master's end."""
 
-    __slots__ = ("reported", "sent", "slave_id")
+    __slots__ = ("is_shared", "reported", "sent", "slave_id")
 
-    def __init__(self, slave_id: int, begin: Lsn) -> None:
+    def __init__(self, slave_id: int, begin: Lsn, *, is_shared: bool = False) -> None:
+        """*is_shared*: the slave's own journal goes up to *begin*; else what it had was of no use."""
         self.slave_id = slave_id
+        self.is_shared = is_shared
         self.sent = begin  # the next byte to send
         self.reported: Lsn | None = None  # below it, everything is fsynced there; None: it has not said
 

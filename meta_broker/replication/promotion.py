@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 
 from journal.errors import DirectoryInUse
+from journal.frame import Lsn
 from journal.inspection import Reading, scanner_from
 from journal.lives import parting
 from journal.offline import opened_store, read_state
 from journal.states import BranchState
 from journal.storage import DirectoryStorage
 from journal.tail import tail_of
+from journal.watermark import Watermark, write_watermark
 from journal.xid import XaKey
 from meta_broker.errors import BrokerError
 from meta_broker.replication.copy_report import CopyReport, parse_copy
@@ -181,6 +183,13 @@ def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None
             raise MasterAlive(f"a master of broker {facts.broker_id} is registered at {master}: stop it first")
         return claim_epoch(session, facts.broker_id, found, max(recovered, facts.epoch), claimant(facts))
 
+    # What its master has told it was acknowledged is all that it may show until its own slaves have the rest; a later
+    # open as a slave does no harm to that, nor does a promotion that ends before it began.
+    storage = DirectoryStorage.open_for_writing(directory)
+    try:
+        write_watermark(storage, Watermark(Lsn(facts.fence), is_whole=True))
+    finally:
+        storage.close()
     with opened_store(directory, PRODUCT_VERSION, epoch=claim) as store:
         SlaveFile(directory).remove()
         epoch = store.state.epoch

@@ -1,4 +1,7 @@
-"""Changing what a slave keeps, while nothing of it is open: cutting what its master never had, or beginning anew."""
+"""Changing what a directory holds, while nothing of it is open.
+
+A slave cuts what its master never had, or begins anew; a master takes back what it lost and a slave still has.
+"""
 
 import contextlib
 import logging
@@ -8,12 +11,18 @@ from journal.bootstrap import begin_copy, bootstrap_names
 from journal.cut_file import Cut
 from journal.cutting import cut, empty
 from journal.errors import CutTooDeep, StorageFailed
+from journal.follower import JournalFollower
+from journal.frame import Lsn
+from journal.open_journal import JournalConfig
 from journal.segments import Identity, segment_base
 from journal.storage import DirectoryStorage
 from journal.transaction_store import wall_clock_ms
+from journal.watermark import Watermark, read_watermark, write_watermark
 from meta_broker.config import BrokerConfig
-from meta_broker.errors import ConfigError
+from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.replication.following import Rebuild
+from meta_broker.replication.lost_tail import LostTail
+from zk.replication import ReplicationNode
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +42,57 @@ def rebuild(config: BrokerConfig, what: Rebuild) -> None:
             _begin_anew(config, storage, identity, what, what.checkpoint)
     finally:
         storage.close()
+
+
+def take_back(config: BrokerConfig, lost: LostTail) -> None:
+    """Make a master's journal end as its slave's does; durable on return. Blocks. What it wrote from the parting on, of
+    which nothing was acknowledged, is kept as any cut. A crash in between leaves less, which is fetched again.
+
+    Raises BrokerError where an operator has to decide, ForeignStream, StorageFailed.
+    """
+    identity = Identity(config.broker.cluster, config.broker_id)
+    storage = DirectoryStorage.open_for_writing(config.data)
+    try:
+        try:
+            saved = cut(storage, identity, lost.parting, wall_clock_ms())
+        except CutTooDeep as error:
+            raise BrokerError(
+                f"slave {lost.slave_id}, which was in sync, has what this master lost, from LSN {lost.parting} on, and "
+                f"{error}: make that slave the master with `metaq promote`, and this one will follow it"
+            ) from error
+        _drop_derived(config, "keys")
+        journal = JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush)
+        follower = JournalFollower.open(storage, identity, journal)
+        try:
+            for lsn, data in lost.pieces.read():
+                if (skipped := max(follower.received - lsn, 0)) < len(data):
+                    follower.receive(lsn + skipped, memoryview(data)[skipped:])
+        finally:
+            follower.close()
+        mark = read_watermark(storage)
+        write_watermark(storage, Watermark(mark.lsn if mark is not None else Lsn(0), is_whole=True))
+    finally:
+        storage.close()
+    log.warning("taken back from=%d to=%d slave=%d cut=%s", lost.parting, lost.end, lost.slave_id, _name(saved))
+
+
+def why_not_async(config: BrokerConfig, node: ReplicationNode | None) -> str | None:
+    """Why a master must not begin in mode async, if that is its mode: it would not wait for what it may have lost.
+
+    Raises StorageFailed.
+    """
+    if config.replication.mode == "sync" or node is None or node.mode == "async" or not node.in_sync:
+        return None
+    if not config.data.is_dir():
+        return None
+    mark = read_watermark(DirectoryStorage.open_for_reading(config.data))
+    if mark is None or mark.is_whole:
+        return None
+    return (
+        f"{config.data} was not stopped cleanly in mode sync, and may lack what was acknowledged; in sync are slaves "
+        f"{', '.join(map(str, node.in_sync))}: start it in mode sync beside one of them and stop it, then change "
+        f"replication.mode"
+    )
 
 
 def _cut(config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Rebuild) -> None:

@@ -16,10 +16,11 @@ def report_lines(master: Master, now: float) -> Iterable[str]:
     for slave_id, feeder in master.links():
         view = in_sync.slaves[slave_id]
         reported = view.reported or 0
+        why_not = "unreadable" if feeder is not None and feeder.trouble else in_sync.why_not(slave_id, now)
         serves = feeder is not None and feeder.hello is not None and feeder.hello.serves
         yield (
             f"slave {slave_id} peer {feeder.name if feeder else '-'} in_sync {_word(slave_id in in_sync.members)} "
-            f"reason {in_sync.why_not(slave_id, now) or '-'} flushed {reported} "
+            f"reason {why_not or '-'} flushed {reported} "
             f"behind_bytes {max(journal.end - reported, 0)} "
             f"behind_ms {0 if reported >= journal.end else int(in_sync.lag_s(slave_id, now) * 1000)} "
             f"serves {_word(serves)}"

@@ -13,7 +13,7 @@ import msgspec
 from journal.errors import StorageFailed
 from journal.moving import sync_directory
 from journal.offline import COPY_FILE
-from meta_broker.errors import ConfigError
+from meta_broker.errors import ConfigError, with_remedy
 
 FILE_NAME: Final = COPY_FILE
 _BYTES_MAX = 16 * 1024  # the file has some 300
@@ -60,9 +60,7 @@ class SlaveFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StorageFailed(
-                f"{self._directory}: {error.strerror}: give --data a directory that this user can read and write"
-            ) from error
+            raise StorageFailed(with_remedy(f"{self._directory}: {error.strerror}", error.errno)) from error
         except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
             raise ConfigError(
                 f"{self.path}: not what a slave writes ({error}): replace it by one line, "

@@ -10,6 +10,7 @@ from meta_broker.replication.frames import (
     VERSION,
     Anew,
     Data,
+    Fetch,
     Frame,
     Hello,
     LifeNumbers,
@@ -64,6 +65,12 @@ class Cut(NamedTuple):
     lsn: Lsn
 
 
+class SendTail(NamedTuple):
+    """Send what the slave has from *lsn* on: its master lost it."""
+
+    lsn: Lsn
+
+
 class Heard(NamedTuple):
     """How far the master is."""
 
@@ -74,7 +81,7 @@ class Heard(NamedTuple):
     mode: Literal["async", "sync"]
 
 
-Action = CheckProof | BeginAnew | Cut | Receive | Heard
+Action = CheckProof | BeginAnew | Cut | SendTail | Receive | Heard
 
 
 class _At(Enum):
@@ -82,6 +89,7 @@ class _At(Enum):
     PROVING = auto()
     CHECKPOINT = auto()
     STREAM = auto()
+    SENDING = auto()
     OVER = auto()
 
 
@@ -109,6 +117,7 @@ class SlaveSide:
         self._proof = 0
         self._fence = Lsn(0)
         self._anew: Anew | None = None
+        self._is_asked = False  # for what the master lost
         self._checkpoint = bytearray()
 
     @property
@@ -122,6 +131,9 @@ class SlaveSide:
                 self._at = _At.OVER
                 raise LinkRefused(f"the master refused: {text}")
             case Welcome():
+                return self._welcomed(frame)
+            case Fetch():
+                self._is_asked = True
                 return self._welcomed(frame)
             case Anew():
                 return self._begun_anew(frame)
@@ -144,7 +156,7 @@ class SlaveSide:
                 raise self._broken("it spoke as a slave does")
         assert_never(frame)
 
-    def proved(self, proof: int) -> Cut | None:
+    def proved(self, proof: int) -> Cut | SendTail | None:
         """The checksum that CheckProof asked for is *proof*. What to cut before the stream begins; None: nothing."""
         assert self._at is _At.PROVING
         if proof != self._proof:
@@ -152,12 +164,17 @@ class SlaveSide:
                 f"the bytes before LSN {self._next} differ from this slave's: another journal, or damage; "
                 f"run `metaq journal check` on both, then begin this slave anew"
             )
+        if self._is_asked:
+            self._at = _At.SENDING
+            return SendTail(self._next)
         self._at = _At.STREAM
         return Cut(self._next) if self._next < self._holding.end else None
 
-    def _welcomed(self, welcome: Welcome) -> CheckProof:
+    def _welcomed(self, welcome: Welcome | Fetch) -> CheckProof:
         self._expect(_At.GREETING, welcome)
         self._meet(welcome)
+        if isinstance(welcome, Welcome):
+            self.beat_ms, self.silence_ms = welcome.beat_ms, welcome.silence_ms
         holding, parting = self._holding, welcome.parting
         if not holding.start <= parting <= holding.end or welcome.proof_bytes > parting - holding.start:
             raise self._broken(
@@ -169,17 +186,17 @@ class SlaveSide:
     def _begun_anew(self, anew: Anew) -> BeginAnew | None:
         self._expect(_At.GREETING, anew)
         self._meet(anew)
+        self.beat_ms, self.silence_ms = anew.beat_ms, anew.silence_ms
         if anew.checkpoint_bytes > CHECKPOINT_BYTES_MAX:
             raise self._broken(f"a checkpoint of {anew.checkpoint_bytes} bytes")
         self._at, self._anew, self._next = _At.CHECKPOINT, anew, Lsn(anew.start)
         return self._maybe_whole()
 
-    def _meet(self, frame: Welcome | Anew) -> None:
+    def _meet(self, frame: Welcome | Anew | Fetch) -> None:
         newest = self._holding.lives[-1][0] if self._holding.lives else 0
         if frame.epoch < newest:
             raise self._broken(f"it has epoch {frame.epoch}, this slave has followed epoch {newest}: it was superseded")
         self.master, self.epoch = frame.master, frame.epoch
-        self.beat_ms, self.silence_ms = frame.beat_ms, frame.silence_ms
 
     def _part(self, position: int, data: bytes | memoryview) -> BeginAnew | None:
         self._expect(_At.CHECKPOINT, Part)

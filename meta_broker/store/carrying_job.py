@@ -15,10 +15,6 @@ from journal.transaction_store import JournalTransactionStore
 
 log = logging.getLogger(__name__)
 
-# Pages that were read count as this process's until they are let go. Partition by partition, a branch's runs lie far
-# apart, and the kernel maps what is around them too: several times what was read.
-RELEASE_BYTES = 4 * 1024 * 1024
-
 
 class CarryingJob:
     """One broker's. Loop thread only."""
@@ -31,7 +27,6 @@ class CarryingJob:
         self._task: asyncio.Task[None] | None = None
         self._acknowledged: asyncio.Future[None] | None = None  # what the round in flight waits for
         self._is_ending = False
-        self._read_bytes = 0  # worker thread
 
     @property
     def is_busy(self) -> bool:
@@ -64,16 +59,12 @@ class CarryingJob:
 
     def _read(self, round_: list[Piece]) -> list[list[memoryview] | RottenJournal]:
         """The frames of each piece, on the worker thread."""
-        if self._read_bytes >= RELEASE_BYTES:
-            self._read_bytes = 0
-            self._journal.release()
         read: list[list[memoryview] | RottenJournal] = []
         for piece in round_:
             try:
                 read.append(copies(self._journal, piece))
             except RottenJournal as error:
                 read.append(error)
-            self._read_bytes += piece.bytes
         return read
 
     def _append(self, piece: Piece, frames: list[memoryview] | RottenJournal) -> None:

@@ -4,10 +4,15 @@ import asyncio
 import functools
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-
-from meta_broker.store.far_read import FarRead
+from typing import Protocol
 
 IN_HAND = 2  # one that is read, and the next: the thread need not wait for the loop
+
+
+class Blocking(Protocol):
+    """A read that waits for the disk: a FarRead, or a part of an index that is not in memory."""
+
+    def run(self) -> bytes: ...
 
 
 class FarReads:
@@ -19,14 +24,14 @@ class FarReads:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "far-reads")  # makes its thread for the first one
-        self._waiting: deque[tuple[FarRead, asyncio.Future[bytes]]] = deque()
+        self._waiting: deque[tuple[Blocking, asyncio.Future[bytes]]] = deque()
         self._in_hand = 0
 
     def __len__(self) -> int:
         """How many are asked for and not done."""
         return len(self._waiting) + self._in_hand
 
-    def read(self, read: FarRead) -> "asyncio.Future[bytes]":
+    def read(self, read: Blocking) -> "asyncio.Future[bytes]":
         """What *read* reads; the future may have StorageFailed. Cancel it, and it is not read if that is not begun."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append((read, future))

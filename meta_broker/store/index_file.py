@@ -3,8 +3,12 @@
     chunk n, 16 KiB:  entry 511 n, ... entry 511 n + 510 (32 bytes each), seal (32 bytes: CRC-32, n, zeros)
 
 Only the last chunk may be open: it has no seal yet, and the checkpoint tells its checksum. So a start reads one chunk
-a file however long the partition is, and every other chunk is checked when it is first read: what is damaged
-is noticed before anybody is told an offset or a byte that it says. Written chunks never change.
+a file however long the partition is, and every other chunk is checked when it is read: what is damaged is noticed
+before anybody is told an offset or a byte that it says. Written chunks never change.
+
+Chunks are read by system call, never through a mapping: a sector that cannot be read is damage with a name, not a
+signal that ends the process. The event loop takes what is in memory; for the rest it gets IndexCold, and has a worker
+read it.
 
 A file that holds mostly what retention has let go of is renewed without that. The new one stands beside the old one,
 under a name of its own, until a checkpoint goes by it: a start finds the one or the other.
@@ -13,31 +17,58 @@ under a name of its own, until a checkpoint goes by it: a start finds the one or
 import errno
 import hashlib
 import itertools
-import mmap
+import logging
 import os
 import struct
 import urllib.parse
+from array import array
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from journal.checkpoint import IndexMark
 from journal.checksum import crc32
 from journal.errors import StorageFailed
+from journal.open_file import OpenFile
 from journal.records import PartitionName
+from journal.storage import Buffer
+
+log = logging.getLogger(__name__)
 
 ENTRY_BYTES = 32
 CHUNK_BYTES = 16 * 1024  # small enough that checking one costs a reader some microseconds
 CHUNK_ENTRIES = CHUNK_BYTES // ENTRY_BYTES - 1
 _SEAL = struct.Struct("<IxxxxQ16x")
 assert _SEAL.size == ENTRY_BYTES
+_WORDS = ENTRY_BYTES // 8
 _QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
 TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written anew; never read
 RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint goes by it
+CACHED_CHUNKS_MAX: Final = 1024  # of all files together: 16 MiB
+
+# Every chunk in memory, the one read first in front: its file's chunks, and its number. It names no file, which would
+# keep a descriptor open that nobody needs any more.
+_cached: deque[tuple[dict[int, bytes], int]] = deque()
 
 
 class IndexDamaged(Exception):
     """What an index file says cannot be believed. It is being rebuilt: ask again later."""
+
+
+class IndexCold(Exception):
+    """A chunk that is not in memory: have a worker call `run`, then ask again."""
+
+    def __init__(self, file: "IndexFile", chunk: int) -> None:
+        super().__init__(chunk)
+        self._file = file
+        self._chunk = chunk
+
+    def run(self) -> bytes:
+        """Read the chunk, for who asks next. Blocks on the disk; any thread."""
+        self._file.load(self._chunk)
+        return b""
 
 
 def file_name(name: PartitionName) -> str:
@@ -52,12 +83,12 @@ def file_name(name: PartitionName) -> str:
 class Spill(NamedTuple):
     """What a checkpoint adds to the file: entries *data* from number *first* on. *first* 0: the file is made anew.
 
-    *unneeded*: so many of the first entries may be left out of a renewed file; 0: it is not renewed.
+    *start*: entries below this offset may be left out, if they are most of the file; 0: nobody has to look.
     """
 
     first: int
     data: bytes
-    unneeded: int = 0
+    start: int = 0
 
     @property
     def end(self) -> int:
@@ -66,29 +97,31 @@ class Spill(NamedTuple):
 
 
 class IndexFile:
-    """The first *entries* of an index, mapped; *crc* is that of the last chunk. Loop thread, but for `blocks`."""
+    """The first *entries* of an index; *crc* is that of the last chunk. Any thread, but for `at`: loop thread."""
 
-    __slots__ = ("_is_checked", "_map", "_name", "crc", "entries")
+    __slots__ = ("_chunks", "_damaged", "_file", "_lowest", "_name", "crc", "entries")
 
-    def __init__(self, name: str = "", filed: bytes | mmap.mmap = b"", entries: int = 0, crc: int = 0) -> None:
+    def __init__(self, name: str = "", file: OpenFile | None = None, entries: int = 0, crc: int = 0) -> None:
         self._name = name
-        self._map = filed
+        self._file = file
         self.entries = entries
         self.crc = crc
-        self._is_checked = bytearray(-(-entries // CHUNK_ENTRIES))
+        self._chunks: dict[int, bytes] = {}  # those in memory, by number
+        self._damaged: dict[int, str] = {}  # those that do not read back, and why
+        self._lowest = array("Q", bytes(8 * self.chunks))  # LSN of each chunk; 0: nobody has looked
 
     @classmethod
     def open(cls, path: Path, mark: IndexMark) -> "IndexFile | None":
         """The file at *path* as *mark* knows it; None if it is lost, too short, or its last chunk is damaged.
 
-        A renewed file that *mark* is of takes its place. Raises StorageFailed.
+        Reads what is on the disk. A renewed file that *mark* is of takes its place. Raises StorageFailed.
         """
         for place in (path, _renewed(path)) if mark.entries else ():
-            if (filed := _mapped(place, _position(mark.entries))) is None:
+            if (opened := _opened(place, _position(mark.entries))) is None:
                 continue
-            file = cls(path.name, filed, mark.entries, mark.crc)
+            file = cls(path.name, opened, mark.entries, mark.crc)
             try:
-                file.at(mark.entries - 1)
+                file.read(file.chunks - 1)
             except IndexDamaged:
                 continue
             if place != path:
@@ -96,91 +129,167 @@ class IndexFile:
             return file
         return None
 
+    @classmethod
+    def lost(cls, name: str) -> "IndexFile":
+        """Stands for a file that is lost: one entry, which nobody can read, in front of what is published next.
+
+        A bisect asks for it when it looks for something that the file held, and only then.
+        """
+        return cls(name, None, 1)
+
     def __len__(self) -> int:
         return self.entries
+
+    @property
+    def is_lost(self) -> bool:
+        return self._file is None and self.entries > 0
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return -(-self.entries // CHUNK_ENTRIES)
 
     @property
     def mark(self) -> IndexMark:
         """What a checkpoint says of it."""
         return IndexMark(entries=self.entries, crc=self.crc)
 
-    def at(self, entry: int) -> "tuple[bytes | mmap.mmap, int]":
-        """Buffer and position of an entry. Raises IndexDamaged."""
+    def at(self, entry: int) -> "tuple[bytes, int]":
+        """Buffer and position of an entry. Never waits for the disk. Raises IndexDamaged, IndexCold."""
         chunk = entry // CHUNK_ENTRIES
-        if not self._is_checked[chunk]:
-            self._chunk(chunk)
-            self._is_checked[chunk] = 1
-        return self._map, (entry + chunk) * ENTRY_BYTES
+        if (content := self._chunks.get(chunk)) is None:
+            content = self._load_cached(chunk)
+        return content, (entry - chunk * CHUNK_ENTRIES) * ENTRY_BYTES
 
-    def blocks(self, first: int) -> Iterator[memoryview]:
-        """The entries from *first* on, chunk by chunk, each checked before. Any thread. Raises IndexDamaged."""
-        for chunk in range(first // CHUNK_ENTRIES, len(self._is_checked)):
-            yield self._chunk(chunk)[max(first - chunk * CHUNK_ENTRIES, 0) * ENTRY_BYTES :]
+    def load(self, chunk: int) -> None:
+        """Read *chunk* into memory. Should it be damaged, `at` says so from here on. Blocks on the disk."""
+        try:
+            self._keep(chunk, self.read(chunk))
+        except IndexDamaged as error:
+            self._damaged[chunk] = str(error)
 
-    def _chunk(self, chunk: int) -> memoryview:
-        """The entries of a chunk. Raises IndexDamaged unless they are what was written."""
+    def read(self, chunk: int) -> bytes:
+        """The entries of a chunk. Blocks on the disk. Raises IndexDamaged unless they are what was written."""
         start = chunk * CHUNK_BYTES
         count = min(self.entries - chunk * CHUNK_ENTRIES, CHUNK_ENTRIES)
-        content = memoryview(self._map)[start : start + count * ENTRY_BYTES]
-        crc = crc32(content, _seed(self._name, chunk))
-        is_whole = True
-        if count == CHUNK_ENTRIES:
-            is_whole = self._map[start + len(content) : start + CHUNK_BYTES] == _SEAL.pack(crc, chunk)
-        if chunk == len(self._is_checked) - 1:  # sealed or not: whose file it is shows there
+        size = count * ENTRY_BYTES
+        is_sealed = count == CHUNK_ENTRIES
+        if self._file is None:
+            raise IndexDamaged(f"{self._name}: lost or damaged")
+        try:
+            content = self._file.read(start, CHUNK_BYTES if is_sealed else size)
+        except StorageFailed as error:  # a sector that cannot be read, or a file that was cut
+            raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} cannot be read: {error}") from error
+        crc = crc32(memoryview(content)[:size], _seed(self._name, chunk))
+        is_whole = not is_sealed or content[size:] == _SEAL.pack(crc, chunk)
+        if chunk == self.chunks - 1:  # sealed or not: whose file it is shows there
             is_whole = is_whole and crc == self.crc
         if not is_whole:
             raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} is damaged")
+        return content[:size]
+
+    def blocks(self, first: int) -> Iterator[memoryview]:
+        """The entries from *first* on, chunk by chunk. Blocks on the disk. Raises IndexDamaged."""
+        for chunk in range(first // CHUNK_ENTRIES, self.chunks):
+            yield memoryview(self.read(chunk))[max(first - chunk * CHUNK_ENTRIES, 0) * ENTRY_BYTES :]
+
+    def lowest(self, chunk: int) -> int:
+        """The lowest LSN that an entry of *chunk* points at. Reads it the first time; blocks. Raises IndexDamaged."""
+        if not self._lowest[chunk]:
+            self._lowest[chunk] = min(lsns_of(self.read(chunk)))
+        return self._lowest[chunk]
+
+    def first_at(self, offset: int) -> int:
+        """The number of the first entry at or above *offset*. Blocks on the disk. Raises IndexDamaged."""
+        last = bisect_left(range(self.chunks), offset, key=lambda chunk: offsets_of(self.read(chunk))[0])
+        if not last:
+            return 0
+        return (last - 1) * CHUNK_ENTRIES + bisect_left(offsets_of(self.read(last - 1)), offset)
+
+    def inherit(self, before: "IndexFile") -> None:
+        """This is *before*, and more: what is known of its sealed chunks holds."""
+        known = before.entries // CHUNK_ENTRIES
+        self._lowest[:known] = before._lowest[:known]
+
+    def _load_cached(self, chunk: int) -> bytes:
+        if (reason := self._damaged.get(chunk)) is not None:
+            raise IndexDamaged(reason)
+        start, file = chunk * CHUNK_BYTES, self._file
+        end = min(start + CHUNK_BYTES, _position(self.entries))
+        if file is not None and file.read_cached(start, end - start) is None:
+            raise IndexCold(self, chunk)
+        try:
+            content = self.read(chunk)
+        except IndexDamaged as error:
+            self._damaged[chunk] = str(error)
+            raise
+        self._keep(chunk, content)
         return content
 
+    def _keep(self, chunk: int, content: bytes) -> None:
+        self._chunks[chunk] = content
+        _cached.append((self._chunks, chunk))
+        while len(_cached) > CACHED_CHUNKS_MAX:
+            chunks, number = _cached.popleft()
+            chunks.pop(number, None)
 
-def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile | None:
+
+def offsets_of(entries: Buffer) -> memoryview:
+    """The first offset of every entry."""
+    return memoryview(entries).cast("B").cast("Q")[::_WORDS]
+
+
+def lsns_of(entries: Buffer) -> memoryview:
+    """The LSN of every entry."""
+    return memoryview(entries).cast("B").cast("Q")[1::_WORDS]
+
+
+def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     """Add *spill* to the file, which holds *before*; durable on return. A worker's job. Raises StorageFailed.
 
-    Returns the file as it is then; None if somebody took it away meanwhile. The name of a new one is durable once
-    its directory is.
+    Returns the file as it is then. The name of a new one is durable once its directory is.
     """
+    if not spill.data:
+        return before
     data, crc = _sealed(path.name, spill.first, spill.data, before.crc)
     is_new = spill.first == 0
     target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
     try:
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_new else 0), 0o600)
-        try:
-            _write_all(fd, data, _position(spill.first))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_new else 0), 0o600)
+        file = OpenFile(path, fd, _position(spill.end))  # which closes it
+        _write_all(fd, data, _position(spill.first))
+        os.fsync(fd)
         if is_new:
             # Under its name at once or not at all: entries of another numbering must not stand among those that an
             # older checkpoint believes in.
             target.rename(path)
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
-    filed = _mapped(path, _position(spill.end))
-    return None if filed is None else IndexFile(path.name, filed, spill.end, crc)
+    written = IndexFile(path.name, file, spill.end, crc)
+    written.inherit(before)
+    return written
 
 
-def renew(path: Path, spill: Spill, before: IndexFile) -> IndexFile | None:
-    """As write, to a file that begins behind what of *before* is unneeded; `settle` gives it the other's place.
+def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFile:
+    """As write, to a file without the first *unneeded* entries of *before*; `settle` gives it the other's place.
 
     Raises IndexDamaged if what is needed of *before* is.
     """
     target = path.with_name(path.name + TEMPORARY_SUFFIX)
     entries = crc = 0
     try:
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
-        try:
-            for piece in itertools.chain(before.blocks(spill.unneeded), [memoryview(spill.data)]):
-                data, crc = _sealed(path.name, entries, piece, crc)
-                _write_all(fd, data, _position(entries))
-                entries += len(piece) // ENTRY_BYTES
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
+        kept = before.entries - unneeded + len(spill.data) // ENTRY_BYTES
+        file = OpenFile(path, fd, _position(kept))  # which closes it
+        for piece in itertools.chain(before.blocks(unneeded), [memoryview(spill.data)]):
+            data, crc = _sealed(path.name, entries, piece, crc)
+            _write_all(fd, data, _position(entries))
+            entries += len(piece) // ENTRY_BYTES
+        os.fsync(fd)
         target.rename(_renewed(path))
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
-    filed = _mapped(_renewed(path), _position(entries))
-    return None if filed is None else IndexFile(path.name, filed, entries, crc)
+    return IndexFile(path.name, file, entries, crc)
 
 
 def settle(path: Path) -> None:
@@ -235,16 +344,23 @@ def _write_all(fd: int, data: bytes, position: int) -> None:
         rest, position = rest[written:], position + written
 
 
-def _mapped(path: Path, size: int) -> mmap.mmap | None:
-    """The file, mapped; None if there is none that holds *size* bytes. Raises StorageFailed for want of descriptors,
-    of which nothing follows for the file."""
+def _opened(path: Path, size: int) -> OpenFile | None:
+    """The file, as the disk has it; None if there is none that holds *size* bytes, or the disk refuses them.
+
+    Raises StorageFailed for want of descriptors, of which nothing follows for the file.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return mmap.mmap(fd, size, prot=mmap.PROT_READ) if 0 < size <= os.fstat(fd).st_size else None
-        finally:
-            os.close(fd)
-    except OSError as error:  # a directory, say
+        file = OpenFile(path, fd, size)  # which closes it
+        if not 0 < size <= os.fstat(fd).st_size:
+            return None
+        # After an fsync that failed the page cache has, clean, what the disk has not: read nothing from there. What is
+        # dirty stays, and need not be fsynced, which thousands of files would take seconds for: a checkpoint goes by
+        # what was fsynced before it, and whatever was written over that since holds the same.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:  # a directory, say, or an error of the disk
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise StorageFailed(f"{path}: {error.strerror}: raise the limit (ulimit -n)") from error
+        log.warning("index file not opened file=%s error=%s", path, error.strerror)
         return None
+    return file

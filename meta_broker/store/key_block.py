@@ -16,7 +16,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from journal.checksum import crc32
@@ -80,15 +80,17 @@ def encode_block(block: Block) -> bytes:
 
 
 class BlockView:
-    """A stored block, looked into in place. Raises DamagedBlock on whatever does not check out."""
+    """A stored block of *size* bytes, of which *read* gives those at a position, so many. Raises DamagedBlock on
+    whatever does not check out, and what *read* raises."""
 
-    def __init__(self, view: memoryview, start: int, end: int) -> None:
-        if len(view) < HEADER_BYTES:
-            raise DamagedBlock(f"{len(view)} bytes, a header has {HEADER_BYTES}")
-        magic, version, crc = _HEAD.unpack_from(view)
+    def __init__(self, read: Callable[[int, int], bytes], size: int, start: int, end: int) -> None:
+        if size < HEADER_BYTES:
+            raise DamagedBlock(f"{size} bytes, a header has {HEADER_BYTES}")
+        head = read(0, HEADER_BYTES)
+        magic, version, crc = _HEAD.unpack_from(head)
         if (magic, version) != (_MAGIC, _VERSION):
             raise DamagedBlock("not a block of version 1")
-        body = view[_HEAD.size : HEADER_BYTES]
+        body = head[_HEAD.size :]
         if crc32(body) != crc:
             raise DamagedBlock("header checksum")
         self.start, self.end, self.last, self.last_id, *table = _BODY.unpack(body)
@@ -96,25 +98,29 @@ class BlockView:
             raise DamagedBlock(f"it covers [{self.start}, {self.end}), its name says [{start}, {end})")
         self._counts, self._crcs = table[::2], table[1::2]
         self.entries = sum(self._counts)
-        if len(view) != HEADER_BYTES + _ENTRY_BYTES * self.entries:
-            raise DamagedBlock(f"{len(view)} bytes for {self.entries} entries")
-        self._view = view
+        if size != HEADER_BYTES + _ENTRY_BYTES * self.entries:
+            raise DamagedBlock(f"{size} bytes for {self.entries} entries")
+        self._read = read
 
     def block(self) -> Block:
         """All of it."""
-        return Block(self.start, self.end, self.last, self.last_id, [self._bucket(n) for n in range(BUCKETS)])
+        stored, at, buckets = self._read(HEADER_BYTES, _ENTRY_BYTES * self.entries), 0, []
+        for number, count in enumerate(self._counts):
+            buckets.append(self._bucket(number, stored[at : at + _ENTRY_BYTES * count]))
+            at += _ENTRY_BYTES * count
+        return Block(self.start, self.end, self.last, self.last_id, buckets)
 
     def offsets(self, key_crc: int, offset: int) -> Iterator[int]:
         """Where messages may have a key with that CRC, rising, from *offset* on."""
-        bucket = self._bucket(key_crc >> 24)
+        number = key_crc >> 24
+        position = HEADER_BYTES + _ENTRY_BYTES * sum(self._counts[:number])
+        bucket = self._bucket(number, self._read(position, _ENTRY_BYTES * self._counts[number]))
         at = bisect_left(bucket, key_crc << 32 | max(offset - self.start, 0))
         while at < len(bucket) and bucket[at] >> 32 == key_crc:
             yield self.start + (bucket[at] & SPAN_MAX - 1)
             at += 1
 
-    def _bucket(self, number: int) -> "array[int]":
-        at = HEADER_BYTES + _ENTRY_BYTES * sum(self._counts[:number])
-        stored = bytes(self._view[at : at + _ENTRY_BYTES * self._counts[number]])
+    def _bucket(self, number: int, stored: bytes) -> "array[int]":
         if crc32(stored) != self._crcs[number]:
             raise DamagedBlock(f"checksum of bucket {number}")
         bucket = array("Q")

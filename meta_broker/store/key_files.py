@@ -141,7 +141,7 @@ def first_gap(stretches: tuple[Stretch, ...], start: int, end: int) -> Stretch:
 
 
 class _Opened:
-    """A block's file while it is looked into. Raises DamagedBlock."""
+    """A block's file while it is looked into, by system call. What the disk does not give back is DamagedBlock, too."""
 
     def __init__(self, storage: Storage, stretch: Stretch) -> None:
         try:
@@ -149,16 +149,21 @@ class _Opened:
         except StorageFailed as error:
             raise DamagedBlock(str(error)) from error
         try:
-            self._view = BlockView(self._file.view(), *stretch)
+            self._view = BlockView(self._file.reader().read, self._file.size, *stretch)
         except DamagedBlock:
             self._file.close()
             raise
+        except StorageFailed as error:
+            self._file.close()
+            raise DamagedBlock(str(error)) from error
 
     def __enter__(self) -> BlockView:
         return self._view
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._file.close()
+        if isinstance(error, StorageFailed):
+            raise DamagedBlock(str(error)) from error
 
 
 def _name(stretch: Stretch) -> str:

@@ -6,6 +6,7 @@ looks at the messages there.
 """
 
 import asyncio
+import functools
 import logging
 import shutil
 import time
@@ -21,6 +22,7 @@ from journal.records import PartitionName
 from journal.storage import DirectoryStorage
 from meta_broker.raised import raise_error
 from meta_broker.store.index_file import IndexDamaged, file_name
+from meta_broker.store.indexes import warmed
 from meta_broker.store.key_block import SPAN_MAX, Block, new_buckets
 from meta_broker.store.key_files import ENTRIES_MAX, KeyFiles, Stretch, first_gap
 from meta_broker.store.key_reading import gather, is_message
@@ -167,10 +169,12 @@ class KeyIndexer:
         limit = min(gap.end, gap.start + SPAN_MAX)
         entries = 0
         while block.end < limit and entries < ENTRIES_MAX:
+            began = time.monotonic()
+            ask = functools.partial(_runs_from, index, block.end)
+            runs = await warmed(self._worker, ask)
             if block.end < index.start:
                 return None
-            began = time.monotonic()
-            if not (runs := list(islice(index.runs(block.end), RUNS_MAX))):
+            if not runs:
                 return block._replace(end=limit)  # a repair has dropped what stood there
             try:
                 more = await self._do(gather, block, Window(self._store.journal).read, runs, limit)
@@ -192,7 +196,7 @@ class KeyIndexer:
         return files
 
     async def _is_there(self, index: PartitionIndex, offset: int, message_id: int) -> bool:
-        if (run := run_at(index, offset)) is None:
+        if (run := await warmed(self._worker, lambda: run_at(index, offset))) is None:
             return False
         try:
             return await self._do(is_message, Window(self._store.journal).read, run, offset, message_id)
@@ -210,6 +214,11 @@ def run_at(index: PartitionIndex, offset: int) -> StoredRun | None:
         return None
     run = next(index.runs(offset), None)
     return run if run is not None and run.offset <= offset else None
+
+
+def _runs_from(index: PartitionIndex, offset: int) -> list[StoredRun]:
+    """None if retention has taken what stood at *offset*."""
+    return list(islice(index.runs(offset), RUNS_MAX)) if index.start <= offset else []
 
 
 def _directory_name(name: PartitionName) -> str:

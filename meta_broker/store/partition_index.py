@@ -2,11 +2,10 @@
 
 Entries are 32 bytes, little-endian: offset, LSN of the first frame, milliseconds, bytes, messages. Those up to
 the newest checkpoint stand in a file (`index_file`), the tail in memory; what is lost or damaged is rebuilt from
-the journal: at start, or when a reader comes upon it.
+the journal while the broker serves.
 """
 
 import contextlib
-import mmap
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +14,23 @@ from typing import NamedTuple
 
 from journal.checkpoint import IndexMark
 from journal.publications import Publication
-from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged, IndexFile, Spill, renew, settle, write
+from meta_broker.store.index_file import (
+    ENTRY_BYTES,
+    IndexCold,
+    IndexDamaged,
+    IndexFile,
+    Spill,
+    offsets_of,
+    renew,
+    settle,
+    write,
+)
 
 ENTRY = struct.Struct("<QQQII")
 _FIRST = struct.Struct("<Q")
 RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: of thousands of partitions most never have so many to give back
-Buffer = bytes | bytearray | mmap.mmap
+_TIME_AT = 16
+Buffer = bytes | bytearray
 assert ENTRY.size == ENTRY_BYTES
 
 
@@ -41,23 +51,27 @@ class StoredRun(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """The entries that a checkpoint covers, from *first* on; they never change again."""
+    """The entries that a checkpoint covers, those below the offset *start* included; they never change again.
 
-    first: int
+    A worker's.
+    """
+
+    start: int
     filed: IndexFile
     spilled: bytes
 
-    def blocks(self) -> Iterator[memoryview]:
-        """All of them in order, some hundreds at a time. Any thread. Raises IndexDamaged."""
-        yield from self.filed.blocks(self.first)
-        if spilled := memoryview(self.spilled)[max(self.first - len(self.filed), 0) * ENTRY_BYTES :]:
-            yield spilled
+    @property
+    def first(self) -> int:
+        """The number of the first entry at or above the start. Blocks on the disk. Raises IndexDamaged."""
+        first = self.filed.first_at(self.start)
+        return first if first < len(self.filed) else first + bisect_left(offsets_of(self.spilled), self.start)
 
 
 class PartitionIndex:
     """The published messages of one partition, [start, end). Loop thread only, but for `write`.
 
-    Whoever reads entries may come upon damage and get IndexDamaged; *on_damaged* is told once.
+    What reads entries may come upon damage and raise IndexDamaged, of which *on_damaged* is told once; and upon a part
+    of the file that is not in memory, and raise IndexCold.
     """
 
     def __init__(self, path: Path, on_damaged: Callable[[], None] = lambda: None) -> None:
@@ -70,30 +84,35 @@ class PartitionIndex:
         self.end = 0  # first offset that is not published: the log end that consumers see
         self._time_ms = 0  # of the last entry
         self.messages = 0  # published since the broker started: what stats counts
-        self._last_read = 0  # entry where the last read ended: readers mostly go on from there
+        # Where the last read ended, entry and offset: readers mostly go on from there.
+        self._last_read, self._last_offset = 0, -1
         self._may_renew = True  # nobody has looked yet whether the file holds mostly what is below the start
 
     def __len__(self) -> int:
         return self._file.entries + len(self._tail) // ENTRY_BYTES
 
     def restore(self, start: int, end: int, mark: IndexMark | None) -> bool:
-        """Go back to what a checkpoint knew. False when the file is lost or its end damaged: the index is then empty.
+        """Go back to what a checkpoint knew. False when the file is lost or its end damaged: *on_damaged* is told, and
+        until it is `rebuilt` what the file held cannot be read, but for what is published from here on.
 
-        Reads the last chunk of the file, however long it is.
+        Reads the last chunk of the file, however long it is. Any thread.
         """
-        self.start, self.end = start, start
+        self.start, self.end = start, end
         self._tail.clear()
-        self._file, self._time_ms = IndexFile(), 0
+        self._file, self._time_ms, self.is_damaged = IndexFile(), 0, False
         if start == end:
             return True
         file = IndexFile.open(self._path, mark) if mark is not None else None
-        if file is None:
-            return False
-        offset, _, time_ms, run_bytes, _ = ENTRY.unpack_from(*file.at(file.entries - 1))
-        if offset + run_bytes != end:
-            return False
-        self._file, self.end, self._time_ms = file, end, time_ms
-        return True
+        if file is not None:
+            with contextlib.suppress(IndexDamaged):  # it was read a moment ago
+                *_, entry = file.blocks(file.entries - 1)
+                offset, _, time_ms, run_bytes, _ = ENTRY.unpack(entry)
+                if offset + run_bytes == end:
+                    self._file, self._time_ms = file, time_ms
+                    return True
+        self._file = IndexFile.lost(self._path.name)
+        self._notice()
+        return False
 
     def publish(self, publication: Publication) -> None:
         """Add a run at the end. Publishing what is there already changes nothing. One of no bytes ends a gap."""
@@ -125,21 +144,30 @@ class PartitionIndex:
         self._may_renew = True
 
     def places(self, offset: int, bytes_max: int) -> Iterator[Place]:
-        """Where the bytes [offset, offset + bytes_max) are, cut at the end and at a gap. *offset*: in [start, end)."""
+        """Where the bytes [offset, offset + bytes_max) are; *offset*: in [start, end).
+
+        Cut at the end, at a gap, and where the index is not in memory.
+        """
         assert self.start <= offset < self.end
-        entry = self._find(offset)
-        count = len(self)
+        entry = first = self._find(offset)
+        count, is_whole = len(self), False
         while bytes_max > 0 and entry < count:
-            base, lsn, _, size, _ = self._entry(entry)
+            try:
+                base, lsn, _, size, _ = self._entry(entry)
+            except IndexCold:
+                if entry == first:
+                    raise
+                break  # whoever goes on there has it read
             skip = offset - base
             if skip < 0 or skip >= size:
                 break  # in a gap
             wanted = min(size - skip, bytes_max)
+            is_whole = wanted == size - skip
             yield Place(lsn + skip, wanted)
             bytes_max -= wanted
             offset += wanted
             entry += 1
-        self._last_read = entry if entry < count and self._offset(entry) == offset else max(entry - 1, 0)
+        self._last_read, self._last_offset = entry, offset if is_whole else -1
 
     def resumes(self, offset: int) -> int:
         """The first offset from *offset*, which lies in a gap, at which something is stored, or the end."""
@@ -162,43 +190,35 @@ class PartitionIndex:
         return self.end if offset >= self.end else self._offset(self._find(offset))
 
     def covered_with(self, spill: Spill | None) -> Covered:
-        """Every entry that a checkpoint with *spill* covers, from the partition's start on. Raises IndexDamaged."""
-        first = bisect_left(range(len(self)), self.start, key=self._offset)
-        return Covered(first, self._file, spill.data if spill else b"")
+        """Every entry that a checkpoint with *spill* covers."""
+        return Covered(self.start, self._file, spill.data if spill else b"")
 
     def at_time(self, time_ms: int) -> int:
         """The first offset of what was published at *time_ms* (Unix milliseconds) or later; the end if nothing was."""
+        if self._file.is_lost:
+            self._entry_at(0)  # until it is rebuilt, nobody knows what the times behind it must not fall below
         entry = bisect_left(range(len(self)), time_ms, key=lambda entry: self._entry(entry)[2])
         return self.end if entry == len(self) else max(self.start, self._offset(entry))
 
     def spill(self) -> Spill | None:
-        """What the file lacks, or holds too much, if anything; `filed` says that it was written."""
-        if self.is_damaged:
-            return None
-        try:
-            unneeded = self._unneeded()
-        except IndexDamaged:
-            return None
-        return Spill(self._file.entries, bytes(self._tail), unneeded) if self._tail or unneeded else None
-
-    def _unneeded(self) -> int:
-        """How many entries to leave out of a renewed file; 0: it is not worth it. Raises IndexDamaged."""
+        """What the file lacks, or may hold too much, if anything; `filed` says that it was written."""
         filed = self._file.entries
-        if not self._may_renew or filed < RENEWED_ENTRIES_MIN:
-            return 0
-        # The entry that the start lies in, or the last one there is, stays: an empty file could not be mapped.
-        unneeded = max(bisect_right(range(filed), self.start, key=self._offset) - 1, 0)
-        self._may_renew = unneeded >= RENEWED_ENTRIES_MIN and 2 * unneeded > filed
-        return unneeded if self._may_renew else 0
+        may_renew = self._may_renew and filed >= RENEWED_ENTRIES_MIN
+        if self.is_damaged or not (self._tail or may_renew):
+            return None
+        return Spill(filed, bytes(self._tail), self.start if may_renew else 0)
 
-    def write(self, spill: Spill) -> IndexFile | None:
-        """Add *spill* to the file and return it, for `filed`; durable then. A worker's job. Raises StorageFailed.
+    def write(self, spill: Spill) -> IndexFile:
+        """Add *spill* to the file and return it, for `filed`; durable then. A worker's job. Raises StorageFailed,
+        IndexDamaged.
 
         Once a checkpoint says so, `settle` it.
         """
-        if spill.unneeded:
-            with contextlib.suppress(IndexDamaged):  # `filed` sees that it was not renewed
-                return renew(self._path, spill, self._file)
+        if spill.start:
+            # The entry that the start lies in, or the last one there is, stays: an empty file could not be opened.
+            unneeded = max(self._file.first_at(spill.start + 1) - 1, 0)
+            if unneeded >= RENEWED_ENTRIES_MIN and 2 * unneeded > spill.first:
+                return renew(self._path, spill, self._file, unneeded)
         return write(self._path, spill, self._file)
 
     def settle(self, spill: Spill, file: IndexFile) -> None:
@@ -216,30 +236,38 @@ class PartitionIndex:
         if self.is_damaged:
             return  # noticed since then: the entries stay in memory until those before them are rebuilt
         left_out = spill.end - file.entries
-        if spill.unneeded and not left_out:
-            self._notice()
-            return
         self._file = file
         del self._tail[: len(spill.data)]
-        if left_out:
-            self._last_read = max(self._last_read - left_out, 0)
-            self._may_renew = False
+        self._last_read = max(self._last_read - left_out, 0)
+        if self.start == spill.start:
+            self._may_renew = False  # until more of it is let go of
+
+    def damaged(self) -> None:
+        """What a worker has read of the file is damaged."""
+        self._notice()
 
     # -- damage -----------------------------------------------------------------------------------------------
 
     def rebuilding(self) -> "tuple[PartitionIndex, int]":
         """An empty index to publish to what the file should have held, and the offset where that ends."""
         fresh = PartitionIndex(self._path)
-        fresh.restore(self.start, -1, None)
-        return fresh, int(_FIRST.unpack_from(self._tail)[0]) if self._tail else self.end
+        end = int(_FIRST.unpack_from(self._tail)[0]) if self._tail else self.end
+        fresh.start = fresh.end = min(self.start, end)
+        return fresh, end
 
     def rebuilt(self, fresh: "PartitionIndex") -> None:
         """Take over the entries of *fresh*; they stay in memory until a checkpoint makes the file anew."""
-        self._tail[:0] = fresh._tail
-        self._file, self.is_damaged, self._last_read = IndexFile(), False, 0
+        tail = self._tail
+        for at in range(_TIME_AT, len(tail), ENTRY_BYTES):  # published while nobody knew the time before it
+            if int.from_bytes(tail[at : at + 8], "little") >= fresh._time_ms:
+                break
+            tail[at : at + 8] = fresh._time_ms.to_bytes(8, "little")
+        self._time_ms = max(self._time_ms, fresh._time_ms)
+        tail[:0] = fresh._tail
+        self._file, self.is_damaged, self._last_read, self._last_offset = IndexFile(), False, 0, -1
 
     def _entry_at(self, entry: int) -> "tuple[Buffer, int]":
-        """Buffer and position of an entry. Raises IndexDamaged."""
+        """Buffer and position of an entry. Raises IndexDamaged, IndexCold."""
         file = self._file
         if entry >= file.entries:
             return self._tail, (entry - file.entries) * ENTRY_BYTES
@@ -256,7 +284,7 @@ class PartitionIndex:
 
     def _find(self, offset: int) -> int:
         hint = self._last_read
-        if hint < len(self) and self._offset(hint) == offset:
+        if offset == self._last_offset and hint < len(self) and self._offset(hint) == offset:
             return hint
         return bisect_right(range(len(self)), offset, key=self._offset) - 1
 

@@ -5,15 +5,17 @@ at a segment's base, and below it stands nothing that is still needed: no record
 the newest two checkpoints start from, and no message that a promise covers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from journal.frame import Header, Lsn, unpack
+from journal.frame import Header, Lsn
 from journal.records import PartitionName
+from journal.scan import record_at
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
-from journal.storage import Buffer
 from meta_broker.config import RetentionSection
-from meta_broker.store.index_survey import entries_lost, lowest_kept, lsns_of, offsets_of
+from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.index_survey import Survey
+from meta_broker.store.partition_index import Covered
 
 HOUR_MS = 3_600_000
 
@@ -26,53 +28,59 @@ class Cut:
     starts: dict[PartitionName, int] = field(default_factory=dict)
 
 
-def floor_of(segments: Segments, end: int, now_ms: int, section: RetentionSection) -> Lsn:
-    """The LSN below which no promise holds: a segment's base. *end*: where the journal ends for this purpose."""
+def floor_of(segments: Segments, end: int, age_ms: Callable[[int], int], section: RetentionSection) -> Lsn:
+    """The LSN below which no promise holds: a segment's base. *end*: where the journal ends for this purpose. *age_ms*:
+    how old a record of a time is, at least."""
     files = list(segments)
     floor = first = files[0][0]
     bytes_floor = first if section.bytes is None else end - section.bytes
-    youngest_ms = None if section.hours is None else now_ms - section.hours * HOUR_MS
-    for base, file in files[1:]:
+    for base, _ in files[1:]:
         is_old = False
-        if youngest_ms is not None:
+        if section.hours is not None:
             # The first record of a segment is as young as the youngest of the segment before it.
-            header = unpack(file.view(), SEGMENT_HEADER_BYTES, base + SEGMENT_HEADER_BYTES)
-            is_old = isinstance(header, Header) and header.time_ms <= youngest_ms
+            header = record_at(segments, base + SEGMENT_HEADER_BYTES)
+            is_old = isinstance(header, Header) and age_ms(header.time_ms) >= section.hours * HOUR_MS
         if not is_old and base > bytes_floor:
             break
         floor = base
     return floor
 
 
+class CutUnknown(Exception):
+    """The index of the partition *name* does not read back: nobody knows what a cut would take of it."""
+
+    def __init__(self, name: PartitionName, error: IndexDamaged) -> None:
+        super().__init__(str(error))
+        self.name = name
+
+
 def cut_at(
     segments: Segments,
     floor: int,
     needed: int,
-    entries: Mapping[PartitionName, Sequence[Buffer]],
+    indexes: Mapping[PartitionName, Covered],
     ends: Mapping[PartitionName, int],
 ) -> Cut | None:
     """The largest cut at or below *floor* and *needed*; None when no segment can go.
 
-    *entries*: every partition's index, from its start on, as of a checkpoint; *ends*: where it ends there. Reads all
-    of them: a worker's job.
+    *indexes*: every partition's, as of a checkpoint; *ends*: where it ends there. Looks into all of them: a worker's
+    job. Raises CutUnknown.
     """
-    columns = {name: [lsns_of(part) for part in parts] for name, parts in entries.items()}
-    limit = min(floor, needed, *(lowest_kept(lsns, floor) for lsns in columns.values()))
     bases = [base for base, _ in segments]
+    limit, starts, surveys = min(floor, needed), dict[PartitionName, int](), dict[PartitionName, Survey]()
+    for name, index in indexes.items():
+        try:
+            survey = surveys[name] = Survey(index)
+            limit = min(limit, survey.lowest_kept(floor))
+        except IndexDamaged as error:
+            raise CutUnknown(name, error) from error
     cut = max((base for base in bases if base <= limit), default=bases[0])
     if cut == bases[0]:
         return None
-    starts: dict[PartitionName, int] = {}
-    for name, lsns in columns.items():
-        if lost := entries_lost(lsns, cut):
-            starts[name] = _offset_of(entries[name], lost, ends[name])
+    for name, survey in surveys.items():
+        try:
+            if lost := survey.entries_lost(cut):
+                starts[name] = survey.offset_behind(lost, ends[name])
+        except IndexDamaged as error:
+            raise CutUnknown(name, error) from error
     return Cut(cut, starts)
-
-
-def _offset_of(parts: Sequence[Buffer], entry: int, end: int) -> int:
-    for part in parts:
-        offsets = offsets_of(part)
-        if entry < len(offsets):
-            return int(offsets[entry])
-        entry -= len(offsets)
-    return end

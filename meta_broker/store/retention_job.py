@@ -17,12 +17,12 @@ from journal.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.checkpointed import Checkpointed
 from journal.records import PartitionName
 from journal.segments import Segments
+from meta_broker.clock import STEP_MS, Clock
 from meta_broker.config import RetentionSection
 from meta_broker.schedule import Schedule
-from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.indexes import Collected, Indexes
 from meta_broker.store.partition_index import Covered
-from meta_broker.store.retention import Cut, cut_at, floor_of
+from meta_broker.store.retention import Cut, CutUnknown, cut_at, floor_of
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,14 @@ class Retention:
         section: RetentionSection,
         source: Checkpointed,
         indexes: Indexes,
+        clock: Clock,
     ) -> None:
         self._section = section
         self._source = source
         self._indexes = indexes
+        self._clock = clock
+        self._newest_ms = source.state.time_ms  # of all records, and when it was first seen on the steady clock
+        self._newest_at = clock.steady_ms()
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
         self._chosen: Cut | None = None  # in no durable checkpoint yet
@@ -47,6 +51,7 @@ class Retention:
     @property
     def wants_checkpoint(self) -> bool:
         """Whether there is something to choose or to delete, for which a checkpoint must be written."""
+        self._look_at_newest()
         if self._indexes.damaged:
             return False  # what is rebuilt needs the journal as it is
         if self._durable is not None:
@@ -61,8 +66,24 @@ class Retention:
         self._due = time.monotonic() + self._schedule.next_s(_now())
         return False
 
+    def hurry(self) -> None:
+        """Look now, whatever the schedule: the disk is full."""
+        self._due = time.monotonic()
+
     def _floor(self, end: int) -> int:
-        return floor_of(self._source.journal.segments, end, self._source.now_ms(), self._section)
+        return floor_of(self._source.journal.segments, end, self._age_ms, self._section)
+
+    def _age_ms(self, time_ms: int) -> int:
+        """How old a record of *time_ms* is, at least: by the clock here, and by the newest record and the time since,
+        which in a copy are another clock's."""
+        self._look_at_newest()
+        since_newest_ms = self._clock.steady_ms() - self._newest_at
+        # Two hosts' clocks differ a little, and the newest record was there before it was seen.
+        return min(self._clock.age_ms(time_ms), self._newest_ms + since_newest_ms - time_ms + STEP_MS)
+
+    def _look_at_newest(self) -> None:
+        if self._newest_ms != (newest_ms := self._source.state.time_ms):
+            self._newest_ms, self._newest_at = newest_ms, self._clock.steady_ms()
 
     async def choose(
         self,
@@ -80,7 +101,8 @@ class Retention:
         try:
             covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
             self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, checkpoint, covered)
-        except IndexDamaged as error:
+        except CutUnknown as error:
+            by_name[error.name].damaged()
             log.warning("nothing dropped error=%s", error)
             return checkpoint
         if self._chosen is None:
@@ -112,12 +134,11 @@ class Retention:
 def _choose(
     segments: Segments, floor: int, checkpoint: Checkpoint, covered: dict[PartitionName, Covered]
 ) -> Cut | None:
-    """A worker's job: reads every index. Raises IndexDamaged."""
+    """A worker's job: looks into every index. Raises CutUnknown."""
     ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
     runs = (run.lsn for branch in checkpoint.branches for run in branch.runs)
     needed = min(chain([checkpoint.lsn], runs))
-    entries = {name: list(index.blocks()) for name, index in covered.items()}
-    return cut_at(segments, floor, needed, entries, ends)
+    return cut_at(segments, floor, needed, covered, ends)
 
 
 def _now() -> datetime.datetime:

@@ -6,7 +6,7 @@ decision holds until the file's own section of that topic is added, changed or r
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -121,10 +121,13 @@ def section_crc(section: TopicConfig | None) -> int:
     return 0 if section is None else zlib.crc32(msgspec.json.encode(section)) or 1
 
 
-def stored_partitions(state: JournalState, topic: str) -> int:
-    """One more than the highest partition of *topic* that holds messages; 0: none does."""
-    held = (name.partition + 1 for name, span in state.spans.items() if name.topic == topic and span.start < span.end)
-    return max(held, default=0)
+def stored_partitions(state: JournalState, topics: Container[str]) -> dict[str, int]:
+    """Of those *topics* that hold messages: one more than the highest partition that does. Looks at every partition."""
+    stored: dict[str, int] = {}
+    for (topic, partition), span in state.spans.items():
+        if span.start < span.end and partition >= stored.get(topic, 0) and topic in topics:
+            stored[topic] = partition + 1
+    return stored
 
 
 def _regex(name: str) -> re.Pattern[str]:

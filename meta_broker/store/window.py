@@ -1,8 +1,4 @@
-"""The journal as a worker thread reads it: by system call, never through the mapping.
-
-A page fault would hold the interpreter until the disk has answered, and with it the event loop; and pages that a search
-has touched would count as this process's.
-"""
+"""The journal as a worker thread reads it, some of it ahead."""
 
 from typing import Final
 

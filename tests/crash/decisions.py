@@ -5,6 +5,7 @@ told what was decided.
 """
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -124,8 +125,12 @@ def read_listed(client: WireClient) -> tuple[set[BranchKey], Decided]:
     in_doubt, decided = set[BranchKey](), dict[BranchKey, tuple[str, str, str]]()
     for key in keys:
         assert isinstance(key, XaKey)
-        answer = client.result(BranchCommand(BranchVerb.SHOW, key, "", "", client.opaque()))
-        assert answer.is_success, answer.text
+        deadline = time.monotonic() + 30
+        while not (answer := client.result(BranchCommand(BranchVerb.SHOW, key, "", "", client.opaque()))).is_success:
+            # A new master in mode sync, whose slaves are not all there yet.
+            assert answer.text.endswith("try again later"), answer.text
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.1)
         report = json.loads(answer.message)
         if (decision := report["decision"]) is None:
             assert report["state"] == "prepared", report

@@ -25,6 +25,7 @@ from tests.crash.loads import Load, PatientProducer
 from tests.crash.losses import Loss, check_lost, first_of, shown_by
 from tests.crash.shown import Shown, check_shown, read_shown
 from tests.crash.workload import CONFIG, PARTITIONS, Reader, end_of
+from tests.fixtures.power import cut_power
 from tests.fixtures.replicas import ReplicaProcess, Replicas, check_identical, wait_until
 from zk.session import ZooKeeperSession
 
@@ -112,6 +113,43 @@ class Story:
         self.check_cut(master, loss, is_paused=is_paused)
         said.append("paused" if is_paused else "killed")
         return ", ".join(said)
+
+    def power_round(self) -> str:
+        """The power goes at a master that acknowledges before it fsyncs; it is started again, once or twice, and goes
+        on. Now and then a slave takes its place instead."""
+        running, random = self.running, self.random
+        master = running.master
+        if random.random() < 0.2:
+            return self.one_round()
+        self.give_links()
+        load = self.begin()
+        time.sleep(random.uniform(0.05, 0.5))
+        said = [self.disturb(random.choice(running.slaves))]
+        time.sleep(random.uniform(0.0, 0.3))
+        master.kill()
+        load.wait()
+        lost = cut_power(master.data)
+        for slave in running.slaves:
+            if slave.link is not None:
+                slave.link.heal()
+        if random.random() < 0.5:
+            master.launch()
+            time.sleep(random.uniform(0.0, 2.0))
+            master.kill()
+            lost += cut_power(master.data)
+            said.append("twice")
+        master.start()
+        wait_until(lambda: all(map(self.is_back_in_sync, running.slaves)), "every slave is in sync again")
+        self.check()
+        said.append(f"{lost} bytes lost")
+        return ", ".join(said)
+
+    def is_back_in_sync(self, slave: ReplicaProcess) -> bool:
+        """As `is_in_sync`, of a master that may just begin again."""
+        try:
+            return self.is_in_sync(slave)
+        except ConnectionError:
+            return False
 
     def find_successor(self) -> ReplicaProcess:
         """A stopped slave that has everything: one that ZooKeeper names. Others that were asked are stopped, too."""

@@ -13,15 +13,11 @@ import pytest
 from journal.xid import XaKey, Xid
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
-from tests.crash.workload import CONFIG
+from tests.crash.workload import CONFIG, NO_CHECKPOINTS
 from tests.fixtures.broker import BrokerProcess, ExecutedBroker
-from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import WireClient
 
 IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
-NO_CHECKPOINTS = CONFIG.replace("checkpoint_bytes = 65536", "checkpoint_bytes = 1073741824").replace(
-    "checkpoint_seconds = 0.5", "checkpoint_seconds = 1000"
-)
 
 
 def produce(port: int, acknowledged: list[tuple[int, bytes]]) -> None:
@@ -141,14 +137,6 @@ def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> Non
         broker.switch.touch()
 
     check_story(broker, "Input/output error", fail, broker.switch.unlink)
-
-
-def test_a_full_disk_stops_the_broker(tmp_path: Path) -> None:
-    """Two megabytes. Where no file system can be had, the limit above is all that is tested."""
-    disk = tmp_path / "disk"
-    with small_disk(disk, "2m"):
-        broker = BrokerProcess(disk / "broker", None, config=CONFIG)
-        check_story(broker, "No space left on device", lambda acknowledged: None, lambda: enlarge(disk, "8m"))
 
 
 def test_a_checkpoint_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:

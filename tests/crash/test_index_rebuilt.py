@@ -1,6 +1,10 @@
 """Partition indexes are derived data: lost or damaged while the broker is down, they come back, answers and all."""
 
+import fcntl
+import os
 import shutil
+import struct
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +12,23 @@ from random import Random
 
 import pytest
 
+from journal.flush_mode import FlushMode
 from journal.records import PartitionName
 from journal.xid import XaKey, Xid
+from meta_broker.config import BrokerConfig, BrokerSection
 from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
+from meta_broker.store.message_store import MessageStore
+from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, OffsetQuery, Put, TransactionVerb
-from meta_client.protocol.responses import Result
+from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 from tests.crash.workload import CONFIG
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 
 ORDERS = [PartitionName("orders", number) for number in range(4)]
+MANY = 200_000  # runs: seconds of reading, so that what happens meanwhile can be seen
+REBUILDING_S = 2.0
 
 
 def lose(index: Path) -> None:
@@ -68,6 +78,7 @@ def test_the_same_answers_before_and_after(damage: Callable[[Path], None], rebui
         seen = len(broker.log)
         broker.start()
         assert broker.log[seen:].count("rebuilt from the journal") == rebuilt
+        wait_rebuilt(broker, seen, rebuilt)
         assert answers(broker) == before
         write(broker)
         longer = answers(broker)
@@ -122,6 +133,135 @@ def test_damage_in_an_old_chunk_is_noticed_by_a_reader_and_mended_while_the_brok
     finally:
         broker.kill()
     broker.audit()
+
+
+def test_a_start_does_not_wait_until_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
+    """It serves: what is published from then on at once, what the index held once that is rebuilt. It stops when it is
+    told to, and a checkpoint follows the rebuilding, so that a kill costs no more than what was under way."""
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    fill(broker.data, MANY)
+    (broker.data / "index" / "orders-0.index").unlink()
+    try:
+        broker.start()
+        began = time.monotonic()
+        with WireClient(broker.port) as client:
+            answer = client.result(OffsetQuery("orders", "g", 0, 70, 1))
+            assert answer.status == Status.UNAVAILABLE
+            assert "orders-0.index: lost or damaged: it is being rebuilt, ask again later" in answer.text
+            assert isinstance(client.ask(Get("orders", "g", 1, 0, 100, 1)), Value)  # others are as ever
+            end = client.put("orders", 0, b"goes on").offset
+            assert end is not None
+            assert isinstance(client.ask(Get("orders", "g", 0, end, 100, 1)), Value)
+        while "rebuilding indexes" not in broker.log:
+            assert time.monotonic() < began + 30
+            time.sleep(0.005)
+        told = time.monotonic()
+        assert broker.stop() == 0
+        assert "index rebuilt" not in broker.log
+        assert time.monotonic() - told < REBUILDING_S / 2 + 3
+        seen = len(broker.log)
+        broker.start()
+        wait_rebuilt(broker, seen, 1)
+        while "checkpoint written" not in broker.log[broker.log.index("index rebuilt", seen) :]:
+            assert time.monotonic() < began + 60
+            time.sleep(0.01)
+        broker.kill()
+        seen = len(broker.log)
+        broker.start()
+        with WireClient(broker.port) as client:
+            assert client.result(OffsetQuery("orders", "g", 0, 70, 1)).text == "70"
+        assert broker.stop() == 0
+        assert "rebuilt" not in broker.log[seen:]
+    finally:
+        broker.kill()
+    broker.audit()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of its own: run as root")
+def test_a_sector_of_an_index_that_cannot_be_read_is_damage_and_no_signal(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
+    try:
+        fill(broker.data, 40 * CHUNK_ENTRIES)
+        broker.start()
+        before = before_of(answers(broker))
+        assert broker.stop() == 0
+        with FailingDisk(tmp_path) as disk:
+            shutil.copytree(broker.data / "index", disk.path / "index")
+            shutil.rmtree(broker.data / "index")
+            (broker.data / "index").symlink_to(disk.path / "index")
+            seen = len(broker.log)
+            broker.start()
+            assert "rebuilt" not in broker.log[seen:]
+            disk.fail(broker.data / "index" / "orders-0.index")
+            with WireClient(broker.port) as client:
+                answer = client.result(OffsetQuery("orders", "g", 0, 70, 1))
+                assert answer.status == Status.UNAVAILABLE
+                assert "cannot be read" in answer.text
+                assert "Input/output error" in answer.text
+            wait_rebuilt(broker, seen, 1)
+            assert before_of(answers(broker)) == before
+            disk.heal()
+            assert broker.stop() == 0
+    finally:
+        broker.kill()
+
+
+class FailingDisk:
+    """An ext4 in a file, of which nothing can be read behind the first bytes of one of its files once it fails."""
+
+    BYTES = 16 << 20
+
+    def __init__(self, directory: Path) -> None:
+        self._image = directory / "disk"
+        self.path = directory / "mounted"
+
+    def __enter__(self) -> "FailingDisk":
+        self._image.write_bytes(b"")
+        os.truncate(self._image, self.BYTES)
+        self.path.mkdir()
+        subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", self._image], check=True)
+        done = subprocess.run(["mount", "-o", "loop", self._image, self.path], check=False, capture_output=True)
+        if done.returncode:
+            pytest.skip(f"no loop device: {done.stderr!r}")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.heal()
+        subprocess.run(["umount", "--lazy", self.path], check=True)
+
+    def fail(self, path: Path) -> None:
+        """Of *path* nothing can be read any more, unless somebody holds it in memory."""
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            block = bytearray(struct.pack("i", 0))
+            fcntl.ioctl(file, 1, block)  # FIBMAP
+            block_bytes = os.statvfs(path).f_bsize
+            os.truncate(self._image, struct.unpack("i", block)[0] * block_bytes)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def heal(self) -> None:
+        os.truncate(self._image, self.BYTES)
+
+
+def fill(data: Path, count: int) -> None:
+    """A stopped broker's directory, with *count* runs of one message in orders-0, and one in orders-1."""
+    broker = BrokerSection(segment_bytes=4 << 20)
+    config = BrokerConfig(data=data, broker_id=0, port=0, broker=broker, flush=FlushMode(1000))
+    store = MessageStore.open(config, "test", lambda: None, lambda: 1_700_000_000_000)
+    for number in range(count + 1):
+        frame = encode_frame(number, 0, b"x" * 50)
+        done = store.transactions.put(ORDERS[int(number == count)], [frame], len(frame), 1)
+        store.publish(done.publications)
+    store.last_checkpoint()
+    store.close()
+
+
+def wait_rebuilt(broker: BrokerProcess, seen: int, count: int) -> None:
+    """Until the broker says that *count* indexes are."""
+    deadline = time.monotonic() + 30
+    while broker.log.count("index rebuilt", seen) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def before_of(found: list[object]) -> list[object]:

@@ -32,6 +32,10 @@ partitions = 4
 partitions = 2
 """
 
+NO_CHECKPOINTS = CONFIG.replace("checkpoint_bytes = 65536", "checkpoint_bytes = 1073741824").replace(
+    "checkpoint_seconds = 0.5", "checkpoint_seconds = 1000"
+)
+
 BODY_BYTES_MAX = 3_000
 BURST_MAX = 30
 QUALIFIER = "crash"

@@ -1,11 +1,16 @@
 """`metaq dev`: ZooKeeper and a broker in one command, and what it prints works."""
 
+import os
+import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from meta_client import Client
 
@@ -34,6 +39,7 @@ def test_dev_prints_how_to_connect_and_keeps_what_it_was_given(tmp_path: Path) -
     try:
         connect = wait_for(log, r'Client\("([^"]+)"\)', process)[1]
         assert f"metaq produce orders --zk {connect}" in log.read_text()
+        assert f"export METAQ_ZK={connect}\n" in log.read_text()
         with Client(connect) as client:
             sent = client.producer().send("orders", b"kept")
         process.send_signal(signal.SIGINT)
@@ -52,6 +58,39 @@ def test_dev_prints_how_to_connect_and_keeps_what_it_was_given(tmp_path: Path) -
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
+
+
+def test_dev_names_every_port_that_is_taken(tmp_path: Path) -> None:
+    """Before it starts anything, with the way out; the same for one of them."""
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [first.getsockname()[1], second.getsockname()[1]]
+        for port in (ports[1], 0):
+            process, log = start(tmp_path, "--zk-port", str(ports[0]), "--port", str(port))
+            assert process.wait(timeout=30) == 2
+            names = [f"port {ports[0]} (ZooKeeper's, --zk-port)", f"port {port} (the broker's, --port)"]
+            assert log.read_text() == (
+                "error: taken on 127.0.0.1, perhaps by another `metaq dev`: "
+                f"{' and '.join(names if port else names[:1])}: stop what listens there, or take free ones with "
+                "`metaq dev --zk-port 0 --port 0`; nothing was started\n"
+            )
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("named", [[], ["--zk", "127.0.0.1:1"]])
+def test_who_sits_at_a_terminal_is_told_where_a_command_connects_that_was_not_told(named: list[str]) -> None:
+    """Somebody else's ZooKeeper may be there."""
+    controller, terminal = pty.openpty()
+    with os.fdopen(controller, "rb", buffering=0) as screen:
+        environment = {name: value for name, value in os.environ.items() if name != "METAQ_ZK"}
+        process = subprocess.Popen(
+            [*METAQ, "topics", "show", "orders", *named], env=environment, stdout=subprocess.DEVNULL, stderr=terminal
+        )
+        os.close(terminal)
+        shown = screen.read(10_000)
+        process.kill()
+        process.wait()
+    told = b"ZooKeeper 127.0.0.1:2181, the default: name another with --zk or METAQ_ZK"
+    assert shown.startswith(told) == (not named), shown
 
 
 def test_dev_refuses_a_bad_topic_before_it_starts_anything(tmp_path: Path) -> None:

@@ -188,6 +188,30 @@ def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_repla
         check_copy(first, second)
 
 
+def test_a_copy_that_is_whole_has_a_checkpoint_that_vouches_for_its_indexes(tmp_path: Path, zookeeper: Corner) -> None:
+    """The one that it began with is the master's: a kill before the next one would have every index rebuilt."""
+    seldom = PATIENT.replace("checkpoint_bytes = 131072\ncheckpoint_seconds = 2.0", "checkpoint_seconds = 3600.0")
+    assert seldom != PATIENT
+    running = Replicas(tmp_path / "two", zookeeper.connect, seldom, slaves=0)
+    master = running.master
+    master.config_path.write_text(FORGETFUL)
+    with running:
+        fill_until_the_beginning_is_gone(master)
+        assert master.stop() == 0
+        master.config_path.write_text(seldom)
+        master.start()
+        slave, _ = add_slave(running)
+        wait_same(master, slave)
+        assert "copy whole" in slave.log
+        wait_until(lambda: "checkpoint written" in slave.log, "it takes a checkpoint of its own")
+        slave.kill()
+        before = len(slave.log)
+        slave.start()
+        wait_same(master, slave)
+        assert "rebuilt" not in slave.log[before:]
+        check_copy(master, slave)
+
+
 def add_slave(running: Replicas, ration: int | None = None) -> tuple[ReplicaProcess, ProxyLink]:
     """Another one, whose link clogs after *ration* bytes."""
     slave = running.add_process(len(running.slaves) + 1)

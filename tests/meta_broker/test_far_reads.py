@@ -10,18 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from journal.frame import Lsn, Offset
+from journal.publications import Publication
 from journal.records import PartitionName
+from journal.runs import Run
 from journal.transaction_store import wall_clock_ms
 from meta_broker.config import BrokerConfig, BrokerSection
 from meta_broker.memory import memory_bytes
-from meta_broker.store.far_read import GAP_BYTES, FarRead
+from meta_broker.store.far_read import IN_THREAD, LOOP_SPANS_MAX, FarRead
 from meta_broker.store.far_reads import IN_HAND, FarReads
-from meta_broker.store.horizon import HOT_BYTES, Horizon
+from meta_broker.store.horizon import Horizon
+from meta_broker.store.index_file import CHUNK_ENTRIES, IndexCold
 from meta_broker.store.message_store import MessageStore
+from meta_broker.store.partition_index import PartitionIndex, Place
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Fetch, Get, Put, Quit, Request, Version
+from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Put, Quit, Request, Version
 from meta_client.protocol.responses import Data, Response, Result, Value
-from tests.fixtures.broker import CONFIG, running_broker
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.filters import install_filters
 from tests.fixtures.peers import MIB, PROMPT_S, anonymous_bytes, broker_with, wait_until_alone, worst_answer_s
 from tests.fixtures.wire import WireClient
@@ -40,7 +45,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         rng = random.Random(7)
         for _ in range(200):
             put(opened, ORDERS, rng.randbytes(rng.choice([21, 100, 3000, 60_000])))
-            put(opened, STOCK, rng.randbytes(rng.choice([21, 30, GAP_BYTES - 200, 2 * GAP_BYTES])))
+            put(opened, STOCK, rng.randbytes(rng.choice([21, 30, IN_THREAD.gap_bytes - 200, 2 * IN_THREAD.gap_bytes])))
         yield opened
     finally:
         opened.close()
@@ -52,36 +57,105 @@ def put(store: MessageStore, name: PartitionName, frame: bytes) -> None:
     store.publish(done.publications)
 
 
-def test_a_far_read_is_the_bytes_that_a_near_one_is(store: MessageStore) -> None:
+def test_a_cold_index_is_read_beside_the_loop_and_answers_keep_their_order(tmp_path: Path) -> None:
+    runs = 5 * CHUNK_ENTRIES
+    with running_broker(tmp_path / "broker", None) as broker:
+        with WireClient(broker.port) as client:
+            client.send(*(Put("orders", 0, 0, None, None, number, b"%06d" % number) for number in range(runs)))
+            for _ in range(runs):
+                assert getattr(client.receive(), "status", None) == 200
+        assert broker.stop() == 0
+        broker.start()  # which lets go of what the page cache has of the index files
+        step = client_frame_bytes(broker)
+        with WireClient(broker.port) as client:
+            asked: list[Request] = []
+            for number in range(runs - 1, 0, -CHUNK_ENTRIES // 3):
+                asked.append(OffsetQuery("orders", "g", 0, number * step + 1, len(asked)))
+                asked.append(Get("orders", "g", 0, number * step, step, len(asked)))
+                asked.append(Version(len(asked)))
+            client.send(*asked)
+            answers = [client.receive() for _ in asked]
+            assert [answer.opaque for answer in answers] == list(range(len(asked)))
+            for request, answer in zip(asked, answers, strict=True):
+                if isinstance(request, OffsetQuery):
+                    assert isinstance(answer, Result)
+                    assert answer.text == str(request.offset - 1)
+                elif isinstance(request, Get):
+                    assert isinstance(answer, Value)
+                    assert answer.body.endswith(b"%06d" % (request.offset // step))
+            gets = sum(isinstance(request, Get) for request in asked)
+            assert f"cmd_get {gets}" in client.stats()  # each counted once, however often its index was cold
+            assert f"cmd_offset {gets}" in client.stats()
+
+
+def client_frame_bytes(broker: BrokerProcess) -> int:
+    """Of each message in orders-0, which are alike."""
+    with WireClient(broker.port) as client:
+        return int(client.stats("offsets")[1].split()[-1]) // (5 * CHUNK_ENTRIES)
+
+
+def test_what_is_not_in_the_page_cache_of_an_index_is_never_waited_for(tmp_path: Path) -> None:
+    path, entries = tmp_path / "orders-0.index", 100 * CHUNK_ENTRIES
+    index = PartitionIndex(path)
+    for number in range(entries):
+        index.publish(Publication(ORDERS, Offset(number), Run(Lsn(1000 + number), 1, 1, number)))
+    spill = index.spill()
+    assert spill is not None
+    mark = index.write(spill).mark
+    again = PartitionIndex(path)
+    assert again.restore(0, entries, mark)
+    offset, cold, found = 30_000, 0, list[Place]()
+    while not found:
+        try:
+            found = list(again.places(offset, 5))
+        except IndexCold as error:
+            cold += 1
+            thread = threading.Thread(target=error.run)
+            thread.start()
+            thread.join()
+    if not cold:
+        pytest.skip("a file system that keeps everything in memory")
+    assert found == [(1000 + offset + number, 1) for number in range(5)]
+    assert 3 <= cold <= 12  # a bisect's worth
+    assert list(again.places(offset, 5)) == found
+
+
+def test_at_once_or_by_a_worker_the_bytes_are_those_of_the_records(store: MessageStore) -> None:
     rng = random.Random(8)
     for name in (ORDERS, STOCK):
         index = store.indexes.by_name[name]
         for _ in range(200):
             offset = rng.randrange(index.end)
             places = list(index.places(offset, rng.choice([1, 1000, 100_000, 4 * MIB])))
-            near = b"".join(store.slices(places, sum(place.bytes for place in places)))
-            assert FarRead(store.journal, places).run() == near
+            expected = b"".join(store.journal.read(*place) for place in places)
+            read = FarRead(store.journal, places)
+            assert read.run() == expected
+            assert b"".join(read.cached() or []) == expected
+    places = list(store.indexes.by_name[ORDERS].places(0, 4 * MIB))
+    there_and_back = [place for _ in range(LOOP_SPANS_MAX) for place in (places[0], places[-1])]
+    assert FarRead(store.journal, there_and_back).cached() is None  # so many system calls are for the worker
+    assert FarRead(store.journal, there_and_back[:20]).cached() is not None
 
 
-def test_what_is_near_is_told_by_distance_by_age_and_by_a_look(store: MessageStore, tmp_path: Path) -> None:
+def test_what_is_near_is_told_by_distance_and_what_is_in_memory_by_the_read(
+    store: MessageStore, tmp_path: Path
+) -> None:
     index, journal = store.indexes.by_name[ORDERS], store.journal
-    oldest, newest = list(index.places(0, 2 * MIB)), list(index.places(index.end - 20, 20))
+    oldest, newest = list(index.places(0, 1)), list(index.places(index.end - 20, 20))
     distance = journal.end - oldest[0].lsn
-    assert distance < HOT_BYTES
-    assert store.horizon.is_near(oldest)  # written by this process, just now
+    assert store.horizon.is_near(oldest)
     assert not Horizon(journal, distance - 1).is_near(oldest)
     assert Horizon(journal, distance - 1).is_near(newest)
-    reopened = Horizon(journal, distance)  # as after a start: somebody must look
-    assert reopened.is_near(oldest)
     data = FarRead(journal, oldest).run()
-    journal.release()  # mapped pages do not leave memory
+    assert FarRead(journal, oldest).cached() == [data]
     for path in tmp_path.glob("*.journal"):
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    assert not reopened.is_near(oldest), "the file system of the temporary directory does not let go, as ext4 does"
+    is_let_go = FarRead(journal, oldest).cached() is None
+    assert is_let_go, "the file system of the temporary directory does not let go, as ext4 does"
     assert FarRead(journal, oldest).run() == data
-    assert reopened.is_near(oldest)
+    assert FarRead(journal, oldest).cached() == [data]
 
 
 class Held(FarRead):
@@ -216,7 +290,7 @@ def test_what_the_disk_does_not_give_back_is_told_and_harms_nobody_else(tmp_path
         assert answer.status == 500
         assert answer.text == (
             f"cannot read orders-0 at offset 0: {first}: it ends at byte 4096, somebody cut it: "
-            "look after the disk, then run `metaq journal check`"
+            "look after the disk, then run `metaq journal check` and `repair`"
         )
         assert "messages unreadable partition=orders-0 offset=0 error=" in broker.log
         assert isinstance(client.get("orders", 0, 19 * (20 + len(bodies[0]))), Value)

@@ -9,10 +9,10 @@ import pytest
 
 from meta_broker.store import index_file
 from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged
-from tests.meta_broker.test_retention import BY_BYTES, MESSAGE, ORDERS, STOCK, Stage, judged, message, stage
+from tests.fixtures.warm import warm
+from tests.meta_broker.test_retention import BY_BYTES, MESSAGE, ORDERS, STOCK, judged, message, stage
 
 SMALL = 4  # entries a chunk
-WAIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +37,6 @@ def rot_the_first_segment(path: Path) -> None:
     segment.write_bytes(content)
 
 
-async def tick_until_mended(on: Stage) -> None:
-    with ThreadPoolExecutor(1) as worker:
-        deadline = asyncio.get_running_loop().time() + WAIT_S
-        while on.store.indexes.damaged:
-            assert asyncio.get_running_loop().time() < deadline
-            on.store.maybe_checkpoint(asyncio.get_running_loop(), worker)
-            await asyncio.sleep(0.01)
-
-
 def test_after_retention_it_is_rebuilt_from_what_is_left_and_nothing_is_dropped_meanwhile(tmp_path: Path) -> None:
     async def story() -> None:
         async with stage(tmp_path, BY_BYTES) as on:
@@ -58,7 +49,7 @@ def test_after_retention_it_is_rebuilt_from_what_is_left_and_nothing_is_dropped_
         flip(tmp_path, start // MESSAGE + 1)
         expected = [message(number) for number in range(1, 70, 2)][start // MESSAGE :]
         async with stage(tmp_path, BY_BYTES) as on:
-            assert on.store.transactions.recovered.damaged == []  # a start does not look there
+            assert not on.store.indexes.damaged  # a start does not look there
             with pytest.raises(IndexDamaged):
                 on.read_all(ORDERS)
             assert list(on.store.indexes.damaged) == [ORDERS]
@@ -73,13 +64,13 @@ def test_after_retention_it_is_rebuilt_from_what_is_left_and_nothing_is_dropped_
             with pytest.raises(IndexDamaged):
                 on.read_all(ORDERS)
             on.put(ORDERS, 110)
-            await tick_until_mended(on)
+            await on.mended()
             assert on.read_all(ORDERS) == b"".join([*expected, message(110)])
             await on.ticks(4)
             assert on.read_all(ORDERS) == message(110)  # retention goes on
         assert list(judged(tmp_path)) == []
         async with stage(tmp_path, BY_BYTES) as on:
-            assert on.store.transactions.recovered.damaged == []
+            assert not on.store.indexes.damaged
             assert on.read_all(ORDERS) == message(110)
 
     asyncio.run(story())
@@ -95,20 +86,21 @@ def test_a_crash_before_the_next_checkpoint_changes_nothing(tmp_path: Path) -> N
         for number in range(12, 15):
             async with stage(tmp_path, BY_BYTES) as on:  # ends without a checkpoint
                 with pytest.raises(IndexDamaged):
-                    on.store.indexes.by_name[ORDERS].nearest(0)
+                    warm(lambda: on.store.indexes.by_name[ORDERS].nearest(0))
                 on.put(ORDERS, number)
-                await tick_until_mended(on)
+                await on.mended()
                 assert on.read_all(ORDERS) == b"".join(map(message, range(number + 1)))
         async with stage(tmp_path, BY_BYTES) as on:
             with pytest.raises(IndexDamaged):
                 on.read_all(ORDERS)
             on.store.last_checkpoint()  # before it was mended: names no file
         async with stage(tmp_path, BY_BYTES) as on:
-            assert on.store.transactions.recovered.damaged == ["index of orders-0: rebuilt from the journal"]
+            assert list(on.store.indexes.damaged) == [ORDERS]
+            await on.mended()
             assert on.read_all(ORDERS) == b"".join(map(message, range(15)))
             on.store.last_checkpoint()
         async with stage(tmp_path, BY_BYTES) as on:
-            assert on.store.transactions.recovered.damaged == []
+            assert not on.store.indexes.damaged
             assert on.read_all(ORDERS) == b"".join(map(message, range(15)))
 
     asyncio.run(story())
@@ -125,7 +117,7 @@ def test_a_journal_that_is_rotten_too_leaves_it_refused(tmp_path: Path, caplog: 
         async with stage(tmp_path, BY_BYTES) as on:
             for _ in range(2):
                 with pytest.raises(IndexDamaged):
-                    on.store.indexes.by_name[ORDERS].nearest(0)
+                    warm(lambda: on.store.indexes.by_name[ORDERS].nearest(0))
                 with ThreadPoolExecutor(1) as worker:
                     on.store.maybe_checkpoint(asyncio.get_running_loop(), worker)
                     await asyncio.sleep(0.2)

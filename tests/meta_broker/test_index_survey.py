@@ -1,43 +1,94 @@
 """What a cut leaves of an index, against a loop that is too dumb to be wrong."""
 
-from hypothesis import given
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meta_broker.store import index_survey
-from meta_broker.store.index_survey import BLOCK_ENTRIES, LSN_MAX, entries_lost, lowest_kept, lsns_of, offsets_of
-from meta_broker.store.partition_index import ENTRY
+from journal.frame import Lsn, Offset
+from journal.publications import Publication
+from journal.records import PartitionName
+from journal.runs import Run
+from meta_broker.store import index_file, index_survey
+from meta_broker.store.index_file import IndexFile
+from meta_broker.store.index_survey import LSN_MAX, Survey
+from meta_broker.store.partition_index import PartitionIndex
 
-LSNS = st.lists(st.integers(0, 40), max_size=30)
-
-
-def packed(lsns: list[int]) -> bytes:
-    return b"".join(ENTRY.pack(10 * at, lsn, 0, 10, 1) for at, lsn in enumerate(lsns))
-
-
-@given(LSNS, st.integers(0, 30), st.integers(0, 41))
-def test_against_a_loop(lsns: list[int], split: int, floor: int) -> None:
-    parts = [lsns_of(packed(lsns[:split])), lsns_of(packed(lsns[split:]))]
-    young = next((at for at, lsn in enumerate(lsns) if lsn >= floor), len(lsns))
-    assert lowest_kept(parts, floor) == min(lsns[young:], default=LSN_MAX)
-    assert entries_lost(parts, floor) == max((at + 1 for at, lsn in enumerate(lsns) if lsn < floor), default=0)
+ORDERS = PartitionName("orders", 0)
+LSNS = st.lists(st.integers(1, 40), max_size=30)
+CHUNK_ENTRIES = 4
 
 
-@given(LSNS, st.integers(0, 41))
-def test_a_cut_below_what_is_kept_loses_none_of_it(lsns: list[int], floor: int) -> None:
-    parts = [lsns_of(packed(lsns))]
-    cut = min(floor, lowest_kept(parts, floor))
-    assert all(lsn < floor for lsn in lsns[: entries_lost(parts, cut)])
-    assert all(lsn >= cut for lsn in lsns[entries_lost(parts, cut) :])
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "CHUNK_BYTES", (CHUNK_ENTRIES + 1) * 32)
+    monkeypatch.setattr(index_file, "CHUNK_ENTRIES", CHUNK_ENTRIES)
+    monkeypatch.setattr(index_survey, "BLOCK_ENTRIES", 3)
 
 
-def test_blocks_are_looked_at_one_after_the_other() -> None:
-    count = 2 * BLOCK_ENTRIES + 7
-    lsns = [100 + at for at in range(count)]
-    lsns[BLOCK_ENTRIES + 3] = 5  # committed late, put early
-    parts = [lsns_of(packed(lsns))]
-    assert entries_lost(parts, 50) == BLOCK_ENTRIES + 4
-    assert entries_lost(parts, 100 + 2 * BLOCK_ENTRIES + 2) == 2 * BLOCK_ENTRIES + 2
-    assert lowest_kept(parts, 100 + BLOCK_ENTRIES) == 5
-    assert lowest_kept(parts, 100 + BLOCK_ENTRIES + 4) == 100 + BLOCK_ENTRIES + 4
-    assert list(offsets_of(packed(lsns[:3]))) == [0, 10, 20]
-    assert index_survey.lsns_of(b"").tolist() == []
+def index_of(directory: Path, lsns: list[int], filed: int) -> PartitionIndex:
+    """An entry of ten bytes for each of *lsns*, the first *filed* in its file."""
+    index = PartitionIndex(directory / "orders-0.index")
+    for number, lsn in enumerate(lsns):
+        if number == filed:
+            file_all(index)
+        index.publish(Publication(ORDERS, Offset(10 * number), Run(Lsn(lsn), 10, 1, number)))
+    return index
+
+
+def file_all(index: PartitionIndex) -> None:
+    if (spill := index.spill()) is not None:
+        index.filed(spill, index.write(spill))
+
+
+def survey_of(index: PartitionIndex) -> Survey:
+    return Survey(index.covered_with(index.spill()))
+
+
+@settings(deadline=None)  # it waits for a disk
+@given(LSNS, st.integers(0, 30), st.integers(0, 41), st.integers(0, 30))
+def test_against_a_loop(lsns: list[int], filed: int, floor: int, gone: int) -> None:
+    gone = min(gone, len(lsns))
+    with tempfile.TemporaryDirectory() as directory:
+        index = index_of(Path(directory), lsns, filed)
+        index.trim(10 * gone)
+        survey, kept = survey_of(index), lsns[gone:]
+        young = next((at for at, lsn in enumerate(kept) if lsn >= floor), len(kept))
+        assert survey.lowest_kept(floor) == min(kept[young:], default=LSN_MAX)
+        lost = survey.entries_lost(floor)
+        assert lost == max((at + 1 for at, lsn in enumerate(kept) if lsn < floor), default=0)
+        assert survey.offset_behind(lost, index.end) == (10 * (gone + lost) if lost < len(kept) else index.end)
+        cut = min(floor, survey.lowest_kept(floor))
+        assert all(lsn < floor for lsn in kept[: survey.entries_lost(cut)])
+        assert all(lsn >= cut for lsn in kept[survey.entries_lost(cut) :])
+
+
+def test_each_chunk_is_looked_at_once_and_then_what_the_cut_goes_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 100 * CHUNK_ENTRIES
+    index = index_of(tmp_path, [100 + number for number in range(count)], count)
+    file_all(index)
+    read: list[int] = []
+    check = IndexFile.read
+
+    def counted(file: IndexFile, chunk: int) -> bytes:
+        read.append(chunk)
+        return check(file, chunk)
+
+    monkeypatch.setattr(IndexFile, "read", counted)
+    assert survey_of(index).lowest_kept(100 + 4 * CHUNK_ENTRIES + 1) == 100 + 4 * CHUNK_ENTRIES + 1
+    assert set(read) == set(range(100))
+    read.clear()
+    survey = survey_of(index)
+    assert survey.lowest_kept(100 + 4 * CHUNK_ENTRIES + 1) == 100 + 4 * CHUNK_ENTRIES + 1
+    assert survey.entries_lost(100 + 4 * CHUNK_ENTRIES) == 4 * CHUNK_ENTRIES
+    assert set(read) <= {0, 1, 2, 3, 4, 50, 25, 12, 6}  # and a bisect for the start
+    for number in range(3):  # more is written: what is known of the rest holds
+        index.publish(Publication(ORDERS, Offset(10 * (count + number)), Run(Lsn(9 + number), 10, 1, count)))
+    file_all(index)
+    read.clear()
+    assert survey_of(index).lowest_kept(100 + CHUNK_ENTRIES) == 9
+    assert len(set(read)) < 20

@@ -2,17 +2,19 @@
 
 import contextlib
 import os
+import queue
 import re
 import shutil
 import signal
 import subprocess
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from journal.xid import LocalKey
 from meta_broker.config import BrokerConfig, ZooKeeperSection
@@ -23,11 +25,14 @@ from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot, wait_until
+from zk.broker_url import BrokerUrl
 from zk.corner import Corner
 from zk.embedded import EmbeddedZooKeeper
 from zk.errors import ZooKeeperUnavailable
 from zk.former_session import end_session
 from zk.nodes import Node
+from zk.registration import TopicRegistration
+from zk.replication import ReplicationNode
 from zk.session import ZooKeeperSession
 
 MASTER = "/meta/brokers/ids/0/master"
@@ -332,3 +337,69 @@ def test_what_a_start_reads_first_is_waited_for_until_it_is_told_to_stop(
         membership.cancel()
         with pytest.raises(ZooKeeperUnavailable):
             asked.result(60)
+
+
+def test_a_change_of_the_in_sync_set_waits_for_no_topics(
+    tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession
+) -> None:
+    config = BrokerConfig(data=tmp_path, broker_id=0, port=0, zookeeper=zookeeper.connect)
+    membership = Membership(config, zookeeper.connect, lambda error: None)
+    membership.connect()
+    with contextlib.closing(membership), ThreadPoolExecutor(1) as worker:
+        membership.join(BrokerUrl("127.0.0.1", 1), {}, 1)
+        before: queue.SimpleQueue[int] = queue.SimpleQueue()
+        wanted = ReplicationNode(epoch=1)
+        for number in range(400):
+            membership.topic_used(f"used-{number}", TopicRegistration(1))
+        membership.in_sync_changed(wanted, lambda node: before.put(len(session.children("/meta/brokers/topics"))))
+        assert before.get(timeout=60) < 200
+        assert membership.replication() == wanted
+        wait_until(lambda: len(session.children("/meta/brokers/topics")) == 400, timeout_s=60)
+        worker.submit(membership.leave).result(60)
+        assert session.children("/meta/brokers/topics-sub/used-0") == []
+
+
+def under_an_ephemeral_node(session: ZooKeeperSession, topic: str) -> Callable[[], object]:
+    path = f"/meta/brokers/topics-pub/{topic}"
+    assert session.create(path, ephemeral=True)
+    return lambda: session.delete(path)
+
+
+def over_somebodys_children(session: ZooKeeperSession, topic: str) -> Callable[[], object]:
+    path = f"/meta/brokers/topics-sub/{topic}/0-m/below"
+    assert session.create(path)
+    return lambda: session.delete(path)
+
+
+def without_the_right_to(session: ZooKeeperSession, topic: str) -> Callable[[], object]:
+    path = f"/meta/brokers/topics/{topic}"
+    assert session.create(path)
+    client = session._client
+    client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    return lambda: client.set_acls(path, OPEN_ACL_UNSAFE)
+
+
+@pytest.mark.parametrize("obstacle", [under_an_ephemeral_node, over_somebodys_children, without_the_right_to])
+def test_a_topic_that_cannot_be_registered_is_named_and_holds_up_nothing(
+    obstacle: Callable[[ZooKeeperSession, str], Callable[[], object]],
+    zookeeper: Corner,
+    session: ZooKeeperSession,
+    tmp_path: Path,
+) -> None:
+    at_start, in_use = obstacle(session, "orders"), obstacle(session, "dynamic-bad")
+    with running_broker(tmp_path / "broker", zookeeper.connect) as broker:
+        assert "1 topic not registered yet: orders" in broker.log
+        with WireClient(broker.port) as client:
+            client.put("dynamic-bad", 0, b"x")
+            client.put("dynamic-good", 0, b"x")
+        good = topic_nodes("dynamic-good", 2)
+        wait_until(lambda: good.items() <= snapshot(session).items())
+        wait_until(lambda: "trying again count=1 topics=dynamic-bad" in broker.log)
+        assert topic_nodes("invoices", 2).items() <= snapshot(session).items()
+        at_start()
+        in_use()
+        expected = tree_of(broker) | good | topic_nodes("dynamic-bad", 2)
+        wait_until(lambda: snapshot(session) == expected)
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log
+    assert snapshot(session) == {}

@@ -36,6 +36,9 @@ def test_every_text_in_its_order(lone_broker: BrokerProcess) -> None:
             "total_messages": "4",
             "topics": "2",
             "config_checksum": str(zlib.crc32(CONFIG.encode())),
+            "get_unreadable": "0",
+            "unreadable_ranges": "0",
+            "indexes_rebuilding": "0",
         }
         assert client.stats("topics") == [
             "STATS",
@@ -112,11 +115,13 @@ def named(lines: list[str]) -> dict[str, str]:
     values = dict(line.split(" ", 1) for line in lines[1:-1])
     assert " ".join(values) == (
         "pid broker_id port uptime version slave curr_connections threads cmd_put cmd_get cmd_offset tx_begin "
-        "tx_xa_begin tx_commit tx_rollback get_miss put_failed total_messages topics config_checksum"
+        "tx_xa_begin tx_commit tx_rollback get_miss put_failed total_messages topics config_checksum get_unreadable "
+        "unreadable_ranges indexes_rebuilding loop_delay_ms_max loop_delay_ms_max_60s"
     )
     assert 0 <= int(values.pop("uptime")) < 60
     assert values.pop("version").startswith("1.4.6 metaq/")
     assert 2 <= int(values.pop("threads")) < 20
+    assert 0 <= float(values.pop("loop_delay_ms_max_60s")) <= float(values.pop("loop_delay_ms_max"))
     return values
 
 

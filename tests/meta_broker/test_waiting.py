@@ -56,6 +56,9 @@ class Somebody:
     def go_on(self) -> None:
         raise AssertionError
 
+    def retry(self, request: Request) -> None:
+        raise AssertionError(request)
+
     def quit(self) -> None:
         raise AssertionError
 

@@ -251,12 +251,12 @@ class Replicas:
         segments = opened(self.disk)
         for lsn, raw in self.safe.items():
             if lsn >= segments.start:
-                assert bytes(segments.slice(lsn, len(raw))) == raw, f"the record at LSN {lsn} was safe"
+                assert segments.read(lsn, len(raw)) == raw, f"the record at LSN {lsn} was safe"
         for storage in (self.disk, self.other):
             for name, made in list_cuts(storage):
                 assert isinstance(made, Cut)
                 assert made.end > made.lsn
-                assert list(entries_of(memoryview(bytes(storage.files[name].cached)), made))
+                assert list(entries_of(storage.open(name, writable=False), made))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from journal.follower import JournalFollower, Received
+from journal.follower import JournalFollower
 from journal.frame import Lsn
 from journal.open_journal import JournalConfig
+from journal.replaying import Received
 from journal.segments import Identity
 from journal.storage import DirectoryStorage
 from meta_broker.errors import BrokerError

@@ -52,7 +52,7 @@ def written(tmp_path: Path) -> Written:
         store.transactions.change_topic(TopicChange(topic="orders", state=TopicState.DELETED))
         end = store.journal.end
         store.journal.wait_flushed(end, 10)
-        return Written(bytes(store.journal.segments.locate(0)[1].view()[:end]), end, puts)
+        return Written(store.journal.segments.read(0, end), end, puts)
     finally:
         store.close()
 
@@ -190,7 +190,7 @@ def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage
         ends = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
         ends += [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
         store.journal.wait_flushed(ends[-1], 10)
-        written = Written(bytes(store.journal.segments.locate(0)[1].view()[: ends[-1]]), ends[-1])
+        written = Written(store.journal.segments.read(0, ends[-1]), ends[-1])
     finally:
         store.close()
     on = open_stage(FACTS)

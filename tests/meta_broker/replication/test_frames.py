@@ -12,6 +12,7 @@ from meta_broker.replication.frames import (
     TEXT_BYTES_MAX,
     Anew,
     Data,
+    Fetch,
     Frame,
     FrameDecoder,
     Hello,
@@ -38,17 +39,19 @@ HELLO = Hello(
 )
 WELCOME = Welcome(epoch=2, parting=4096, proof_bytes=96, proof=7, beat_ms=500, silence_ms=3000, master="meta://h:1")
 ANEW = Anew(epoch=2, start=0, checkpoint_bytes=3, reason="", beat_ms=500, silence_ms=3000, master="meta://h:1")
+FETCH = Fetch(epoch=2, parting=4096, proof_bytes=96, proof=7, master="meta://h:1")
 EVERYTHING: tuple[tuple[Frame, bytes], ...] = (
     (HELLO, encode(HELLO)),
     (WELCOME, encode(WELCOME)),
     (ANEW, encode(ANEW)),
+    (FETCH, encode(FETCH)),
     (Part(0, b"abc"), part_head(0, 3) + b"abc"),
     (Data(Lsn(4096), b"\0" * 300), data_head(4096, 300) + b"\0" * 300),
     (Position(Lsn(1), Lsn(2), 3, True, "sync"), encode(Position(Lsn(1), Lsn(2), 3, True, "sync"))),
     (Report(Lsn(2**63 - 1)), encode(Report(Lsn(2**63 - 1)))),
     (Refused(text="no"), encode(Refused(text="no"))),
 )
-ALL = (Hello, Welcome, Anew, Part, Data, Position, Report, Refused)
+ALL = (Hello, Welcome, Anew, Fetch, Part, Data, Position, Report, Refused)
 GOLDEN = bytes.fromhex("2a3e7afe08000000080000000010000000000000")
 
 

@@ -1,6 +1,7 @@
 """Who is in sync, and what counts as replicated, at every step of coming, lagging, going silent and coming back."""
 
 from itertools import count
+from typing import Literal
 
 import pytest
 
@@ -123,6 +124,32 @@ def test_refuse_gives_up_a_slave_only_for_another_one() -> None:
     assert in_sync.replicated == 100
 
 
+@pytest.mark.parametrize("has_reported", [False, True])
+@pytest.mark.parametrize("in_sync_min", [1, 2])
+@pytest.mark.parametrize("without_slaves", ["refuse", "degrade"])
+def test_who_begins_anew_is_not_named_with_those_who_have_everything(
+    in_sync_min: int, without_slaves: Literal["refuse", "degrade"], has_reported: bool
+) -> None:
+    """Its directory was emptied: a master that lost its tail later would take it for one that has all of that."""
+    section = ReplicationSection(mode="sync", in_sync_min=in_sync_min, without_slaves=without_slaves)
+    in_sync = begun(section, node(1, 2))
+    for slave_id in (1, 2):
+        in_sync.linked(slave_id, Lsn(1000), 0.1)
+        in_sync.heard(slave_id, Lsn(1000), Lsn(1000), 0.2)
+    settle(in_sync, 1000, 0.3)
+    in_sync.lost(1)
+    in_sync.linked(1, Lsn(1000), 0.5, begins_anew=True)
+    if has_reported:
+        in_sync.heard(1, Lsn(128), Lsn(1000), 0.6)
+    wanted = settle(in_sync, 1000, 0.7)
+    assert wanted is not None
+    assert wanted.in_sync == (2,)
+    in_sync.heard(1, Lsn(1000), Lsn(1000), 0.8)
+    joined = settle(in_sync, 1000, 0.9)
+    assert joined is not None
+    assert joined.in_sync == (1, 2)
+
+
 def test_everybody_in_sync_is_waited_for_so_that_each_can_be_promoted() -> None:
     in_sync = begun(SYNC, node(1, 2))
     for slave_id, reported in ((1, 700), (2, 300)):
@@ -195,3 +222,57 @@ def test_times_that_would_give_up_a_slave_that_is_well() -> None:
     assert why_not(ReplicationSection()) is None
     assert "silence_ms 1000" in (why_not(ReplicationSection(silence_ms=1000)) or "")
     assert "lag_ms 1000" in (why_not(ReplicationSection(lag_ms=1000)) or "")
+
+
+@pytest.mark.parametrize("section", [SYNC, DEGRADE], ids=["refuse", "degrade"])
+def test_a_master_that_may_have_lost_something_waits_for_one_that_was_in_sync(section: ReplicationSection) -> None:
+    in_sync = InSync(section, 1, "meta://m:1", 0.0)
+    in_sync.recovered(node(1, 2), 0.0, is_whole=False)
+    in_sync.linked(3, Lsn(500), 0.1)
+    in_sync.heard(3, Lsn(500), Lsn(500), 0.2)  # it has all that is here, which may be too little
+    for step in range(100):  # long beyond silence_ms
+        in_sync.heard(3, Lsn(500), Lsn(500), 0.5 * step)
+        settle(in_sync, 0, 0.5 * step)
+        assert in_sync.members == (1, 2)
+        assert in_sync.replicated == NOTHING
+        assert not in_sync.confirmed(3)
+    in_sync.linked(2, Lsn(500), 50.0)
+    in_sync.heard(2, Lsn(500), Lsn(500), 50.0)
+    assert in_sync.replicated == NOTHING
+    assert in_sync.confirmed(2)
+    assert not in_sync.confirmed(2)
+    settle(in_sync, 0, 50.1)
+    assert in_sync.members == (2, 3)
+    assert in_sync.replicated == 500
+
+
+def test_nobody_is_waited_for_where_nobody_was_in_sync_or_mode_was_async() -> None:
+    for found in (None, node(), node(1, mode="async")):
+        in_sync = InSync(DEGRADE, 1, "meta://m:1", 0.0)
+        in_sync.recovered(found, 0.0, is_whole=False)
+        assert not in_sync.unheard
+
+
+def test_what_a_slave_turns_out_to_have_stops_everything_until_it_or_another_one_says_otherwise() -> None:
+    in_sync = begun(DEGRADE, node(1, 2))
+    in_sync.linked(2, Lsn(500), 0.1)
+    in_sync.heard(2, Lsn(500), Lsn(500), 0.2)
+    in_sync.doubt(1)
+    assert in_sync.replicated == NOTHING
+    for step in range(100):
+        assert settle(in_sync, 0, 0.5 * step) is None
+    assert in_sync.confirmed(2)
+    assert settle(in_sync, 0, 50.0) is not None
+
+
+def test_nobody_leaves_with_what_is_acknowledged_and_not_fsynced_here() -> None:
+    in_sync = begun(DEGRADE, node(1))
+    in_sync.linked(1, Lsn(500), 0.1)
+    in_sync.heard(1, Lsn(500), Lsn(500), 0.2)
+    for step in range(20):
+        assert in_sync.look(Lsn(500), 0.5 * step, Lsn(499)) is None
+    assert in_sync.wants_flush
+    wanted = in_sync.look(Lsn(500), 10.0, Lsn(500))
+    assert wanted is not None
+    assert wanted.in_sync == ()
+    assert not in_sync.wants_flush

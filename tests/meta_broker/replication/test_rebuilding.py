@@ -47,7 +47,7 @@ class Master:
 
 
 def stream_of(journal: Journal, start: int) -> bytes:
-    views = (bytes(file.view()) for base, file in journal.segments if base >= start)
+    views = (file.reader().read(0, file.size) for base, file in journal.segments if base >= start)
     return b"".join(views)[: journal.end - start]
 
 

@@ -5,8 +5,8 @@ import pytest
 from journal.frame import Lsn
 from journal.segments import Identity
 from meta_broker.replication.errors import LinkRefused
-from meta_broker.replication.frames import Anew, Data, Frame, Hello, Part, Position, Refused, Report, Welcome
-from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Holding, Receive, SlaveSide
+from meta_broker.replication.frames import Anew, Data, Fetch, Frame, Hello, Part, Position, Refused, Report, Welcome
+from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Holding, Receive, SendTail, SlaveSide
 
 HOLDING = Holding(((1, 1, 128), (2, 2, 4000)), Lsn(128), Lsn(9000))
 
@@ -25,6 +25,10 @@ def welcome(parting: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Welco
         silence_ms=3000,
         master="meta://m:1",
     )
+
+
+def fetch(parting: int = 8000, epoch: int = 2) -> Fetch:
+    return Fetch(epoch=epoch, parting=parting, proof_bytes=96, proof=77, master="meta://m:1")
 
 
 def anew(checkpoint_bytes: int = 6, start: int = 4096) -> Anew:
@@ -58,6 +62,28 @@ def test_who_has_nothing_too_much_cuts_nothing() -> None:
     link = side()
     assert link.receive(welcome(parting=9000)) == CheckProof(Lsn(9000), 96, 77)
     assert link.proved(77) is None
+
+
+def test_a_master_that_lost_something_is_sent_it_once_it_has_proved_which_journal_it_has() -> None:
+    link = side()
+    assert link.receive(fetch()) == CheckProof(Lsn(8000), 96, 77)
+    assert link.proved(77) == SendTail(Lsn(8000))
+    assert not link.is_streaming
+    with pytest.raises(LinkRefused, match="a Data while SENDING"):
+        link.receive(Data(Lsn(8000), b"abcd"))
+
+
+@pytest.mark.parametrize("asked", [fetch(parting=9001), fetch(parting=100), fetch(epoch=1)])
+def test_a_master_that_asks_for_what_this_slave_does_not_have_is_sent_nothing(asked: Fetch) -> None:
+    with pytest.raises(LinkRefused):
+        side().receive(asked)
+
+
+def test_a_master_with_another_proof_is_sent_nothing() -> None:
+    link = side()
+    link.receive(fetch())
+    with pytest.raises(LinkRefused, match="another journal, or damage"):
+        link.proved(78)
 
 
 def test_another_proof_is_another_journal() -> None:
