@@ -31,6 +31,7 @@ from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
 from meta_client.transport import Transport, Transports
+from zk.forks import in_its_own_process, made_here
 from zk.nodes import Partition
 
 REQUEST_TIMEOUT_S = 5.0  # for each transaction request, as genuine clients wait (spec 2.6)
@@ -59,6 +60,7 @@ class LocalTransaction:
         self._connection: Transport | None = None
         self._broker_id: int | None = None
         self._in_block = False
+        made_here(self)
 
     @property
     def is_current(self) -> bool:
@@ -137,6 +139,7 @@ class LocalTransaction:
         self._in_block = True
         return self
 
+    @in_its_own_process
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

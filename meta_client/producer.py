@@ -9,6 +9,7 @@ from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, Destination, NoBroker, ReplyTimeout, SendUnknown, TransactionMisuse
 from meta_client.identity import new_session_id
+from meta_client.joined import Joined
 from meta_client.local_transaction import LocalTransaction
 from meta_client.placing import Partitioner, ToPlace
 from meta_client.protocol.answers import BranchStatus
@@ -22,6 +23,7 @@ from meta_client.transport import Transports
 from meta_client.xa import Branch, XaBranches
 from meta_client.xa_verbs import Listing, XaVerbs
 from zk.errors import ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.nodes import Partition
 
 SEND_TIMEOUT_S = 3.0  # spec 7.4
@@ -51,8 +53,9 @@ class Gatherer(Protocol):
 class Producer:
     """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
 
-    Outside transactions any thread may send; a transaction belongs to the thread that works on it, and so does the
-    producer then. *qualifier* names the producers whose prepared branches belong together (tpc_recover).
+    Outside transactions any thread may send; a transaction belongs to the thread that began it, or joined it last, and
+    so does the producer then: others get TransactionMisuse. *qualifier* names the producers whose prepared branches
+    belong together (tpc_recover).
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Producer:
         self.qualifier = qualifier
         self.session_id = new_session_id()
         self._topology = topology
+        made_here(self)
         self._connections = connections
         self._sender = sender
         self._compression = compression
@@ -78,6 +82,7 @@ class Producer:
         self._choice = RoundRobin()
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
+        self._joined = Joined()  # of the transaction that was begun last
         self._xa = XaBranches(XaVerbs(topology, connections, qualifier, self.session_id))
 
     def send(
@@ -105,9 +110,11 @@ class Producer:
         view = self._view(topic, timeout_s)
         wanted = self._wanted(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
-        if self._xa.current is not None:
+        if (branch := self._xa.current) is not None:
+            self._joined.check(f"branch {branch.xid}")
             return self._xa.put(message, view, wanted, self._choice, deadline)
         if (transaction := self._current()) is not None:
+            self._joined.check(f"transaction {transaction.key}")
             return transaction.put(message, view, wanted, self._choice, deadline)
         if wanted is not None and self._sender.is_behind(topic, wanted):
             return self._send_behind(message, wanted, deadline)
@@ -133,9 +140,11 @@ class Producer:
         LocalProtocolError for what can't be sent at all, TransactionMisuse within a local transaction: its messages
         are sent with `send`.
         """
-        if self._transaction is not None and self._current() is not None:
+        if self._transaction is not None and (transaction := self._current()) is not None:
+            self._joined.check(f"transaction {transaction.key}")
             raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
-        if self._xa.current is not None:
+        if (branch := self._xa.current) is not None:
+            self._joined.check(f"branch {branch.xid}")
             view = self._view(topic, SEND_TIMEOUT_S)
             wanted = self._wanted(view, payload, attribute, partition)
             message = Outgoing(topic, payload, attribute, self._compression_for(view))
@@ -177,6 +186,7 @@ class Producer:
             raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
         key = LocalKey(self.session_id, next(self._numbers))
         self._transaction = LocalTransaction(key, seconds, self._connections)
+        self._joined = Joined()
         return self._transaction
 
     def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
@@ -191,6 +201,14 @@ class Producer:
             text = f"local transaction {transaction.key} is not over: finish it first"
             raise ClientXaError(XaCode.XAER_PROTO, text, f"BEGIN {xid}")
         self._xa.begin(xid, topics, timeout_s)
+        self._joined = Joined()
+
+    def join(self) -> None:
+        """Work on the open transaction or branch from now on, in the calling thread, in place of the one that did.
+
+        Any other thread or task that sends meanwhile gets TransactionMisuse: its message would be part of it.
+        """
+        self._joined.join()
 
     def tpc_prepare(self) -> bool:
         """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is
@@ -229,6 +247,19 @@ class Producer:
     def tpc_list(self) -> Listing:
         """As tpc_recover, broker by broker, with those that could not be asked. Raises XaError if ZooKeeper is away."""
         return self._xa.list_prepared("RECOVER")
+
+    def twin(self) -> "Producer":
+        """Another producer of the same client and qualifier, with no transaction open."""
+        return Producer(
+            self._topology,
+            self._connections,
+            self.qualifier,
+            self._sender,
+            self._compression,
+            self._allowed,
+            self._sends,
+            self._partitioner,
+        )
 
     @property
     def is_in_transaction(self) -> bool:

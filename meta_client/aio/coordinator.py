@@ -1,40 +1,51 @@
 """A database row and a message, both or neither, for tasks. The twin of meta_client/coordinator, whose rules it is."""
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from journal.xid import Xid
 from meta_client.aio.bridge import run, wait
 from meta_client.aio.producer import Producer
-from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.coordinator import TIMEOUT_S
 from meta_client.coordinator.coordinator import Coordinator as Rules
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.resolver import JOIN_S
 from meta_client.coordinator.steps import Step
 from meta_client.coordinator.transaction import Observer
 from meta_client.coordinator.transaction import Transaction as TransactionRules
 from meta_client.xa_verbs import topic_names
+from zk.forks import in_its_own_process, made_here
 
 if TYPE_CHECKING:
     import psycopg
+
+ENDING_S: Final = 30.0  # what one verb, one statement and one fsync take at most, when nobody is quick
+Outcome = TypeVar("Outcome")
+
+log = logging.getLogger(__name__)
 
 
 class _Log(DecisionLog):
     """The log, for rules in tasks: a thread waits for the disk."""
 
     def decide(self, xid: Xid, participants: str) -> None:
-        wait(asyncio.to_thread(super().decide, xid, participants))
+        wait(_to_its_end(asyncio.to_thread(super().decide, xid, participants)))
 
     def forget(self, xid: Xid) -> None:
-        wait(asyncio.to_thread(super().forget, xid))
+        wait(_to_its_end(asyncio.to_thread(super().forget, xid)))
 
     def unfinished(self) -> dict[Xid, str]:
         return wait(asyncio.to_thread(super().unfinished))
+
+    def close(self) -> None:
+        wait(_to_its_end(asyncio.to_thread(super().close)))
 
 
 class _Closing:
@@ -61,16 +72,45 @@ class _Closing:
         return True
 
 
+class _Lock:
+    """A lock that rules wait for."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    def __enter__(self) -> None:
+        wait(self._lock.acquire())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+class _Tasks:
+    """The thread or task that the resolver runs in."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, work: Callable[[], None]) -> None:
+        self._task = asyncio.create_task(run(work), name="metaq resolver")
+
+    def join(self) -> None:
+        if self._task is not None:
+            wait(asyncio.wait({self._task}, timeout=JOIN_S))
+
+
 class _Rules(Rules):
     """The coordinator's rules over asynchronous connections and producers."""
 
     def _enlist(self, connection: Any) -> Participant:
-        from meta_client.aio.postgres import PostgresParticipant  # psycopg is an extra: 'metaq[postgres]'
+        from meta_client.aio.postgres import PostgresParticipant  # psycopg: metaq-broker[postgres]
 
         return PostgresParticipant(connection)
 
     def _enlist_producer(self, producer: Any, topics: tuple[str, ...] = (), timeout_s: float = 0) -> Participant:
-        return BrokerParticipant(cast(Producer, producer).rules, self._decisions.name.owns, topics, timeout_s)
+        return super()._enlist_producer(cast(Producer, producer).rules, topics, timeout_s)
 
 
 class Coordinator:
@@ -80,16 +120,18 @@ class Coordinator:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._recovering = asyncio.Lock()
+        made_here(self)
 
     @classmethod
     async def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
         """Open or create the decision log of coordinator *name* in *directory*; then `await recover`.
 
         *observer* is a plain function, called with (step, xid) after every step; before the decision an exception
-        from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, JournalError.
+        from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, CopiedLog, JournalError.
         """
-        return cls(_Rules(await asyncio.to_thread(_Log.open, Path(directory), name), observer, _Closing()))
+        return cls(
+            _Rules(await asyncio.to_thread(_Log.open, Path(directory), name), observer, _Closing(), _Lock(), _Tasks())
+        )
 
     @property
     def name(self) -> str:
@@ -114,27 +156,21 @@ class Coordinator:
     ) -> list[Recovered]:
         """Finish what a crash left in doubt: commit what was decided, roll back the rest; one report a transaction.
         meta_client.coordinator.Coordinator.recover says the rest."""
-        async with self._recovering:
-            return await run(cast(Any, self._rules.recover), connections, producers)
+        return await run(cast(Any, self._rules.recover), connections, producers)
+
+    async def forget(self, xid: Xid) -> None:
+        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), once somebody has mended it.
+
+        Raises CoordinatorError when no such decision is there, or its task is still working on it.
+        """
+        await run(self._rules.forget, xid)
 
     async def close(self) -> None:
         """Stop waiting for whoever is away, and let go of the log. Idempotent. Raises StorageFailed if it had failed.
 
         Tasks inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
         """
-        self._rules.stop_waiting()
-        await asyncio.to_thread(self._rules.close)
-
-    async def _begin(self, transaction: "Transaction") -> TransactionRules:
-        """The rules of a transaction that is about to be entered. Rollbacks that are owed are paid before."""
-        async with self._recovering:
-            return await run(
-                cast(Any, self._rules.transaction),
-                transaction.connection,
-                transaction.producer,
-                topics=transaction.topics,
-                timeout_s=transaction.timeout_s,
-            )
+        await run(self._rules.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,6 +197,7 @@ class Transaction:
         self.topics = topics
         self.timeout_s = timeout_s
         self._coordinator = coordinator
+        made_here(self)
         self._rules: TransactionRules | None = None
 
     @property
@@ -177,18 +214,52 @@ class Transaction:
         """Open both branches. Raises CannotEnlist, Unreachable, XaError, NoPartition, CoordinatorClosed; then neither
         is open."""
         assert self._rules is None, "a transaction is used once"
-        self._rules = await self._coordinator._begin(self)
+        rules: Any = self._coordinator._rules
+        self._rules = rules.transaction(self.connection, self.producer, topics=self.topics, timeout_s=self.timeout_s)
         await run(self._rules.__enter__)
         return self
 
+    @in_its_own_process
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Commit both sides, or roll both back when the block raised.
 
         Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
-        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled
-        meanwhile has rolled back, or leaves both sides to `recover`: from the moment at which it decides.
+        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled meanwhile rolls
+        back before the decision and commits after it; what can't be told to whom it concerns, the resolver tells them.
         """
         assert self._rules is not None
-        await run(self._rules.__exit__, kind, error, trace)
+        # In a task of its own: a statement, or an answer of the broker's, is not broken off in the middle.
+        ending = asyncio.create_task(run(self._rules.__exit__, kind, error, trace))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            if not ending.done():
+                self._rules.abandon()
+                await _settled(ending)
+            raise
+
+
+async def _to_its_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """The outcome of *work*, which is not broken off: a cancelled task waits for it, too."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _settled(task)
+        raise
+
+
+async def _settled(task: "asyncio.Future[Any]") -> None:
+    """Return once *task* is over, whatever became of it; it is cancelled after ENDING_S. Cancelling changes nothing."""
+    loop = asyncio.get_running_loop()
+    due = loop.call_later(ENDING_S, task.cancel)
+    try:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # whoever calls this is cancelled already, and says so
+                await asyncio.wait({task})
+    finally:
+        due.cancel()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.info("what a cancelled task had begun ended error=%s", error)

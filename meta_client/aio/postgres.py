@@ -1,51 +1,84 @@
 """The database's side for tasks: a psycopg 3 AsyncConnection. The twin of meta_client/coordinator/postgres.py, whose
 rules it is; imported when a connection is enlisted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, LiteralString, cast
+from types import TracebackType
+from typing import Any, Self, cast
 
 import psycopg
-from psycopg import AsyncConnection, sql
-from psycopg.rows import tuple_row
+from psycopg import AsyncConnection
+from psycopg.rows import AsyncRowFactory
 
 from meta_client.aio.bridge import wait
 from meta_client.coordinator.postgres import CONNECT_TIMEOUT_S, Connection
 from meta_client.coordinator.postgres import PostgresParticipant as Rules
 
 
+class _WaitedCursor:
+    """An asynchronous cursor as rules see one."""
+
+    def __init__(self, cursor: "psycopg.AsyncCursor[Any]") -> None:
+        self._cursor = cursor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        wait(self._cursor.close())
+
+    @property
+    def statusmessage(self) -> str | None:
+        return self._cursor.statusmessage
+
+    def execute(self, query: Any, parameters: Sequence[Any] = (), *, prepare: bool | None = None) -> Self:
+        wait(self._cursor.execute(query, parameters or None, prepare=prepare))
+        return self
+
+    def fetchone(self) -> Any:
+        return wait(self._cursor.fetchone())
+
+    def nextset(self) -> bool | None:
+        return self._cursor.nextset()
+
+
 class _Waited:
     """An asynchronous connection as rules see one: what they call, their task awaits."""
 
     def __init__(self, connection: "AsyncConnection[Any]") -> None:
-        self._connection = connection
+        self.connection = connection
 
     @property
     def closed(self) -> bool:
-        return self._connection.closed
+        return self.connection.closed
 
     @property
     def autocommit(self) -> bool:
-        return self._connection.autocommit
+        return self.connection.autocommit
 
     @property
     def info(self) -> psycopg.ConnectionInfo:
-        return self._connection.info
+        return self.connection.info
 
-    def execute(self, command: sql.Composed) -> "psycopg.AsyncCursor[Any]":
-        return wait(self._connection.execute(command))
+    def cursor(self, *, row_factory: AsyncRowFactory[Any]) -> _WaitedCursor:
+        return _WaitedCursor(self.connection.cursor(row_factory=row_factory))
+
+    def rollback(self) -> None:
+        wait(self.connection.rollback())
 
     def tpc_begin(self, xid: str) -> None:
-        wait(self._connection.tpc_begin(xid))
+        wait(self.connection.tpc_begin(xid))
 
     def tpc_commit(self, xid: str | None = None) -> None:
-        wait(self._connection.tpc_commit(xid))
+        wait(self.connection.tpc_commit(xid))
 
     def tpc_rollback(self, xid: str | None = None) -> None:
-        wait(self._connection.tpc_rollback(xid))
+        wait(self.connection.tpc_rollback(xid))
 
     def tpc_recover(self) -> list[psycopg.Xid]:
-        return wait(self._connection.tpc_recover())
+        return wait(self.connection.tpc_recover())
 
 
 class PostgresParticipant(Rules):
@@ -53,10 +86,9 @@ class PostgresParticipant(Rules):
 
     def __init__(self, connection: "AsyncConnection[Any]") -> None:
         super().__init__(_as_rules_see_it(connection), given=connection)
-        self._async = connection
 
-    def _ask_where(self, query: LiteralString) -> tuple[Any, ...]:
-        return wait(_first_row(self._async, query))
+    def _over(self, connection: Connection) -> "PostgresParticipant":
+        return PostgresParticipant(cast(_Waited, connection).connection)
 
     def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
         return _spare(dsn, password)
@@ -70,15 +102,6 @@ def _spare(dsn: str, password: str | None) -> Iterator[Connection]:
         yield _as_rules_see_it(connection)
     finally:
         wait(connection.close())
-
-
-async def _first_row(connection: "AsyncConnection[Any]", query: LiteralString) -> tuple[Any, ...]:
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(query)
-        row = await cursor.fetchone()
-    await connection.rollback()
-    assert row is not None
-    return row
 
 
 def _as_rules_see_it(connection: "AsyncConnection[Any]") -> Connection:

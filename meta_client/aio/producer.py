@@ -24,6 +24,7 @@ from meta_client.results import SendResult
 from meta_client.single_sends import SingleSends
 from meta_client.xa import Branch
 from meta_client.xa_verbs import Listing
+from zk.forks import in_its_own_process, made_here
 from zk.nodes import Partition
 
 
@@ -90,6 +91,7 @@ class LocalTransaction:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        made_here(self)
 
     @property
     def key(self) -> LocalKey:
@@ -111,6 +113,7 @@ class LocalTransaction:
         self._rules.__enter__()
         return self
 
+    @in_its_own_process
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -120,8 +123,9 @@ class LocalTransaction:
 class Producer:
     """Sends messages. Cheap: it owns no task and no socket. Client.producer() makes it.
 
-    Outside transactions any task may send; a transaction belongs to the task that works on it, and so does the
-    producer then. *qualifier* names the producers whose prepared branches belong together (tpc_recover).
+    Outside transactions any task may send; a transaction belongs to the task that began it, or joined it last, and so
+    does the producer then: others get TransactionMisuse. *qualifier* names the producers whose prepared branches belong
+    together (tpc_recover).
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class Producer:
         self.qualifier = qualifier
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
+        made_here(self)
         gatherer = _Gatherer(sender)
         self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
 
@@ -202,6 +207,13 @@ class Producer:
     async def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
         """Begin XA branch *xid* on a broker that has all of *topics*; meta_client.Producer.tpc_begin says the rest."""
         await run(self.rules.tpc_begin, xid, topics, timeout_s)
+
+    def join(self) -> None:
+        """Work on the open transaction or branch from now on, in the calling task, in place of the one that did.
+
+        Any other task that sends meanwhile gets TransactionMisuse: its message would be part of it.
+        """
+        self.rules.join()
 
     async def tpc_prepare(self) -> bool:
         """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is

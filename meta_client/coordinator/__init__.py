@@ -10,14 +10,15 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
             connection.execute("INSERT INTO orders ...")
             producer.send("orders", b"...")
 
-Read: steps, verdicts, names, where (pure) -> decision_log -> participants (what a side must be able to do), postgres,
-broker -> flight, finishing (commit for ever) -> transaction -> recovery -> coordinator.
+Read: steps, verdicts, names, where -> place, decision_log -> participants (what a side must be able to do), postgres,
+broker -> flight, finishing (commit for ever) -> resolver -> transaction -> recovery -> coordinator.
 """
 
 from meta_client.coordinator.coordinator import Coordinator
 from meta_client.coordinator.errors import (
     CoordinatorClosed,
     CoordinatorError,
+    CopiedLog,
     DecisionUnknown,
     HeuristicOutcome,
     PrepareFailed,
@@ -31,6 +32,7 @@ __all__ = [
     "Coordinator",
     "CoordinatorClosed",
     "CoordinatorError",
+    "CopiedLog",
     "DecisionUnknown",
     "HeuristicOutcome",
     "PrepareFailed",

@@ -1,12 +1,15 @@
 """The broker's side: a producer and its XA verbs. What each X/Open code means here stands in `_verdict`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import quote
 
 from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
 from meta_client.coordinator.names import BROKER, branch
+from meta_client.coordinator.participants import Ended
+from meta_client.errors import ClientXaError, TransactionMisuse
 from meta_client.producer import Producer
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import MetaError, XaError
@@ -18,6 +21,19 @@ from zk.errors import ZooKeeperError
 log = logging.getLogger(__name__)
 
 _MISUSED = frozenset({XaCode.XAER_PROTO, XaCode.XAER_DUPID, XaCode.XAER_INVAL})
+# What STATUS says of a branch; an operator's word counts until it is forgotten. Anything else is nobody's promise.
+_ENDED = {
+    BranchStatus.COMMITTED: Ended.COMMITTED,
+    BranchStatus.HEURISTICALLY_COMMITTED: Ended.COMMITTED,
+    BranchStatus.ROLLED_BACK: Ended.ROLLED_BACK,
+    BranchStatus.HEURISTICALLY_ROLLED_BACK: Ended.ROLLED_BACK,
+    BranchStatus.PREPARED: Ended.NOT_ENDED,
+}
+_HEURISTIC: Mapping[int, Ended] = {
+    XaCode.XA_HEURCOM: Ended.COMMITTED,
+    XaCode.XA_HEURRB: Ended.ROLLED_BACK,
+    XaCode.XA_HEURHAZ: Ended.UNKNOWN,
+}
 _ROLLED_BACK_CODES = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND, rolled back by the resource itself
 
 
@@ -27,18 +43,32 @@ class BrokerParticipant:
     name = "the broker"
 
     def __init__(
-        self, producer: Producer, owns: Callable[[Xid], bool], topics: tuple[str, ...] = (), timeout_s: float = 0
+        self,
+        producer: Producer,
+        owns: Callable[[Xid], bool],
+        topics: tuple[str, ...] = (),
+        timeout_s: float = 0,
+        is_in_flight: Callable[[Xid], bool] = lambda xid: False,
     ) -> None:
         self._producer = producer
         self._owns = owns
         self._topics = topics
         self._timeout_s = timeout_s
+        self._is_in_flight = is_in_flight
         self._broker_id: int | None = None
         self._listing = Listing()
+        self._is_unanswered = False  # a PREPARE of ours, which may be on its way yet
 
     def check(self) -> None:
         left = self._producer.tpc_branch
-        if left is None or left.state is State.PREPARED:
+        if left is None:
+            return
+        if self._is_in_flight(branch(left.xid, b"")):
+            raise TransactionMisuse(
+                f"the producer is in transaction {left.xid.gtrid.decode(errors='replace')} already: end that block "
+                f"first, or give this one a producer and a connection of its own"
+            )
+        if left.state is State.PREPARED:
             return
         if not self._owns(left.xid):
             raise CannotEnlist(f"the producer works on branch {left.xid} already: commit it or roll it back first")
@@ -57,10 +87,14 @@ class BrokerParticipant:
         self._broker_id = begun.broker_id
 
     def prepare(self, xid: Xid) -> bool:
+        self._is_unanswered = True
         try:
-            return self._producer.tpc_prepare()
+            has_messages = self._producer.tpc_prepare()
         except XaError as error:
+            self._is_unanswered = isinstance(error, ClientXaError)
             raise PrepareFailed(xid, self.name, str(error)) from error
+        self._is_unanswered = False
+        return has_messages
 
     def commit(self, xid: Xid) -> None:
         self._finish(xid, self._producer.tpc_commit, agrees=XaCode.XA_HEURCOM)
@@ -71,19 +105,28 @@ class BrokerParticipant:
     def rollback(self, xid: Xid) -> None:
         try:
             self._finish(xid, self._producer.tpc_rollback, agrees=XaCode.XA_HEURRB)
-        except BranchUnknown:
-            return  # it timed out, was read-only, or was rolled back before
+        except BranchUnknown as error:
+            if self._is_unanswered:
+                raise Unreachable(self.name, f"its PREPARE got no answer, and may still act: {error}") from error
+            # else: it timed out, was read-only, or was rolled back before
 
-    def was_rolled_back(self, xid: Xid, where: str) -> bool:
+    def outcome(self, xid: Xid, receipt: str) -> Ended:
         try:
-            status = self._producer.tpc_status(branch(xid, BROKER), int(where.partition("/")[0]))
+            status = self._producer.tpc_status(branch(xid, BROKER), int(receipt.partition("/")[0]))
         except XaError as error:
             raise Unreachable(self.name, str(error)) from error
-        return status is BranchStatus.ROLLED_BACK
+        return Ended.UNTOLD if status is None else _ENDED.get(status, Ended.UNKNOWN)
 
     def where(self) -> str:
         assert self._broker_id is not None, "known once begun"
         return self._place(self._broker_id)
+
+    def receipt(self) -> str:
+        return self.where()
+
+    @contextmanager
+    def spare(self) -> "Iterator[BrokerParticipant]":
+        yield BrokerParticipant(self._producer.twin(), self._owns)
 
     def prepared(self) -> list[Xid]:
         try:
@@ -119,11 +162,11 @@ def _verdict(xid: Xid, wanted: str, error: XaError) -> BranchUnknown | Heuristic
     match error.code:
         case XaCode.XAER_NOTA:
             return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
-        case XaCode.XA_HEURCOM | XaCode.XA_HEURRB | XaCode.XA_HEURHAZ:
-            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error))
+        case code if code in _HEURISTIC:
+            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error), _HEURISTIC[code])
         case code if code in _ROLLED_BACK_CODES and wanted == "roll back":
             return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
         case code if code in _ROLLED_BACK_CODES:
-            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error))
+            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error), Ended.ROLLED_BACK)
     # XAER_RMFAIL, XAER_RMERR and whatever else: no verdict about the branch, so that asking again is right.
     return Unreachable(BrokerParticipant.name, str(error))

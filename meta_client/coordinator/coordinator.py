@@ -1,23 +1,28 @@
 """The coordinator: owns the decision log, begins transactions, recovers."""
 
-import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from journal.errors import JournalError
+from journal.xid import Xid
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import CoordinatorClosed, DecisionUnknown, Unreachable
+from meta_client.coordinator.errors import CoordinatorClosed, CoordinatorError, DecisionUnknown, Unreachable
 from meta_client.coordinator.finishing import Closing
 from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.names import new_nonce
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import Recovered, log, recover
+from meta_client.coordinator.resolver import Resolver, Runner, Threads, Way
 from meta_client.coordinator.transaction import Observer, Shared, Transaction
+from meta_client.coordinator.where import Where
 from meta_client.producer import Producer
 from meta_client.xa_verbs import topic_names
+from zk.forks import made_here
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,19 +36,31 @@ class Coordinator:
     where restarts find it, and give every service instance one of its own.
     """
 
-    def __init__(self, decisions: DecisionLog, observer: Observer | None, closing: Closing | None = None) -> None:
-        """*closing*: what whoever waits for a participant watches."""
+    def __init__(
+        self,
+        decisions: DecisionLog,
+        observer: Observer | None,
+        closing: Closing | None = None,
+        lock: AbstractContextManager[object] | None = None,
+        runner: Runner | None = None,
+    ) -> None:
+        """*closing*: what whoever waits for a participant watches. *lock*: held while participants are waited for.
+        *runner*: what the resolver runs in."""
         self._decisions = decisions
-        self._shared = Shared(decisions, Flight(), closing or threading.Event(), observer)
-        self._numbers = itertools.count(1)
-        self._recovering = threading.Lock()
+        made_here(self)
+        closing = closing or threading.Event()
+        self._resolver = Resolver(self._look, closing, runner or Threads())
+        self._shared = Shared(decisions, Flight(), self._resolver, closing, observer)
+        self._recovering = lock or threading.Lock()
+        self._told: dict[Xid, str] = {}  # problems that the resolver has told
 
     @classmethod
     def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
         """Open or create the decision log of coordinator *name* in *directory*; then call `recover`.
 
         *observer* is called with (step, xid) after every step, on the transaction's thread; before the decision an
-        exception from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, JournalError.
+        exception from it rolls back, after it is logged. Raises InvalidName, LogInUse, ForeignLog, CopiedLog,
+        JournalError.
         """
         return cls(DecisionLog.open(Path(directory), name), observer)
 
@@ -70,9 +87,7 @@ class Coordinator:
             raise CoordinatorClosed("the coordinator is closed: open it again")
         self._decisions.check()
         database, broker = self._enlist(connection), self._enlist_producer(producer, topic_names(topics), timeout_s)
-        if self._shared.flight.debts():
-            self._pay_debts(database, broker)
-        xid = self._decisions.name.xid(self._decisions.incarnation, next(self._numbers))
+        xid = self._decisions.name.xid(new_nonce())
         return Transaction(self._shared, xid, database, broker)
 
     def recover(
@@ -94,12 +109,23 @@ class Coordinator:
             database.check()
         return self._recover(databases, [self._enlist_producer(producer) for producer in producers])
 
+    def forget(self, xid: Xid) -> None:
+        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), once somebody has mended it.
+
+        Raises CoordinatorError when no such decision is there, or its thread is still working on it.
+        """
+        with self._recovering:
+            if xid not in self._decisions.unfinished() or self._shared.flight.is_in_flight(xid):
+                raise CoordinatorError(f"there is no decision about {xid} to forget: see what recover() reports")
+            self._decisions.forget(xid)
+
     def close(self) -> None:
         """Stop waiting for whoever is away, and let go of the log. Idempotent. Raises StorageFailed if it had failed.
 
         Threads inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
         """
         self.stop_waiting()
+        self._resolver.join()
         self._decisions.close()
 
     def stop_waiting(self) -> None:
@@ -115,24 +141,41 @@ class Coordinator:
         self.close()
 
     def _enlist(self, connection: "psycopg.Connection[Any]") -> Participant:
-        from meta_client.coordinator.postgres import PostgresParticipant  # psycopg is an extra: 'metaq[postgres]'
+        from meta_client.coordinator.postgres import PostgresParticipant  # psycopg: metaq-broker[postgres]
 
         return PostgresParticipant(connection)
 
     def _enlist_producer(self, producer: Producer, topics: tuple[str, ...] = (), timeout_s: float = 0) -> Participant:
-        return BrokerParticipant(producer, self._decisions.name.owns, topics, timeout_s)
+        return BrokerParticipant(
+            producer, self._decisions.name.owns, topics, timeout_s, self._shared.flight.is_in_flight
+        )
 
-    def _recover(self, databases: list[Participant], brokers: list[Participant]) -> list[Recovered]:
+    def _recover(
+        self, databases: Sequence[Participant], brokers: Sequence[Participant], told: dict[Xid, str] | None = None
+    ) -> list[Recovered]:
         with self._recovering:
             try:
-                return recover(self._decisions, self._shared.flight, databases, brokers)
+                return recover(self._decisions, self._shared.flight, databases, brokers, told=told)
             except JournalError as error:
                 raise DecisionUnknown(f"the decision log failed while recovering ({error}): start again") from error
 
-    def _pay_debts(self, database: Participant, broker: Participant) -> None:
-        """Deliver rollbacks that nobody could hear; whoever is still away hears them at the next transaction."""
-        try:
-            database.check()
-            self._recover([database], [broker])
-        except Unreachable as error:
-            log.debug("rollbacks are still owed reason=%s", error)
+    def _look(self, ways: Mapping[str, Way]) -> bool:
+        """Recover over connections of our own; whether nothing is left at those places that time could mend."""
+        with ExitStack() as opened:
+            databases: list[Participant] = []
+            brokers: list[Participant] = []
+            for way in ways.values():
+                try:
+                    participant = opened.enter_context(way())
+                except Unreachable as error:
+                    log.debug("not resolved from reason=%s", error)
+                else:
+                    (brokers if isinstance(participant, BrokerParticipant) else databases).append(participant)
+            reports = self._recover(databases, brokers, self._told)
+        hazards = {report.xid for report in reports if report.is_hazard}
+        left = {debt.xid for debt in self._shared.flight.debts()}
+        for xid, receipts in self._decisions.unfinished().items():
+            places = set(Where.parse(receipts).places)
+            if places <= ways.keys() and not self._shared.flight.is_in_flight(xid):
+                left.add(xid)
+        return left <= hazards

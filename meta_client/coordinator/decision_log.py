@@ -21,7 +21,7 @@ from journal.errors import DirectoryInUse, RottenJournal
 from journal.flush_mode import FlushMode
 from journal.frame import Lsn
 from journal.journal import Journal
-from journal.open_journal import clear_beyond
+from journal.open_journal import make_end_durable
 from journal.record_codec import decode
 from journal.records import Decision, Epoch, Forget, Record
 from journal.scan import ScanEnd, Scanner, Verdict
@@ -30,12 +30,15 @@ from journal.storage import DirectoryStorage, Storage
 from journal.xid import BranchKey, XaKey, Xid
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.names import LogName
+from meta_client.coordinator.place import keep_place
+from zk.forks import made_here
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1024 * 1024  # some 4000 transactions: small enough to replay in a blink, large enough to roll seldom
-# A FORGET may wait this long for an fsync, or go along with a decision's: alone it would cost one each.
-FLUSH = FlushMode(interval_ms=1000)
+# A FORGET may wait this long for an fsync, or go along with a decision's: alone it would cost one each. What a crash
+# brings back of them is asked for once more, and participants remember no outcome for ever.
+FLUSH = FlushMode(interval_ms=100)
 SEGMENTS_KEPT_MIN = 2
 FORMAT_VERSION = "coordinator/1"
 
@@ -61,12 +64,13 @@ class DecisionLog:
         self._unfinished = found.unfinished  # transaction -> its participants; under the lock
         self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
         self._is_closed = False
+        made_here(self, storage.close)  # a child must not hold the lock when its parent is gone
 
     @classmethod
     def open(cls, directory: Path, name: str, *, segment_bytes: int = SEGMENT_BYTES) -> Self:
         """Open the log in *directory*, or make one there. Recovery is done and durable on return.
 
-        Raises InvalidName, LogInUse, ForeignLog, RottenJournal (nothing was touched), StorageFailed.
+        Raises InvalidName, LogInUse, ForeignLog, CopiedLog, RottenJournal (nothing was touched), StorageFailed.
         """
         wanted = LogName(name, secrets.token_hex(4))
         try:
@@ -89,6 +93,7 @@ class DecisionLog:
                 f"{storage.path} holds the decisions of coordinator {owner.name!r}, not of {wanted.name!r}: "
                 f"name that one, or another directory"
             )
+        keep_place(storage, is_new=owner is wanted)
         segments = Segments.open(storage, Identity(owner.cluster, 0), segment_bytes, writable=True)
         try:
             found = _recover(segments)
@@ -157,7 +162,7 @@ class DecisionLog:
 
         The writer thread is idle while the segments go, because everything was flushed and nobody can append.
         """
-        # Carried into an empty log the next open would count incarnations from 1 and give out old names again.
+        # Carried into an empty log the next open would count incarnations from 1 again.
         first = self._append(self._epoch())
         for xid, participants in self._unfinished.items():
             self._append(Decision(self._key(xid), participants))
@@ -224,7 +229,7 @@ def _recover(segments: Segments) -> _Found:
     found, end = _fold(segments)
     if end.dirty:
         log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    clear_beyond(segments, end.end)
+    make_end_durable(segments, end.durable, end.end)
     return found
 
 

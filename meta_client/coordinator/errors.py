@@ -1,7 +1,10 @@
 """What can go wrong with a coordinated transaction, by what the caller does next. Every message is one line."""
 
 from journal.xid import Xid
+from meta_client.coordinator.participants import Ended
 from meta_client.protocol.errors import MetaError
+
+Side = tuple[str, Ended]  # a participant, and how it ended its branch
 
 
 class CoordinatorError(MetaError):
@@ -30,8 +33,7 @@ class Unreachable(CoordinatorError):
 
 
 class BranchUnknown(CoordinatorError):
-    """The participant holds no such prepared branch: it was committed or rolled back before. Ask
-    its `status`, or compare what both sides hold."""
+    """The participant holds no such prepared branch. That alone says nothing about how it ended: ask its `outcome`."""
 
     def __init__(self, xid: Xid, participant: str) -> None:
         super().__init__(f"{participant} holds no prepared branch {xid}")
@@ -39,21 +41,45 @@ class BranchUnknown(CoordinatorError):
 
 
 class HeuristicOutcome(CoordinatorError):
-    """Somebody finished a branch by hand, against what was wanted: database and broker may now disagree.
+    """A branch did not end as was decided, or nobody knows how: database and broker may disagree.
 
-    No program can mend that. The message names the branch, who answers what, and what to compare.
+    No program can mend that. The message says what each side did, and *code* is X/Open's word for it: XA_HEURRB
+    (rolled back), XA_HEURMIX (committed on one side, rolled back on the other), XA_HEURHAZ (not known). The decision
+    stays in the log, and every `recover` reports it, until `Coordinator.forget` is told that somebody has mended it.
     """
 
-    def __init__(self, xid: Xid, participant: str, wanted: str, answer: str) -> None:
+    def __init__(
+        self, xid: Xid, participant: str, wanted: str, answer: str, ended: Ended, others: tuple[Side, ...] = ()
+    ) -> None:
+        """*answer*: what *participant* said, which has *ended* its branch so; *others*: how the others ended theirs."""
+        ends = {ended, *(other for _, other in others)}
+        if not ends <= {Ended.COMMITTED, Ended.ROLLED_BACK, Ended.NOT_ENDED}:
+            self.code = "XA_HEURHAZ"
+        elif {Ended.COMMITTED, Ended.ROLLED_BACK} <= ends:
+            self.code = "XA_HEURMIX"
+        else:
+            self.code = "XA_HEURRB" if ended is Ended.ROLLED_BACK else "XA_HEURCOM"
+        sides = "".join(f"; {name}: {other.value}" for name, other in others)
         super().__init__(
             f"transaction {xid.gtrid.decode(errors='replace')} had to {wanted}, and {participant} answers "
-            f"'{answer}': database and broker may disagree about it; compare its rows with its messages, mend them "
-            f"by hand, then forget the branch at the broker"
+            f"'{answer}': database and broker may disagree about it ({self.code}{sides}); compare its rows with its "
+            f"messages, mend them by hand, then forget the branch at the broker, and a decided transaction at its "
+            f"coordinator (Coordinator.forget)"
         )
         self.xid = xid
         self.participant = participant
         self.wanted = wanted
         self.answer = answer
+        self.ended = ended
+
+    def beside(self, *others: Side) -> "HeuristicOutcome":
+        """The same, with how the others ended."""
+        return HeuristicOutcome(self.xid, self.participant, self.wanted, self.answer, self.ended, others)
+
+
+class Abandoned(CoordinatorError):
+    """Whoever waited for the transaction gave up before it was decided. Both sides are rolled back: do the work again,
+    if it is still wanted."""
 
 
 class DecisionUnknown(CoordinatorError):
@@ -69,6 +95,11 @@ class CoordinatorClosed(CoordinatorError):
 class ForeignLog(CoordinatorError):
     """The directory holds another coordinator's decisions, or a broker's journal. Nothing was touched: name
     another directory."""
+
+
+class CopiedLog(CoordinatorError):
+    """The directory is a copy of a coordinator's, or was moved by copying it. Nothing was touched; the message says how
+    to make it the only one."""
 
 
 class LogInUse(CoordinatorError):

@@ -6,12 +6,12 @@ changes, when it ends.
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from journal.xid import Xid
-from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, Unreachable
-from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, HeuristicOutcome, Unreachable
+from meta_client.coordinator.participants import Ended, Participant
 
 log = logging.getLogger(__name__)
 
@@ -38,30 +38,60 @@ def waits_s() -> Iterator[float]:
         wait_s = min(wait_s * 2, WAIT_S_MAX)
 
 
-def commit_until_done(participant: Participant, xid: Xid, closing: Closing) -> None:
+def commit_until_done(participant: Participant, xid: Xid, receipt: str, rest: Callable[[float], bool]) -> None:
     """Commit the decided *xid* at *participant*; returns once it is committed there, however long that takes.
 
-    Raises HeuristicOutcome, and CoordinatorClosed when *closing* is set: the next recover goes on.
+    *rest* waits so many seconds before the next attempt; True: give up. Raises HeuristicOutcome, and CoordinatorClosed
+    when it gives up: the resolver, or the next recover, goes on.
     """
     reason = ""
     for wait_s in waits_s():
         try:
-            participant.commit(xid)
-        except BranchUnknown:
-            # After a decision it means: committed already, by an attempt whose answer was lost.
-            if not reason:
-                log.warning("branch was finished by somebody else xid=%s participant=%s", xid, participant.name)
-            break
+            commit_once(participant, xid, receipt, is_repeated=bool(reason))
         except Unreachable as error:
             if str(error) != reason:
                 reason = str(error)
                 log.warning("decided commit waits xid=%s reason=%s", xid, reason)
         else:
             break
-        if closing.wait(wait_s):
+        if rest(wait_s):
             raise CoordinatorClosed(
                 f"transaction {xid.gtrid.decode()} is decided and will commit, but {participant.name} has not heard "
-                f"of it before the coordinator was closed: run recover() at the next start"
+                f"of it yet, and nobody waits any longer: run recover() at the next start"
             )
     if reason:
         log.info("decided commit went through xid=%s participant=%s", xid, participant.name)
+
+
+def commit_once(participant: Participant, xid: Xid, receipt: str, *, is_repeated: bool) -> bool:
+    """Commit the decided *xid* at *participant*; False: it had been committed before.
+
+    *is_repeated*: an attempt before this one got no answer. Raises Unreachable, HeuristicOutcome.
+    """
+    try:
+        participant.commit(xid)
+    except BranchUnknown:
+        check_committed(participant, xid, receipt, is_repeated=is_repeated)
+        if not is_repeated:
+            log.warning("branch had been committed by somebody else xid=%s participant=%s", xid, participant.name)
+        return False
+    return True
+
+
+def check_committed(participant: Participant, xid: Xid, receipt: str, *, is_repeated: bool) -> None:
+    """Ask how the decided *xid* ended at *participant*, which does not hold it as prepared.
+
+    Raises Unreachable, and HeuristicOutcome unless it says that it was committed.
+    """
+    match participant.outcome(xid, receipt):
+        case Ended.COMMITTED:
+            return
+        case Ended.UNTOLD if is_repeated:
+            return  # X/Open's way to say so: it was committed by the attempt whose answer got lost, and is over
+        case Ended.NOT_ENDED:
+            raise Unreachable(participant.name, f"it held no prepared branch of {xid}, and holds it now")
+        case Ended.ROLLED_BACK as ended:
+            answer = "rolled back before, by somebody else"
+        case ended:
+            answer = f"{ended.value}: it was finished by somebody else, or lost"
+    raise HeuristicOutcome(xid, participant.name, "commit", answer, ended)

@@ -1,11 +1,13 @@
-"""How transactions are named, so that recovery knows its own. Pure.
+"""Names transactions, so that recovery knows its own.
 
-gtrid = ``<name>.<birth>.<incarnation>-<number>``: the coordinator's name, eight hexadecimal digits drawn when its
-log was created, how often the log has been opened, and a count. A log that was lost and made anew has another
-birth, so that it never takes the old one's branches for undecided ones of its own.
+gtrid = ``<name>.<birth>.<nonce>``: the coordinator's name, eight hexadecimal digits drawn when its log was created,
+and 128 random bits of the transaction's own, as 22 characters. Nothing is counted: two processes with one log (a copy,
+a fork, a backup that was put back) never give one name twice. A log that was lost and made anew has another birth, so
+that it never takes the old one's branches for undecided ones of its own.
 """
 
 import re
+import secrets
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,11 +15,12 @@ from journal.xid import GTRID_BYTES_MAX, Xid
 from meta_client.protocol.errors import MetaError
 
 NAME_BYTES_MAX = 32
-NUMBER_MAX = 16**13 - 1
+NONCE_BYTES = 16
 DATABASE, BROKER = b"db", b"mq"  # branch qualifiers
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 _BIRTH = re.compile(r"[0-9a-f]{8}", re.ASCII)
+_NONCE_CHARACTERS = 22  # of NONCE_BYTES in base64, for file names and URLs
 _CLUSTER = "coordinator"
 
 
@@ -61,10 +64,10 @@ class LogName:
                     return None
         return None
 
-    def xid(self, incarnation: int, number: int) -> Xid:
-        """The identifier of a whole transaction; its branches are `branch`es of it."""
-        assert 0 <= number <= NUMBER_MAX
-        return Xid(1, self.prefix + f"{incarnation:x}-{number:x}".encode(), b"")
+    def xid(self, nonce: str) -> Xid:
+        """The identifier of a whole transaction; its branches are `branch`es of it. *nonce*: `new_nonce`."""
+        assert len(nonce) == _NONCE_CHARACTERS
+        return Xid(1, self.prefix + nonce.encode(), b"")
 
     def owns(self, xid: Xid) -> bool:
         return xid.format_id == 1 and xid.gtrid.startswith(self.prefix)
@@ -79,5 +82,10 @@ def branch(xid: Xid, qualifier: bytes) -> Xid:
     return Xid(xid.format_id, xid.gtrid, qualifier)
 
 
-# name, birth, an incarnation of 32 bits, a number, and the three marks between them
-assert NAME_BYTES_MAX + 1 + 8 + 1 + 8 + 1 + 13 == GTRID_BYTES_MAX
+def new_nonce() -> str:
+    """What makes a transaction's identifier its own: 128 bits from the system, in a forked process too."""
+    return secrets.token_urlsafe(NONCE_BYTES)
+
+
+# name, birth, the nonce, and the two marks between them
+assert NAME_BYTES_MAX + 1 + 8 + 1 + _NONCE_CHARACTERS == GTRID_BYTES_MAX

@@ -4,9 +4,21 @@ A participant serves one thread at a time. It takes transactions, not branches: 
 own affair, so that one transaction has one name in the log, in the messages and in the observer.
 """
 
+from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Protocol
 
 from journal.xid import Xid
+
+
+class Ended(Enum):
+    """Outcome of a branch, as its participant tells it."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    NOT_ENDED = "still prepared"
+    UNKNOWN = "does not know it"
+    UNTOLD = "cannot tell"  # this version of the resource has no such question
 
 
 class Participant(Protocol):
@@ -17,7 +29,9 @@ class Participant(Protocol):
         """For messages: "the database", "the broker"."""
 
     def check(self) -> None:
-        """Whether a transaction can begin now. May ask the resource, once. Raises CannotEnlist, Unreachable."""
+        """Whether a transaction can begin now. May ask the resource, once.
+
+        Raises CannotEnlist, TransactionMisuse, Unreachable."""
 
     def begin(self, xid: Xid) -> None:
         """Open a branch; what the user does with the resource from now on belongs to it.
@@ -32,26 +46,32 @@ class Participant(Protocol):
     def commit(self, xid: Xid) -> None:
         """Commit the prepared branch, begun here or found by recover.
 
-        Raises BranchUnknown (it is finished already), Unreachable (ask again), HeuristicOutcome.
+        Raises BranchUnknown (not prepared: ask for its `outcome`), Unreachable (ask again), HeuristicOutcome.
         """
 
     def commit_one_phase(self, xid: Xid) -> None:
         """Commit the branch without a prepare. Raises the resource's own error; then it may have committed or not."""
 
     def rollback(self, xid: Xid) -> None:
-        """Undo the branch, prepared or not; one that is gone already is fine. Raises Unreachable, HeuristicOutcome."""
+        """Undo the branch, prepared or not; one that is gone already is fine.
 
-    def was_rolled_back(self, xid: Xid, where: str) -> bool:
-        """Whether the branch, which *where* does not list as prepared, is known to have been rolled back there.
-
-        False also if nobody remembers. Raises Unreachable.
+        Raises HeuristicOutcome, and Unreachable: also when it is not there yet, because its PREPARE got no answer.
         """
 
+    def outcome(self, xid: Xid, receipt: str) -> Ended:
+        """How the branch ended that was prepared with *receipt* and is not prepared any more. Raises Unreachable."""
+
     def where(self) -> str:
-        """Which resource it is, known once begun: what the decision log remembers, and `reaches` compares."""
+        """Which resource it is, known once begun: `reaches` compares it."""
+
+    def receipt(self) -> str:
+        """Which resource prepared the branch, and what its `outcome` can be asked by: for the decision log."""
 
     def prepared(self) -> list[Xid]:
         """Every transaction, whoever's, with a prepared branch of this kind there. Raises Unreachable."""
 
     def reaches(self, where: str) -> bool:
-        """Whether the last `prepared` asked the resource that *where* names: only then is "not listed" an answer."""
+        """Whether the last `prepared` asked the resource that *where*, or a receipt, names."""
+
+    def spare(self) -> "AbstractContextManager[Participant]":
+        """Another way to the same resource, for whoever finishes beside its owner. Entering raises Unreachable."""

@@ -4,9 +4,10 @@ The only file of this package that imports psycopg; imported when a connection i
 """
 
 import weakref
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, TypeVar
 from urllib.parse import quote
 
 import psycopg
@@ -17,8 +18,10 @@ from psycopg.rows import tuple_row
 from journal.xid import InvalidXid, Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import DATABASE, branch
+from meta_client.coordinator.participants import Ended
 
 Connection = psycopg.Connection[Any]
+Answer = TypeVar("Answer")
 
 CONNECT_TIMEOUT_S = 5  # an attempt; the caller backs off between attempts
 PREPARED: Final = "PREPARE TRANSACTION"  # what PostgreSQL answers when it did
@@ -28,9 +31,16 @@ WHERE: Final = """
 SELECT system_identifier::text, current_database(), current_setting('max_prepared_transactions')::int
 FROM pg_control_system()
 """
+# What a transaction's outcome can be asked by for as long as PostgreSQL keeps its commit log: its number, and the
+# timeline, because a promoted standby may give that number to another transaction.
+_TIMELINE: Final = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
+_RECEIPT: Final = f"SELECT pg_current_xact_id()::text || '.' || {_TIMELINE}"
+_STATUS: Final = f"SELECT pg_xact_status(%s::xid8), {_TIMELINE} = %s"
+_ENDED: Final = {"committed": Ended.COMMITTED, "aborted": Ended.ROLLED_BACK, "in progress": Ended.NOT_ENDED}
 _NO_TRANSACTION: Final = {
     TransactionStatus.IDLE: "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the coordinator",
     TransactionStatus.ACTIVE: "a statement is still running: leave pipelines and streams before the block ends",
+    TransactionStatus.INERROR: "a statement failed and the block went on: let the error out",
     TransactionStatus.UNKNOWN: "the connection is lost",
 }
 
@@ -58,6 +68,8 @@ class PostgresParticipant:
         self._connection = connection
         self._given = connection if given is None else given
         self._is_open = False  # between tpc_begin and the end of psycopg's own two-phase state
+        self._is_unanswered = False  # a PREPARE of ours, which the server may still be working on
+        self._receipt = ""
 
     def check(self) -> None:
         connection = self._connection
@@ -83,20 +95,27 @@ class PostgresParticipant:
         # Checked before: without a transaction psycopg would begin an empty one, and prepare that.
         if (status := connection.info.transaction_status) in _NO_TRANSACTION:
             raise PrepareFailed(xid, self.name, _NO_TRANSACTION[status])
-        # Sent by hand, because the answer must be seen: in a transaction that has failed PostgreSQL answers
-        # ROLLBACK, reports no error, and psycopg's tpc_prepare() returns as if all were well.
-        command = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(_gid(xid)))
+        # Sent by hand, because the answer must be seen: psycopg's tpc_prepare() looks at errors alone. Both go in one
+        # message, which a prepared statement could not hold.
+        command = sql.SQL(_RECEIPT + "; PREPARE TRANSACTION {}").format(sql.Literal(_gid(xid)))
+        self._is_unanswered = True
         try:
-            answer = connection.execute(command).statusmessage
+            with connection.cursor(row_factory=tuple_row) as cursor:
+                cursor.execute(command, prepare=False)
+                row = cursor.fetchone()
+                cursor.nextset()
+                answer = cursor.statusmessage
         except psycopg.Error as error:
+            self._is_unanswered = error.sqlstate is None  # what the server says of it is an answer
             raise PrepareFailed(xid, self.name, _reason(error)) from error
+        self._is_unanswered = False
         # The session is out of the transaction, prepared or not: this only lifts psycopg's guard over commit().
         self._is_open = False
         connection.tpc_rollback()
         if answer != PREPARED:
-            raise PrepareFailed(
-                xid, self.name, f"it answered {answer}: a statement failed and the block went on; let the error out"
-            )
+            raise PrepareFailed(xid, self.name, f"it answered {answer}")
+        assert row is not None
+        self._receipt = row[0]
         return True
 
     def commit(self, xid: Xid) -> None:
@@ -106,7 +125,7 @@ class PostgresParticipant:
         connection = self._connection
         if (status := connection.info.transaction_status) is not TransactionStatus.INTRANS:
             # A COMMIT of a failed transaction is answered ROLLBACK too, and raises nothing.
-            raise PrepareFailed(xid, self.name, _NO_TRANSACTION.get(status, "a statement failed: let the error out"))
+            raise PrepareFailed(xid, self.name, _NO_TRANSACTION[status])
         self._is_open = False
         connection.tpc_commit()
 
@@ -125,8 +144,10 @@ class PostgresParticipant:
             # A PREPARE that failed, or a lost connection: only the server knows whether it was prepared.
         try:
             self._finish(xid, commits=False)
-        except BranchUnknown:
-            return  # never prepared, or rolled back before
+        except BranchUnknown as error:
+            if self._is_unanswered:
+                raise Unreachable(self.name, f"its PREPARE got no answer, and may still act: {error}") from error
+            # else: never prepared, or rolled back before
 
     def where(self) -> str:
         return self._know().where
@@ -141,18 +162,41 @@ class PostgresParticipant:
         xids = (_parse(str(xid)) for xid in found if xid.database == here)
         return [xid for xid in xids if xid is not None]
 
-    def was_rolled_back(self, xid: Xid, where: str) -> bool:
-        del xid, where
-        return False  # a database forgets a prepared transaction with its name
+    def receipt(self) -> str:
+        return f"{self.where()}@{self._receipt}"
+
+    def outcome(self, xid: Xid, receipt: str) -> Ended:
+        number, _, timeline = receipt.partition("@")[2].partition(".")
+
+        def ask(connection: Connection) -> tuple[Any, ...]:
+            return _one_row(connection, _STATUS, (number, timeline))
+
+        try:
+            status, is_same_timeline = self._on_some_connection(ask)
+        except errors.InvalidParameterValue:  # a number of the future: this server never was where it was given out
+            return Ended.UNKNOWN
+        except psycopg.Error as error:
+            raise self._unreachable(error) from error
+        return _ENDED.get(status, Ended.UNKNOWN) if is_same_timeline else Ended.UNKNOWN
 
     def reaches(self, where: str) -> bool:
-        return self.where() == where
+        return self.where() == where.partition("@")[0]
+
+    @contextmanager
+    def spare(self) -> "Iterator[PostgresParticipant]":
+        with ExitStack() as opened:
+            try:
+                known = self._know()
+                connection = opened.enter_context(self._spare(known.dsn, known.password or None))
+            except psycopg.Error as error:
+                raise self._unreachable(error) from error
+            yield self._over(connection)
 
     def _know(self) -> _Known:
         if (known := _known.get(self._given)) is not None:
             return known
         try:
-            system, database, prepared_max = self._ask_where(WHERE)
+            system, database, prepared_max = _one_row(self._connection, WHERE)
         except psycopg.OperationalError as error:
             raise self._unreachable(error) from error
         if prepared_max == 0:
@@ -165,29 +209,17 @@ class PostgresParticipant:
         _known[self._given] = known
         return known
 
-    def _ask_where(self, query: LiteralString) -> tuple[Any, ...]:
-        """The one row that *query* has, whatever rows the connection makes; no transaction is left open."""
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            row = cursor.execute(query).fetchone()
-        self._connection.rollback()
-        assert row is not None
-        return row
-
     def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
         """Another connection to the same database, for one command."""
         return psycopg.connect(dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S)
 
+    def _over(self, connection: Connection) -> "PostgresParticipant":
+        return PostgresParticipant(connection)
+
     def _finish(self, xid: Xid, *, commits: bool) -> None:
-        """COMMIT PREPARED or ROLLBACK PREPARED, on this connection if it can, else on one made for it."""
-        connection = self._connection
+        """COMMIT PREPARED or ROLLBACK PREPARED."""
         try:
-            if not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
-                _finish_on(connection, xid, commits=commits)
-                return
-            known = self._know()
-            password = known.password or None  # None: as libpq finds it, a password file or the environment
-            with self._spare(known.dsn, password) as spare:
-                _finish_on(spare, xid, commits=commits)
+            self._on_some_connection(lambda connection: _finish_on(connection, xid, commits=commits))
         except errors.UndefinedObject as error:
             raise BranchUnknown(branch(xid, DATABASE), self.name) from error
         except psycopg.Error as error:
@@ -195,8 +227,30 @@ class PostgresParticipant:
             # the branch, so that asking again is right; what keeps failing stands in the log with its reason.
             raise self._unreachable(error) from error
 
+    def _on_some_connection(self, work: Callable[[Connection], Answer]) -> Answer:
+        """What *work* returns on this connection if it is free, else on one made for it."""
+        connection = self._connection
+        if not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
+            return work(connection)
+        known = self._know()
+        password = known.password or None  # None: as libpq finds it, a password file or the environment
+        with self._spare(known.dsn, password) as spare:
+            return work(spare)
+
     def _unreachable(self, error: psycopg.Error) -> Unreachable:
         return Unreachable(self.name, _one_line(error))
+
+
+def _one_row(connection: Connection, query: LiteralString, parameters: tuple[str, ...] = ()) -> tuple[Any, ...]:
+    """The one row that *query* has, whatever rows the connection makes; no transaction is left open."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        try:
+            row = cursor.execute(query, parameters).fetchone()
+        finally:
+            if not connection.closed:
+                connection.rollback()
+    assert row is not None
+    return row
 
 
 def _finish_on(connection: Connection, xid: Xid, *, commits: bool) -> None:

@@ -6,6 +6,7 @@ committed, broker committed, forgotten. Until the decision every failure rolls b
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -13,12 +14,14 @@ from typing import Self
 from journal.errors import JournalError
 from journal.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import CoordinatorError, DecisionUnknown, PrepareFailed
+from meta_client.coordinator.errors import Abandoned, CoordinatorError, DecisionUnknown, HeuristicOutcome, PrepareFailed
 from meta_client.coordinator.finishing import Closing, commit_until_done
 from meta_client.coordinator.flight import Flight
-from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.resolver import Resolver
 from meta_client.coordinator.steps import UNDECIDED_STEPS, Step, next_step
 from meta_client.coordinator.where import Where
+from zk.forks import in_its_own_process, made_here
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ class Shared:
 
     log: DecisionLog
     flight: Flight
+    resolver: Resolver
     closing: Closing
     observer: Observer | None
 
@@ -44,6 +48,9 @@ class Transaction:
         self._database = database
         self._broker = broker
         self._step: Step | None = None
+        self._is_left = False  # something of it is for the resolver
+        self._is_abandoned = False
+        made_here(self)
 
     @property
     def name(self) -> str:
@@ -56,10 +63,11 @@ class Transaction:
         return self._step
 
     def __enter__(self) -> Self:
-        """Open both branches. Raises CannotEnlist, Unreachable, XaError, NoPartition; then neither is open."""
+        """Open both branches. Raises CannotEnlist, TransactionMisuse for a producer that is in a transaction,
+        Unreachable, XaError, NoPartition; then neither is open."""
         assert self._step is None, "a transaction is used once"
-        self._database.check()
         self._broker.check()
+        self._database.check()
         self._shared.flight.take_off(self.xid)
         try:
             self._broker.begin(self.xid)
@@ -70,10 +78,11 @@ class Transaction:
                 self._undo()
                 raise
         except BaseException:
-            self._shared.flight.land(self.xid)
+            self._land()
             raise
         return self
 
+    @in_its_own_process
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -88,7 +97,23 @@ class Transaction:
             else:
                 self._commit()
         finally:
-            self._shared.flight.land(self.xid)
+            self._land()
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: roll it back, unless it is decided, and do not wait for anybody who is away.
+
+        For tasks beside the one that ends it.
+        """
+        self._is_abandoned = True
+
+    def _rest(self, wait_s: float) -> bool:
+        """Wait before participants are asked again; True: give up."""
+        return self._is_abandoned or self._shared.closing.wait(wait_s) or self._is_abandoned
+
+    def _land(self) -> None:
+        self._shared.flight.land(self.xid)
+        if self._is_left:
+            self._shared.resolver.leave({one.where(): one.spare for one in (self._database, self._broker)})
 
     def _commit(self) -> None:
         try:
@@ -101,12 +126,7 @@ class Transaction:
             self._roll_back()
             raise
         if has_messages:
-            self._decide()
-            commit_until_done(self._database, self.xid, self._shared.closing)
-            self._reach(Step.COMMITTED_DATABASE)
-            commit_until_done(self._broker, self.xid, self._shared.closing)
-            self._reach(Step.COMMITTED_BROKER)
-            self._forget()
+            self._carry_out(self._decide())
         else:
             self._commit_database_alone()
         self._reach(Step.FORGOTTEN)
@@ -121,17 +141,35 @@ class Transaction:
             raise
         self._reach(Step.COMMITTED_DATABASE)
 
-    def _decide(self) -> None:
+    def _carry_out(self, receipts: Where) -> None:
+        """Commit both sides, as decided: the database first, so that nobody sees a message before its row."""
         try:
-            self._shared.log.decide(self.xid, str(Where(self._database.where(), self._broker.where())))
+            commit_until_done(self._database, self.xid, receipts.database, self._rest)
+        except HeuristicOutcome as error:
+            raise error.beside((self._broker.name, Ended.NOT_ENDED)) from error
+        self._reach(Step.COMMITTED_DATABASE)
+        try:
+            commit_until_done(self._broker, self.xid, receipts.broker, self._rest)
+        except HeuristicOutcome as error:
+            raise error.beside((self._database.name, Ended.COMMITTED)) from error
+        self._reach(Step.COMMITTED_BROKER)
+        self._forget()
+
+    def _decide(self) -> Where:
+        receipts = Where(self._database.receipt(), self._broker.receipt())
+        self._is_left = True  # until it is forgotten, whatever ends the wait
+        try:
+            self._shared.log.decide(self.xid, str(receipts))
         except JournalError as error:
             raise DecisionUnknown(
                 f"transaction {self.name} is prepared on both sides and its decision may or may not be on disk "
                 f"({error}): mend the disk, start again and run recover()"
             ) from error
         self._reach(Step.DECIDED)
+        return receipts
 
     def _forget(self) -> None:
+        self._is_left = False
         try:
             self._shared.log.forget(self.xid)
         except JournalError:
@@ -143,17 +181,26 @@ class Transaction:
         self._reach(Step.ROLLED_BACK)
 
     def _undo(self) -> None:
-        """Roll both branches back; a side that can't hear it is owed it."""
-        for participant in (self._database, self._broker):
-            try:
-                participant.rollback(self.xid)
-            except CoordinatorError as error:
-                # Presumed abort: no decision exists, so that whoever asks later is told to roll back.
-                log.warning("rollback owed xid=%s reason=%s", self.xid, error)
-                self._shared.flight.owe(self.xid, participant.where())
+        """Roll both branches back; what a side has not confirmed is left to the resolver."""
+        with ExitStack() as both:  # the database first; whatever ends that, the broker is told
+            both.callback(self._undo_one, self._broker)
+            both.callback(self._undo_one, self._database)
+
+    def _undo_one(self, participant: Participant) -> None:
+        try:
+            participant.rollback(self.xid)
+        except BaseException as error:
+            # Presumed abort: no decision exists, so that whoever asks later is told to roll back.
+            log.warning("rollback pending xid=%s reason=%s", self.xid, error)
+            self._shared.flight.owe(self.xid, participant.where())
+            self._is_left = True
+            if not isinstance(error, CoordinatorError):
+                raise
 
     def _reach(self, step: Step) -> None:
         self._step = step if self._step is None else next_step(self._step, step)
+        if self._is_abandoned and step in UNDECIDED_STEPS:
+            raise Abandoned(f"transaction {self.name} was given up before it was decided: both sides are rolled back")
         if self._shared.observer is None:
             return
         try:

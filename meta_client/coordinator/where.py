@@ -8,7 +8,7 @@ from journal.errors import InvalidRecord
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The resources of one transaction, each in the words of its participant, which hold no blanks."""
+    """The receipts of one transaction, each in the words of its participant, which hold no blanks."""
 
     database: str
     broker: str
@@ -18,6 +18,11 @@ class Where:
 
     def __str__(self) -> str:
         return f"database={self.database} broker={self.broker}"
+
+    @property
+    def places(self) -> tuple[str, str]:
+        """Which resources they are from: `Participant.where`."""
+        return self.database.partition("@")[0], self.broker.partition("@")[0]
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -1,10 +1,14 @@
 """A row and a message from tasks: both or neither, whatever ends, at every step."""
 
 import asyncio
+import contextlib
+import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import psycopg
 import pytest
@@ -14,12 +18,14 @@ from meta_client.aio.client import Client
 from meta_client.aio.coordinator import Coordinator
 from meta_client.coordinator.errors import CannotEnlist, CoordinatorClosed
 from meta_client.coordinator.steps import Step
+from meta_client.errors import TransactionMisuse
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.fixtures.postgres import Database
 from tests.meta_client.aio.test_producer import consumed
 from zk.corner import Corner
 
+REQUESTS = int(os.environ.get("METAQ_CRASH_ROUNDS", "25"))  # of each of eight tasks
 PLACED_BY_A_SERVICE = """
 import asyncio, os, sys
 import psycopg
@@ -160,6 +166,87 @@ async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_
     # Cancelled once both have prepared, the decision is what is waited for: it may be on its way to the disk already.
     assert placed - {"PREPARED_DATABASE"} == {"DECIDED"}
     assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter(name.encode() for name in placed)
+
+
+@in_loop
+async def test_requests_that_are_cancelled_at_any_moment_leave_nothing_prepared(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    """While others recover all the time; after the last one nobody asks any more."""
+    random, stop = Random(0), asyncio.Event()
+    async with (
+        Client(zookeeper.connect) as client,
+        await Coordinator.open(tmp_path / "decisions", name="shop") as coordinator,
+    ):
+
+        async def place(name: str) -> None:
+            async with (
+                await psycopg.AsyncConnection.connect(table.dsn) as connection,
+                coordinator.transaction(connection, client.producer(qualifier="shop"), topics=("orders",)) as it,
+            ):
+                await connection.execute("INSERT INTO placed VALUES (%s)", [name])
+                await it.producer.send_async("orders", name.encode())
+
+        async def request(worker: int) -> None:
+            started = time.monotonic()
+            await place(f"{worker}-whole")
+            takes_s = time.monotonic() - started
+            for number in range(REQUESTS):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(takes_s * random.uniform(0.0, 1.5)):
+                        await place(f"{worker}-{number}")
+
+        async def recover() -> None:
+            async with await psycopg.AsyncConnection.connect(table.dsn) as connection:
+                while not stop.is_set():
+                    for report in await coordinator.recover([connection], [client.producer(qualifier="shop")]):
+                        assert not report.is_hazard, str(report)
+
+        async def in_doubt() -> bool:
+            prepared = await client.producer(qualifier="shop").tpc_recover()
+            return bool(prepared or await asyncio.to_thread(table.prepared))
+
+        recovering = asyncio.create_task(recover())
+        await asyncio.gather(*(request(worker) for worker in range(8)))
+        stop.set()
+        await recovering
+        async with asyncio.timeout(5):
+            while await in_doubt():
+                pass
+    placed = rows(table)
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter(name.encode() for name in placed)
+    assert 8 < len(placed) < 8 * (1 + REQUESTS), "all were quick enough, or none"
+
+
+@in_loop
+async def test_another_task_that_sends_with_the_producer_of_an_open_block_is_told(
+    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+) -> None:
+    async with (
+        Client(zookeeper.connect) as client,
+        await psycopg.AsyncConnection.connect(table.dsn) as connection,
+        await Coordinator.open(tmp_path / "decisions", name="shop") as coordinator,
+    ):
+        producer = client.producer(qualifier="shop")
+
+        async def send(name: str) -> None:
+            await producer.send("orders", name.encode())
+
+        async def join_and_send(name: str) -> None:
+            producer.join()
+            await send(name)
+
+        async with coordinator.transaction(connection, producer, topics=("orders",)):
+            await connection.execute("INSERT INTO placed VALUES ('joined')")
+            with pytest.raises(TransactionMisuse, match="another thread or task"):
+                await asyncio.create_task(send("escaped"))
+            with pytest.raises(TransactionMisuse, match="another thread or task"):
+                await asyncio.create_task(producer.send_async("orders", b"escaped"))
+            with pytest.raises(TransactionMisuse, match="end that block first"):
+                await coordinator.transaction(connection, producer, topics=("orders",)).__aenter__()
+            await asyncio.create_task(join_and_send("joined"))
+    assert rows(table) == {"joined"}
+    assert await asyncio.to_thread(consumed, zookeeper, "orders") == Counter({b"joined": 1})
 
 
 @in_loop

@@ -30,6 +30,7 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok, opaque_of
+from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
 from zk.corner import Corner
 
 OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
@@ -278,6 +279,59 @@ async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Corner, start_br
         assert [(await handle).offset for handle in handles] == [1044] * 5
     puts = [request.body for request in broker.peer.received if isinstance(request, Put)]
     assert puts == [b"%d" % number for number in range(5)]
+
+
+@in_loop
+async def test_a_genuine_broker_stores_them_in_order_though_it_executes_puts_in_a_pool(
+    zookeeper: Corner, start_broker: StartBroker
+) -> None:
+    sent = [b"%d" % number for number in range(150)]
+    with pooled_broker({"orders": 2}, start_broker) as broker:
+        async with Client(zookeeper.connect) as client:
+            producer = client.producer()
+            for body in sent:
+                for partition in ("0-0", "0-1"):
+                    await producer.send_async("orders", body, partition=partition)
+            await producer.flush(30)
+        assert broker.stored == {0: sent, 1: sent}
+        assert (broker.most_in_a_partition, broker.most_in_all) == (1, 2)
+
+
+@in_loop
+async def test_each_message_to_a_genuine_broker_has_an_outcome_of_its_own(
+    zookeeper: Corner, start_broker: StartBroker
+) -> None:
+    bodies = [b"first", REFUSED, b"third", LOST, b"fifth", b"sixth"]
+    with pooled_broker({"orders": 1}, start_broker) as broker:
+        async with Client(zookeeper.connect) as client:
+            producer = client.producer()
+            first, refused, third, lost, *last = [await producer.send_async("orders", body) for body in bodies]
+            with pytest.raises(SendRefused, match="no room"):
+                await producer.flush(10)
+            await producer.flush(10)  # told once
+            assert [(await it).offset for it in (first, third, *last)] == [0, 25, 25 + 25 + 34, 25 + 25 + 34 + 25]
+            with pytest.raises(SendRefused):
+                await refused
+            with pytest.raises(SendUnknown, match="look before repeating it"):
+                await lost
+        assert broker.stored == {0: [body for body in bodies if body != REFUSED]}, "each once, in order"
+
+
+@in_loop
+async def test_close_tells_a_task_that_waits_for_what_no_broker_takes(
+    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch rests before it is tried again when the client is closed."""
+    monkeypatch.setattr("meta_client.aio.sender.CLOSE_TIMEOUT_S", 0.1)
+    broker = start_broker(0, {"orders": 1}, stored)
+    broker.peer.close()
+    async with Client(zookeeper.connect) as client:
+        handle = await client.producer().send_async("orders", b"nobody takes it")
+        waiting = asyncio.create_task(handle.result())
+        await asyncio.sleep(0.5)
+    with pytest.raises(NoBroker, match="the client was closed"):
+        async with asyncio.timeout(10):
+            await waiting
 
 
 @in_loop

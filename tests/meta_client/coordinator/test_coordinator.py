@@ -1,6 +1,7 @@
 """The coordinator with a real PostgreSQL and a real broker, nobody killed: both or neither, in the right order."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -9,6 +10,7 @@ from journal.xid import Xid
 from meta_client.coordinator import Coordinator, CoordinatorClosed, PrepareFailed, Step, Unreachable
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.steps import DECIDED_STEPS
+from meta_client.errors import TransactionMisuse
 from tests.meta_client.coordinator.conftest import World
 
 COMMIT_STEPS = [
@@ -68,7 +70,7 @@ def test_neither_when_the_database_only_seems_to_prepare(world: World) -> None:
     with world.coordinator() as coordinator:
         producer = world.producer()
         with (  # noqa: PT012 - the block is what is tested
-            pytest.raises(PrepareFailed, match="the database did not prepare: it answered ROLLBACK"),
+            pytest.raises(PrepareFailed, match="the database did not prepare: a statement failed"),
             coordinator.transaction(world.connection, producer, topics=("orders",)),
         ):
             producer.send("orders", b"1")
@@ -113,6 +115,61 @@ def test_a_producer_with_a_branch_of_its_own_is_refused(world: World) -> None:
             world.work(coordinator, producer, 1)
         world.work(coordinator, producer, 1)
     assert world.numbers() == ([1], [1])
+
+
+@pytest.mark.parametrize("has_its_own_connection", [True, False])
+def test_a_block_inside_a_block_is_refused_and_the_outer_one_stays_whole(
+    world: World, has_its_own_connection: bool
+) -> None:
+    producer = world.producer()
+    connection = world.database.connect() if has_its_own_connection else world.connection
+    with world.coordinator() as coordinator:
+        with coordinator.transaction(world.connection, producer, topics=("orders",)):
+            world.connection.execute("INSERT INTO numbers VALUES (1)")
+            producer.send("orders", b"1")
+            with (
+                pytest.raises(TransactionMisuse, match="end that block first"),
+                coordinator.transaction(connection, producer, topics=("orders",)),
+            ):
+                pytest.fail("the block must not be entered")
+            producer.send("orders", b"2")
+            world.connection.execute("INSERT INTO numbers VALUES (2)")
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(ZeroDivisionError),
+            coordinator.transaction(world.connection, producer, topics=("orders",)),
+        ):
+            world.connection.execute("INSERT INTO numbers VALUES (3)")
+            with pytest.raises(TransactionMisuse):
+                coordinator.transaction(connection, producer, topics=("orders",)).__enter__()
+            producer.send("orders", b"3")
+            raise ZeroDivisionError
+    assert world.numbers() == ([1, 2], [1, 2])
+    assert world.in_doubt() == []
+
+
+def test_another_thread_that_sends_with_the_producer_of_an_open_block_is_told(world: World) -> None:
+    """What it was told to be acknowledged would be lost with a rollback it knows nothing of."""
+    producer = world.producer()
+    with ThreadPoolExecutor(1) as other, world.coordinator() as coordinator:
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(ZeroDivisionError),
+            coordinator.transaction(world.connection, producer, topics=("orders",)),
+        ):
+            producer.send("orders", b"1")
+            for send in (producer.send, producer.send_async):
+                with pytest.raises(TransactionMisuse, match="use a producer of your own, or call the producer's join"):
+                    other.submit(send, "orders", b"2").result()
+            raise ZeroDivisionError
+        with producer.transaction(), pytest.raises(TransactionMisuse, match="another thread or task"):
+            other.submit(producer.send, "orders", b"3").result()
+        other.submit(producer.send, "orders", b"4").result()  # nothing is open: anybody may
+        with coordinator.transaction(world.connection, producer, topics=("orders",)):
+            world.connection.execute("INSERT INTO numbers VALUES (5), (4)")
+            other.submit(producer.join).result()
+            other.submit(producer.send, "orders", b"5").result()
+            with pytest.raises(TransactionMisuse):
+                producer.send("orders", b"6")
+    assert world.numbers() == ([4, 5], [4, 5])
 
 
 @pytest.mark.parametrize("failing", COMMIT_STEPS)

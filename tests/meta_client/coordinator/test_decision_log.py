@@ -1,5 +1,6 @@
 """The decision log on a real disk: what it remembers, what it survives, and that it stays small."""
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ from journal.segments import Identity, Segments
 from journal.storage import DirectoryStorage
 from journal.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.errors import ForeignLog, LogInUse
-from meta_client.coordinator.names import InvalidName
+from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
+from meta_client.coordinator.names import InvalidName, new_nonce
 
 SEGMENT_BYTES = 4096
 
@@ -43,14 +44,58 @@ def test_a_decision_survives_and_a_forgotten_one_is_gone(tmp_path: Path) -> None
     with_again.close()
 
 
-def test_identifiers_never_repeat_across_openings(tmp_path: Path) -> None:
-    seen = []
-    for _ in range(3):
-        log = open_log(tmp_path)
-        seen.append((log.name, log.name.xid(log.incarnation, 1)))
-        log.close()
-    assert len({name for name, _ in seen}) == 1
-    assert len({first for _, first in seen}) == 3
+def test_identifiers_never_repeat_whatever_is_copied(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    name = log.name
+    log.close()
+    log = open_log(tmp_path)
+    assert log.name == name
+    log.close()
+    assert len({name.xid(new_nonce()) for _ in range(1000)}) == 1000
+
+
+def test_a_copy_is_refused_until_it_is_said_to_be_the_only_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "original")
+    log.decide(xid(1), "kept")
+    log.close()
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "copy").iterdir()}
+    with pytest.raises(CopiedLog, match=r"create the file .*/copy/moved and open it again"):
+        open_log(tmp_path / "copy")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "copy").iterdir()} == before
+    (tmp_path / "copy" / "place").unlink()  # only the segments were copied
+    with pytest.raises(CopiedLog, match="nothing says where that was"):
+        open_log(tmp_path / "copy")
+    (tmp_path / "copy" / "moved").touch()
+    log = open_log(tmp_path / "copy")
+    assert log.unfinished() == {xid(1): "kept"}
+    log.close()
+    open_log(tmp_path / "copy").close()  # it counts once, and is remembered
+    shutil.copytree(tmp_path / "copy", tmp_path / "another")
+    with pytest.raises(CopiedLog):
+        open_log(tmp_path / "another")
+    open_log(tmp_path / "original").close()
+
+
+def test_a_directory_that_was_renamed_or_comes_back_after_a_reboot_is_the_same(tmp_path: Path) -> None:
+    open_log(tmp_path / "log").close()
+    (tmp_path / "log").rename(tmp_path / "renamed")
+    open_log(tmp_path / "renamed").close()
+    place = tmp_path / "renamed" / "place"
+    inode, device, boot = place.read_text().split()
+    place.write_text(f"{inode} device=77 boot=before\n")  # as a machine that found its disks in another order left it
+    open_log(tmp_path / "renamed").close()
+    assert place.read_text().split() == [inode, device, boot]
+    place.write_text(f"{inode} device=77 {boot}\n")  # the same inode of another disk: a copy of the file system
+    with pytest.raises(CopiedLog):
+        open_log(tmp_path / "renamed")
+
+
+def test_a_log_that_was_being_made_when_it_was_killed_is_made(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
+    for file in segments(tmp_path):
+        file.unlink()
+    open_log(tmp_path).close()
 
 
 def test_another_coordinators_directory_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Broker or database killed at every step, with SIGKILL: before the decision neither side has it, after it both."""
 
 import itertools
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,17 +100,86 @@ def test_a_rollback_that_nobody_could_hear_is_delivered_by_recovery(world: World
     assert world.in_doubt() == []
 
 
-def test_a_rollback_that_nobody_could_hear_is_delivered_by_the_next_transaction(world: World) -> None:
+def test_a_rollback_that_nobody_could_hear_is_delivered_without_being_asked_for(world: World) -> None:
     with world.coordinator(_kills_and_raises(world, 1)) as coordinator:
         with pytest.raises(_Gone):
             world.work(coordinator, world.producer(), 1)
         with pytest.raises(CoordinatorError):
             world.work(coordinator, world.producer(), 2)  # still away
         world.broker.start()
-        assert len(world.in_doubt()) == 1
+        until_nothing_is_in_doubt(world)
         _until_it_works(world, coordinator, world.producer(), 3)
-        assert world.in_doubt() == []
     assert world.numbers() == ([3], [3])
+
+
+class _BrokenOff(BaseException):
+    """As a thread's ^C, or a task that is cancelled while its loop ends."""
+
+
+@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE, Step.COMMITTED_BROKER])
+def test_a_decision_that_its_thread_did_not_carry_out_is_carried_out(world: World, at: Step) -> None:
+    def break_off(step: Step, xid: Xid) -> None:
+        if step is at:
+            raise _BrokenOff
+
+    with world.coordinator(break_off) as coordinator:
+        with pytest.raises(_BrokenOff):
+            world.work(coordinator, world.producer(), 1)
+        until_nothing_is_in_doubt(world)
+        assert world.numbers() == ([1], [1])
+
+
+def test_a_prepare_whose_connection_broke_is_not_left_prepared(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The server goes on with a PREPARE whose client is gone; here it waits for a lock inside."""
+    caplog.set_level("INFO", "meta_client.coordinator")
+    world.connection.execute(HELD_UP)
+    world.connection.commit()
+    pids: list[int] = []
+
+    def cut_off() -> None:
+        with psycopg.connect(world.database.dsn) as other:
+            deadline = time.monotonic() + 20
+            while other.execute(WAITING).fetchone() != (1,):
+                assert time.monotonic() < deadline
+                other.rollback()
+        with socket.socket(fileno=os.dup(pids[0])) as its:
+            its.shutdown(socket.SHUT_RDWR)
+
+    with world.database.connect() as holder, world.coordinator() as coordinator:
+        holder.execute("SELECT pg_advisory_lock(1)")
+        holder.commit()
+        cutting = threading.Thread(target=cut_off)
+        pids.append(world.connection.fileno())
+        cutting.start()
+        with pytest.raises(PrepareFailed):
+            world.work(coordinator, world.producer(), 1)
+        cutting.join()
+        assert world.database.prepared() == []  # not yet
+        holder.execute("SELECT pg_advisory_unlock(1)")
+        holder.commit()
+        deadline = time.monotonic() + 15
+        while "the database: rolled back" not in caplog.text:  # it was prepared, and then found
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert world.in_doubt() == []
+    assert world.numbers() == ([], [])
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+HELD_UP = """
+CREATE FUNCTION held_up() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER held_up AFTER INSERT ON numbers DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION held_up()
+"""
+
+
+def until_nothing_is_in_doubt(world: World) -> None:
+    """Within seconds, nobody asking."""
+    deadline = time.monotonic() + 15
+    while world.in_doubt():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def _until_it_works(world: World, coordinator: Coordinator, producer: Producer, number: int) -> None:

@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 
 from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.participants import Ended
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.demo.postgres import EmbeddedPostgres
 from tests.fixtures.postgres import Connection, Database
@@ -63,11 +64,32 @@ def test_rollback(database: Database, connection: Connection, is_prepared: bool)
     connection.commit()
 
 
+@pytest.mark.parametrize(("commits", "ended"), [(True, Ended.COMMITTED), (False, Ended.ROLLED_BACK)])
+def test_how_a_branch_ended_is_known_afterwards(
+    database: Database, connection: Connection, commits: bool, ended: Ended
+) -> None:
+    participant = begun(connection)
+    participant.prepare(XID)
+    receipt = participant.receipt()
+    assert participant.reaches(receipt)
+    assert participant.outcome(XID, receipt) is Ended.NOT_ENDED
+    (participant.commit if commits else participant.rollback)(XID)
+    with participant.spare() as spare:
+        assert spare.outcome(XID, receipt) is ended
+    where, _, known = receipt.partition("@")
+    number, _, timeline = known.partition(".")
+    # A promoted standby: the number is one of the future, or it was given to another transaction since.
+    assert participant.outcome(XID, f"{where}@{int(number) + 1_000_000}.{timeline}") is Ended.UNKNOWN
+    assert participant.outcome(XID, f"{where}@{number}.0000000A") is Ended.UNKNOWN
+    connection.execute("INSERT INTO rows VALUES (2)")  # an ordinary connection again
+    connection.commit()
+
+
 def test_a_transaction_that_failed_unnoticed_does_not_prepare(database: Database, connection: Connection) -> None:
     participant = begun(connection)
     with pytest.raises(psycopg.errors.UniqueViolation):
         connection.execute("INSERT INTO rows VALUES (1)")
-    with pytest.raises(PrepareFailed, match="it answered ROLLBACK") as caught:
+    with pytest.raises(PrepareFailed, match="a statement failed and the block went on") as caught:
         participant.prepare(XID)
     assert caught.value.xid == XID
     participant.rollback(XID)

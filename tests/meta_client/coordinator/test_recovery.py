@@ -1,5 +1,6 @@
 """What a coordinator's death leaves, at every step; and what recovery must not touch."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from journal.xid import Xid
 from meta_client.coordinator import Coordinator, Recovered, Step
+from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.steps import DECIDED_STEPS
 from meta_client.coordinator.verdicts import Action
@@ -173,3 +175,15 @@ def test_what_an_operator_finished_by_hand_counts_as_finished(world: World, by_h
     assert (report.action, report.problem) == (Action.COMMIT, None)
     assert world.numbers() == ([1], [1])
     assert world.in_doubt() == []
+
+
+def test_a_clone_does_not_roll_back_what_the_original_works_on(world: World, tmp_path: Path) -> None:
+    def clone(step: Step, xid: Xid) -> None:
+        if step is Step.PREPARED_DATABASE:
+            shutil.copytree(world.directory, tmp_path / "clone")
+            with pytest.raises(CopiedLog), Coordinator.open(tmp_path / "clone", "shop") as copy:
+                copy.recover([world.database.connect()], [world.producer()])
+
+    with world.coordinator(clone) as coordinator:
+        world.work(coordinator, world.producer(), 1)
+    assert world.numbers() == ([1], [1])

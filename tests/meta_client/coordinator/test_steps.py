@@ -6,7 +6,7 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.xid import GTRID_BYTES_MAX, Xid
-from meta_client.coordinator.names import NUMBER_MAX, InvalidName, LogName
+from meta_client.coordinator.names import InvalidName, LogName, new_nonce
 from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, Step, next_step
 from meta_client.coordinator.verdicts import Action, action_for
 from meta_client.coordinator.where import Where
@@ -68,15 +68,15 @@ def test_a_name_that_would_break_an_identifier_is_refused(name: str) -> None:
 
 
 def test_the_longest_identifier_fits() -> None:
-    xid = LogName("x" * 32, "0123abcd").xid(2**32 - 1, NUMBER_MAX)
+    xid = LogName("x" * 32, "0123abcd").xid(new_nonce())
     assert len(xid.gtrid) == GTRID_BYTES_MAX
 
 
 def test_a_log_knows_its_own_transactions_only() -> None:
     ours, namesake, other = LogName("shop", "00000000"), LogName("shop", "00000001"), LogName("shop2", "00000000")
-    assert [log.owns(ours.xid(1, 1)) for log in (ours, namesake, other)] == [True, False, False]
-    assert [ours.is_namesake(log.xid(1, 1)) for log in (ours, namesake, other)] == [False, True, False]
-    assert not ours.owns(Xid(2, ours.xid(1, 1).gtrid, b""))  # another format: somebody else's
+    assert [log.owns(ours.xid(new_nonce())) for log in (ours, namesake, other)] == [True, False, False]
+    assert [ours.is_namesake(log.xid(new_nonce())) for log in (ours, namesake, other)] == [False, True, False]
+    assert not ours.owns(Xid(2, ours.xid(new_nonce()).gtrid, b""))  # another format: somebody else's
 
 
 def test_the_log_name_reads_back_from_a_segment_header() -> None:

@@ -1,0 +1,123 @@
+"""A decided branch that somebody rolled back, or that its participant lost: told, kept, and never taken for success."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from journal.xid import Xid
+from meta_client.coordinator import CoordinatorError, HeuristicOutcome, Step
+from meta_client.coordinator.names import BROKER, DATABASE, branch
+from meta_client.coordinator.recovery import Recovered
+from tests.meta_client.coordinator.conftest import World
+
+Damage = Callable[[World, Xid], None]
+
+
+def _roll_back_row(world: World, xid: Xid) -> None:
+    with world.database.connect() as connection:
+        connection.tpc_rollback(str(branch(xid, DATABASE)))
+
+
+def _roll_back_message(world: World, xid: Xid) -> None:
+    world.producer().tpc_rollback(branch(xid, BROKER))
+
+
+def _lose_message(world: World, xid: Xid) -> None:
+    """What an asynchronous slave that never had the branch leaves, once it is promoted."""
+    world.broker.kill()
+    shutil.rmtree(world.broker.data)
+    world.broker.start()
+
+
+def work_with(world: World, damage: Damage, at: Step) -> tuple[HeuristicOutcome, Xid]:
+    """A transaction that *damage* is done to *at* a step; what its block raises."""
+    xids: list[Xid] = []
+
+    def observe(step: Step, xid: Xid) -> None:
+        if step is at:
+            xids.append(xid)
+            damage(world, xid)
+
+    with world.coordinator(observe) as coordinator, pytest.raises(HeuristicOutcome) as caught:
+        world.work(coordinator, world.producer(), 1)
+    return caught.value, xids[0]
+
+
+def check_kept(world: World, xid: Xid, code: str) -> Recovered:
+    """Every recovery reports it, until it is forgotten; returns the last report."""
+    with world.coordinator() as coordinator:
+        coordinator.recover([world.connection], [world.producer()])
+        (report,) = coordinator.recover([world.connection], [world.producer()])
+        assert report.problem is not None
+        assert code in report.problem
+        assert report.is_hazard
+        coordinator.forget(xid)
+        with pytest.raises(CoordinatorError, match="no decision about"):
+            coordinator.forget(xid)
+    return report
+
+
+@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE])
+def test_a_message_that_somebody_rolled_back(world: World, at: Step) -> None:
+    error, xid = work_with(world, _roll_back_message, at)
+    assert error.code == "XA_HEURMIX"
+    assert "the database: committed" in str(error)
+    check_kept(world, xid, "XA_HEURMIX")
+    assert world.numbers() == ([1], [])
+
+
+@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE])
+def test_a_message_that_was_lost(world: World, at: Step) -> None:
+    error, xid = work_with(world, _lose_message, at)
+    assert error.code == "XA_HEURHAZ"
+    assert "the broker answers 'does not know it" in str(error)
+    assert "the database: committed" in str(error)
+    check_kept(world, xid, "XA_HEURHAZ")
+    assert world.numbers() == ([1], [])
+
+
+def test_a_row_that_somebody_rolled_back(world: World) -> None:
+    error, xid = work_with(world, _roll_back_row, Step.DECIDED)
+    assert error.code == "XA_HEURRB"
+    assert "the broker: still prepared" in str(error)
+    report = check_kept(world, xid, "XA_HEURRB")
+    assert "the broker: still prepared" in str(report)
+    assert world.numbers() == ([], [])  # nobody saw a message without its row
+    world.producer().tpc_rollback(branch(xid, BROKER))  # what a person decides
+    assert world.in_doubt() == []
+
+
+def _commit_both(world: World, xid: Xid) -> None:
+    with world.database.connect() as connection:
+        connection.tpc_commit(str(branch(xid, DATABASE)))
+    world.producer().tpc_commit(branch(xid, BROKER))
+
+
+def test_what_somebody_committed_as_decided_is_no_hazard(world: World) -> None:
+    def observe(step: Step, xid: Xid) -> None:
+        if step is Step.DECIDED:
+            _commit_both(world, xid)
+
+    with world.coordinator(observe) as coordinator:
+        world.work(coordinator, world.producer(), 1)
+        assert coordinator.recover([world.connection], [world.producer()]) == []
+    assert world.numbers() == ([1], [1])
+
+
+def test_a_broker_that_lost_the_branch_while_the_service_was_down(world: World, tmp_path: Path) -> None:
+    class _Killed(BaseException):
+        pass
+
+    def observe(step: Step, xid: Xid) -> None:
+        if step is Step.COMMITTED_DATABASE:
+            xids.append(xid)
+            raise _Killed
+
+    xids: list[Xid] = []
+    with world.coordinator(observe) as coordinator, pytest.raises(_Killed):
+        world.work(coordinator, world.producer(), 1)
+    _lose_message(world, xids[0])
+    check_kept(world, xids[0], "XA_HEURHAZ")
+    assert world.numbers() == ([1], [])
