@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from journal.errors import UnreadableRange
 from journal.fold import Branch
 from journal.heuristics import HeuristicDecision, HeuristicEnd
 from journal.states import BranchState
@@ -38,6 +39,12 @@ def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int
         }
         for name, runs in list(branch.runs.items())[:PARTITIONS_SHOWN]
     ]
+    messages: list[Report] = []
+    unreadable = None
+    try:
+        messages.extend(_first_messages(branch, read))
+    except UnreadableRange as error:  # the branch can be decided all the same: nobody needs its bytes for that
+        unreadable = str(error)
     status = BranchStatus.PREPARED if branch.state is BranchState.PREPARED else BranchStatus.ACTIVE
     return {
         "key": str(branch.key),
@@ -51,7 +58,8 @@ def live_report(branch: Branch, read: Read, *, origin: str = "", timeout_ms: int
         "first_lsn": branch.first_lsn,
         "partitions_total": len(branch.runs),
         "partitions": partitions,
-        "first_messages": list(_first_messages(branch, read)),
+        "first_messages": messages,
+        "unreadable": unreadable,
         "decision": None,
     }
 

@@ -26,6 +26,7 @@ from meta_client.puts import Compression
 from meta_client.single_sends import SingleSends
 from meta_client.topology import Directory, Topology
 from zk.broker_url import BrokerUrl
+from zk.forks import made_here
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
 CONFIG = ConsumerConfig()
@@ -101,6 +102,7 @@ class Client:
         brokers: Sequence[BrokerUrl] = (),
     ) -> None:
         self._lock = threading.Lock()  # guards the next two
+        made_here(self)
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
         self._session: ZooKeeperSession | None
@@ -242,6 +244,6 @@ def _codec(label: str) -> Codec:
         raise LocalProtocolError(f"compression {error}") from error
     if not is_installed(codec):
         raise LocalProtocolError(
-            f"compression {label} needs the package {PACKAGES[codec]}: pip install 'metaq[compression]'"
+            f"compression {label} needs the package {PACKAGES[codec]}: pip install 'metaq-broker[compression]'"
         )
     return codec

@@ -6,6 +6,7 @@ back, or that the last reader left behind; now and then it looks whether the pee
 a few instructions, but for `_writing` and `_reading`, which are held while bytes go out and are waited for.
 """
 
+import functools
 import logging
 import math
 import select
@@ -29,6 +30,7 @@ from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
 from meta_client.sleepers import wake
 from zk.broker_url import BrokerUrl
+from zk.forks import blank, made_here
 
 OUTSTANDING_MAX = 65_536  # answers due at a time; a caller that runs away must not take the process with it
 # A buffer above 128 KiB is mapped and unmapped for every call, which costs ten times as much as reading a short answer:
@@ -66,6 +68,7 @@ class Connection:
         self._beat = HeartBeat()
         self._beat_opaque: int | None = None
         self._readable.register(connected, select.POLLIN)
+        made_here(self, functools.partial(blank, connected))
         self._called = threading.Event()  # the reader thread is needed
         self._reader = threading.Thread(target=self._read, name=f"metaq {url}", daemon=True)
         self._reader.start()

@@ -11,6 +11,7 @@ from meta_client.deadline import Deadline
 from meta_client.errors import ClientClosed, NotConnected
 from meta_client.transport import Link
 from zk.broker_url import BrokerUrl
+from zk.forks import made_here
 
 CONNECT_TIMEOUT_S = 4.0  # a broker of the same data centre answers in milliseconds, or not at all
 ATTEMPT_S = 0.5  # what an attempt takes if it succeeds at all, with room to spare
@@ -37,6 +38,7 @@ class Connections:
         self._lock = threading.Lock()  # guards what is added to the slots, and that close() takes all
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._closing = threading.Event()
+        made_here(self)
 
     def twin(self) -> "Connections":
         """An empty pool of connections that are made alike."""

@@ -22,6 +22,7 @@ from meta_client.topology import TopicView, shown_as
 from meta_client.transport import Transports
 from zk.broker_url import BrokerUrl
 from zk.errors import ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.nodes import PARTITIONS_MAX, Partition
 from zk.paths import check_name
 
@@ -45,6 +46,7 @@ class DirectTopology:
         self._brokers = tuple(dict.fromkeys(brokers))
         self._connections = connections
         self._default_topic = None if default_topic is None else check_name(default_topic)
+        made_here(self)
         self._lock = threading.Lock()  # held while brokers are asked; guards writing of the next two
         self._ids: dict[BrokerUrl, int] = {}  # those that have said who they are
         self._seen: dict[str, _Seen] = {}

@@ -17,6 +17,7 @@ from meta_client.errors import ClientClosed, NotConnected
 from zk.broker_url import BrokerUrl
 from zk.cluster import master_urls, publishable_partitions, read_brokers, read_topic
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.nodes import Partition
 from zk.paths import Broker, TopicKind, TopicParent, check_name
 from zk.session import SessionEvent, SessionState, ZooKeeperSession
@@ -98,6 +99,7 @@ class Topology:
         self._topics: set[str] = set()  # published; this thread alone, like the next
         self._stale: set[str] = set()  # of those: to read again
         self._thread = threading.Thread(target=self._run, name="metaq topology", daemon=True)
+        made_here(self)
 
     def start(self) -> None:
         """Begin to follow what changes."""

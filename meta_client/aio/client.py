@@ -26,6 +26,7 @@ from meta_client.errors import ClientClosed
 from meta_client.identity import default_qualifier
 from meta_client.placing import Partitioner
 from meta_client.single_sends import SingleSends
+from zk.forks import made_here
 from zk.nodes import Node
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
@@ -57,6 +58,7 @@ class Client:
         self.topology = Topology(self.session, default_topic)
         self.connections, self.consumer_connections = Connections(), Connections()
         self._batching = batching
+        made_here(self)
         self._allowed = AllowedCodecs(self.connections)
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
         self._sender: Sender | None = None  # once it is open

@@ -1,6 +1,7 @@
 """One TCP connection to a broker in an event loop: many requests in flight. The twin of meta_client/connection.py."""
 
 import asyncio
+import functools
 import logging
 import socket
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
 from zk.broker_url import BrokerUrl
+from zk.forks import blank, made_here
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +139,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        made_here(self, functools.partial(blank, transport.get_extra_info("socket")))
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._look_later()
 
@@ -197,6 +200,7 @@ class Connection(asyncio.Protocol):
         if self._beat_due is not None:
             self._beat_due.cancel()
         if self._transport is not None:
+            made_here(self)  # its descriptor is given to somebody else from here on
             self._transport.abort()
         for opaque, reply in pending.items():
             reply.fail(failure)

@@ -10,6 +10,7 @@ from meta_client.back_off import BackOff
 from meta_client.connections import ATTEMPT_S, CONNECT_TIMEOUT_S
 from meta_client.errors import ClientClosed, NotConnected
 from zk.broker_url import BrokerUrl
+from zk.forks import made_here
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Connections:
     def __init__(self) -> None:
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._is_closed = False
+        made_here(self)
 
     def live(self, url: BrokerUrl) -> Connection | None:
         """The live connection to *url*, if there is one."""

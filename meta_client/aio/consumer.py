@@ -23,6 +23,7 @@ from meta_client.consumer.subscription import Acknowledge
 from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
 from meta_client.refused.waiting import Waiting
+from zk.forks import in_its_own_process, made_here
 from zk.nodes import Partition
 
 Delivered = TypeVar("Delivered", Batch, ReceivedMessage)
@@ -36,6 +37,7 @@ class Consumer:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        made_here(self)
 
     @property
     def group(self) -> str:
@@ -179,6 +181,7 @@ class Consumer:
         await asyncio.to_thread(self._rules.__enter__)
         return self
 
+    @in_its_own_process
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

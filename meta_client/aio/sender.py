@@ -19,12 +19,15 @@ from meta_client.aio.connections import Connections
 from meta_client.aio.topology import Topology
 from meta_client.batching.attempts import (
     Again,
+    Outcome,
     closed,
     given_up,
     is_overdue,
+    note_single,
     outcome_of,
+    put_of,
     request_of,
-    sent_singly,
+    unsendable,
     where,
 )
 from meta_client.batching.batch import Batch
@@ -58,6 +61,7 @@ from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.results import SendResult
 from meta_client.topology import TopicView
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.nodes import Partition
 
 _log = logging.getLogger(__name__)
@@ -106,6 +110,7 @@ class Sender:
         self._connecting: dict[int, asyncio.Task[None]] = {}  # by broker id
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = False
+        made_here(self)
         self._look: asyncio.TimerHandle | None = None  # while something is under way
 
     def add_now(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle | None:
@@ -172,11 +177,10 @@ class Sender:
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
-        for batch in self._lanes.clear():
-            batch.conclude(closed(batch))
+        waiting = self._lanes.take_all()
         under_way, self._under_way = list(self._under_way.values()), {}
         unconnected, self._unconnected = list(itertools.chain(*self._unconnected.values())), {}
-        for batch in (*under_way, *unconnected):
+        for batch in (*waiting, *under_way, *unconnected):
             self._settle(batch, closed(batch))
 
     def is_behind(self, topic: str, partition: Partition) -> bool:
@@ -265,17 +269,18 @@ class Sender:
     async def _send(self, batch: Batch) -> None:
         try:
             connection = await self._connection(batch)
-            takes_batches = "mput" in (await run(connection.capabilities, VERSION_TIMEOUT_S)).extensions
+            failure = unsendable(batch, (await run(connection.capabilities, VERSION_TIMEOUT_S)).extensions)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
             self._again(batch, error)
         except (ClientClosed, asyncio.CancelledError):
             self._settle(batch, closed(batch))
         else:
-            if takes_batches:
+            if failure is not None:
+                self._settle(batch, failure)
+                return
+            if not batch.goes_singly:
                 self._live[batch.partition.broker_id] = connection
-                self._submit(batch, connection)
-            else:
-                self._settle(batch, await run(sent_singly, connection, batch, ANSWER_TIMEOUT_S))
+            self._submit(batch, connection)
 
     async def _connection(self, batch: Batch) -> Connection:
         view = await run(self._topology.view, batch.topic, VERSION_TIMEOUT_S)
@@ -284,17 +289,18 @@ class Sender:
         return await self._connections.connect(url, CONNECT_TIMEOUT_S, patient=False)
 
     def _submit(self, batch: Batch, connection: Connection) -> None:
-        """Send *batch* over *connection*, whose broker takes batches."""
-        if not self._lanes.submitted(batch, connection):
+        """Send *batch* over *connection*, or its next message if it goes singly."""
+        if not self._lanes.submitted(batch, connection, alone=batch.goes_singly):
             return
         opaque = next_opaque()
+        request = put_of(batch, opaque) if batch.goes_singly else request_of(batch, self._name, opaque)
         batch.sent_at = time.monotonic()
         try:
-            connection.submit(request_of(batch, self._name, opaque), self._on_answer)
+            connection.submit(request, self._on_answer)
         except (ConnectionLost, TooManyRequests) as error:  # nothing was sent
             self._again(batch, error)
         except MetaError as error:  # it has no form on the wire
-            self._settle(batch, SendRefused(str(error), where(batch), 0))
+            self._on_outcome(batch, SendRefused(str(error), where(batch), 0))
         else:
             batch.attempts += 1
             self._under_way[opaque] = batch
@@ -333,8 +339,19 @@ class Sender:
     def _on_answer(self, reply: PendingReply) -> None:
         if (batch := self._under_way.pop(reply.opaque, None)) is None:
             return  # the sender was closed meanwhile
-        outcome = outcome_of(batch, reply)
-        if isinstance(outcome, Again):
+        self._on_outcome(batch, outcome_of(batch, reply))
+
+    def _on_outcome(self, batch: Batch, outcome: Outcome) -> None:
+        if batch.goes_singly:
+            again = note_single(batch, outcome)
+            if batch.is_noted:
+                self._settle(batch, None)
+            elif again is not None:
+                self._again(batch, again.error)
+            else:
+                self._lanes.resume(batch)
+                self._push()
+        elif isinstance(outcome, Again):
             self._again(batch, outcome.error)
         else:
             self._settle(batch, outcome)
@@ -355,12 +372,13 @@ class Sender:
         self._lanes.again(batch, now)
         self._set_timer()
 
-    def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
+    def _settle(self, batch: Batch, outcome: PutPlace | SendFailed | None) -> None:
         self._buffered -= batch.bytes
-        if isinstance(outcome, SendFailed):
-            _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
-            self._failure = self._failure or outcome
         batch.conclude(outcome)
+        count, failure = batch.failed()
+        if failure is not None:
+            _log.warning("messages not acknowledged count=%d error=%s", count, failure)
+            self._failure = self._failure or failure
         self._lanes.settled(batch)
         for_any, self._for_any = self._for_any, []
         for waiting in (*self._waiting.pop(batch, ()), *for_any):

@@ -30,7 +30,7 @@ class Batch:
         "_first_id",
         "_flags",
         "_lengths",
-        "_places",
+        "_outcomes",
         "_settled",
         "_starts",
         "attempts",
@@ -39,6 +39,7 @@ class Batch:
         "deadline",
         "due",
         "failures",
+        "goes_singly",
         "is_free",
         "is_full",
         "number",
@@ -57,7 +58,8 @@ class Batch:
         self.number = -1  # given when it is sealed
         self.due = due  # monotonic seconds: it waits for company until then
         self.deadline = deadline  # after which it is not tried again
-        self.attempts = 0  # times that it may have reached the broker
+        self.goes_singly = False  # its broker takes one message at a time
+        self.attempts = 0  # times that it may have reached the broker, or that its next message may have
         self.failures = 0  # times that it was not heard of again
         self.connection: Transport | None = None  # it was submitted to, and has not been heard of since
         self.sent_at = 0.0  # the last time; monotonic
@@ -68,9 +70,11 @@ class Batch:
         self._flags: list[int] = []
         self._lengths: list[int] = []  # once settled
         self._starts: list[int] | None = None
-        self._places: list[PutPlace] | None = None  # from a broker that took them one by one
+        self._outcomes: list[
+            PutPlace | SendFailed
+        ] = []  # of the first messages, from a broker that takes one at a time
         self._first_id = self._base = 0
-        self._failure: SendFailed | None = None
+        self._failure: SendFailed | None = None  # of all, or of those without an outcome of their own
         self._settled = threading.Lock()  # held until the outcome is here: the cheapest event there is
         self._settled.acquire()
 
@@ -100,26 +104,39 @@ class Batch:
         """What an mput carries."""
         return encode_frames(self._flags, self._bodies)
 
-    def messages(self) -> list[tuple[int, bytes]]:
-        """(flag, body) of each message, for a broker that takes one at a time."""
-        return list(zip(self._flags, self._bodies, strict=True))
+    def next_message(self) -> tuple[int, bytes]:
+        """(flag, body) of the first message without an outcome, for a broker that takes one at a time."""
+        index = len(self._outcomes)
+        return self._flags[index], self._bodies[index]
 
-    def conclude(self, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
-        """It is over: stored there, all of it or one by one, or given up."""
+    def note(self, outcome: PutPlace | SendFailed) -> None:
+        """Note what became of `next_message`, which was sent alone."""
+        self._outcomes.append(outcome)
+        self.attempts = 0  # to send the one that is next
+        self.is_free = False  # one lies in this partition, or may
+
+    @property
+    def is_noted(self) -> bool:
+        """True once every message has an outcome of its own."""
+        return len(self._outcomes) == len(self)
+
+    def conclude(self, outcome: PutPlace | SendFailed | None) -> None:
+        """It is over: stored there, or given up, as far as messages have no outcome of their own. None: all have."""
         match outcome:
             case SendFailed():
                 self._failure = outcome
             case PutPlace():
                 self._first_id, self._base = outcome.message_id, outcome.offset or 0
-            case _:
-                self._places = outcome
         self._lengths = list(map(len, self._bodies))
         self._bodies, self._flags = [], []  # handles live on: the bytes need not
         self._settled.release()
 
-    @property
-    def failure(self) -> SendFailed | None:
-        return self._failure
+    def failed(self) -> tuple[int, SendFailed | None]:
+        """How many messages were not stored, or may not be, and why the first of them. Only once settled."""
+        failures = [outcome for outcome in self._outcomes if isinstance(outcome, SendFailed)]
+        if self._failure is not None:
+            failures += [self._failure] * (len(self) - len(self._outcomes))
+        return len(failures), failures[0] if failures else None
 
     @property
     def is_settled(self) -> bool:
@@ -134,11 +151,13 @@ class Batch:
 
     def result_of(self, index: int) -> SendResult:
         """Where message *index* went. Raises SendFailed. Only once settled."""
+        if index < len(self._outcomes):
+            outcome = self._outcomes[index]
+            if isinstance(outcome, SendFailed):
+                raise outcome
+            return SendResult(outcome.message_id, self.partition, outcome.offset)
         if self._failure is not None:
             raise self._failure
-        if self._places is not None:
-            place = self._places[index]
-            return SendResult(place.message_id, self.partition, place.offset)
         if self._starts is None:
             sizes = (HEADER_BYTES + length for length in self._lengths)
             self._starts = list(itertools.accumulate(sizes, initial=self._base))

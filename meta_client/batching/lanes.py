@@ -55,12 +55,16 @@ class Lane:
 
     broker_id: int
     waiting: list[Batch] = field(default_factory=list)
-    in_flight: int = 0  # taken, and neither settled nor to be sent again
-    on_wire: int = 0  # of those, submitted
+    taken: set[int] = field(default_factory=set)  # numbers of those that were taken and not submitted yet
+    on_wire: int = 0  # submitted, and neither settled nor to be sent again
     connection: Transport | None = None  # which they were submitted to; only while there are some
     is_draining: bool = False  # what waits must not go before they are answered
     next_number: int = 0
     rest_until: float = 0.0  # after a failure; monotonic
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.taken) + self.on_wire
 
     @property
     def is_sendable(self) -> bool:
@@ -70,7 +74,7 @@ class Lane:
 class Lanes:
     """Open batches by topic, sealed ones by partition. One thread at a time: the sender holds its lock.
 
-    Nothing here costs more when there are more lanes, but `clear`.
+    Nothing here costs more when there are more lanes, but `take_all`.
     """
 
     def __init__(self, config: BatchingConfig) -> None:
@@ -141,8 +145,8 @@ class Lanes:
             if brokers is None or lane.broker_id in brokers:
                 count = min(IN_FLIGHT_MAX - lane.in_flight, len(lane.waiting))
                 ready += lane.waiting[:count]
+                lane.taken.update(map(_number, lane.waiting[:count]))
                 del lane.waiting[:count]
-                lane.in_flight += count
                 del self._sendable[lane]
         return ready
 
@@ -151,16 +155,18 @@ class Lanes:
         """Whether `take_ready` would give something at once. Any thread may ask without the lock."""
         return bool(self._sendable)
 
-    def submitted(self, batch: Batch, connection: Transport) -> bool:
+    def submitted(self, batch: Batch, connection: Transport, *, alone: bool = False) -> bool:
         """Whether *batch*, which was taken, may go over *connection* now; if not it waits again.
 
-        It may not overtake: neither one that waits to be sent again, nor those under way over another connection.
+        It may not overtake: neither one that waits to be sent again or is about to be, nor those under way over another
+        connection; *alone*: nor any under way, as the broker may execute requests out of order.
         """
         lane = self._lane(batch)
-        is_draining = lane.on_wire > 0 and lane.connection is not connection
-        if is_draining or (lane.waiting and lane.waiting[0].number < batch.number):
+        lane.taken.remove(batch.number)
+        is_draining = lane.on_wire > 0 and (alone or lane.connection is not connection)
+        earlier = [*lane.taken, *map(_number, lane.waiting[:1])]
+        if is_draining or any(number < batch.number for number in earlier):
             lane.is_draining = is_draining
-            lane.in_flight -= 1
             bisect.insort(lane.waiting, batch, key=_number)
             self._offer(lane)
             return False
@@ -181,6 +187,11 @@ class Lanes:
         lane.rest_until = now + min(RETRY_FIRST_S * 2.0 ** min(batch.failures - 1, 10), RETRY_MAX_S)
         self._rests += 1
         heapq.heappush(self._resting, (lane.rest_until, self._rests, lane))
+        self.resume(batch)
+
+    def resume(self, batch: Batch) -> None:
+        """*batch*, which was under way, is to be sent at once, as far as it goes singly and some of it is left."""
+        lane = self._lane(batch)
         bisect.insort(lane.waiting, batch, key=_number)
         self._leave(lane, batch)
 
@@ -214,10 +225,11 @@ class Lanes:
         return (topic, partition) in self.open or (lane is not None and bool(lane.waiting or lane.in_flight))
 
     def _leave(self, lane: Lane, batch: Batch) -> None:
-        lane.in_flight -= 1
         if batch.connection is not None:
             batch.connection = None
             lane.on_wire -= 1
+        else:
+            lane.taken.remove(batch.number)
         if not lane.on_wire:
             lane.is_draining, lane.connection = False, None
         self._offer(lane)
@@ -239,15 +251,16 @@ class Lanes:
             return rest if oldest is None else oldest.due
         return min(oldest.due, rest)
 
-    def clear(self) -> list[Batch]:
-        """Forget what is open or waits, and return it; what is under way stays."""
+    def take_all(self) -> list[Batch]:
+        """What is open or waits, whether it may be sent now or not: to be settled."""
         self.seal_all()
-        dropped = [batch for lane in self._lanes.values() for batch in lane.waiting]
-        for lane in self._lanes.values():
-            lane.waiting.clear()
         self._sendable.clear()
-        self._sealed -= len(dropped)
-        return dropped
+        everything: list[Batch] = []
+        for lane in self._lanes.values():
+            lane.taken.update(map(_number, lane.waiting))
+            everything += lane.waiting
+            lane.waiting = []
+        return everything
 
     @property
     def is_empty(self) -> bool:

@@ -6,8 +6,8 @@ What has waited long enough, is to be tried again, or needs a connection, a thre
 settled by the connection's reader.
 
 A batch that a broker of ours may have got is sent again with the same number until it is answered: it is stored
-once. To a broker without `mput` messages go one by one, and one whose answer is lost is not sent again: that could
-double it.
+once. To a broker without `mput` messages go one by one, each when the one before it in its partition is answered: it
+may execute requests out of order. One whose answer is lost is not sent again: that could double it.
 """
 
 import itertools
@@ -17,12 +17,15 @@ import time
 
 from meta_client.batching.attempts import (
     Again,
+    Outcome,
     closed,
     given_up,
     is_overdue,
+    note_single,
     outcome_of,
+    put_of,
     request_of,
-    sent_singly,
+    unsendable,
     where,
 )
 from meta_client.batching.batch import Batch, SendHandle
@@ -49,6 +52,7 @@ from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.topology import Directory, TopicView
 from meta_client.transport import Transport
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.forks import made_here
 from zk.nodes import Partition
 
 ANSWER_TIMEOUT_S = 10.0  # after that a batch is asked about again, by sending it again
@@ -77,6 +81,7 @@ class Sender:
         self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
         self._failure: SendFailed | None = None  # the first since the last flush
         self._is_closing = False
+        made_here(self)
         self._thread: threading.Thread | None = None
         self._sending = threading.Lock()  # held from taking batches until they are submitted: keeps their order
         self._live: dict[int, Transport] = {}  # by broker id, what a caller may send over; under `_sending`
@@ -189,11 +194,9 @@ class Sender:
                     self._send(batch)
             self._give_up_waiting()
         with self._lock:
-            waiting = self._lanes.clear()
+            waiting = self._lanes.take_all()
             under_way, self._under_way = list(self._under_way.values()), {}
-        for batch in waiting:
-            batch.conclude(closed(batch))
-        for batch in under_way:
+        for batch in (*waiting, *under_way):
             self._settle(batch, closed(batch))
 
     def _wait_for_work(self) -> bool:
@@ -214,23 +217,25 @@ class Sender:
     def _send(self, batch: Batch) -> None:
         try:
             connection = self._connection(batch)
-            if "mput" not in connection.capabilities(VERSION_TIMEOUT_S).extensions:
-                self._settle(batch, sent_singly(connection, batch, ANSWER_TIMEOUT_S))
-                return
+            failure = unsendable(batch, connection.capabilities(VERSION_TIMEOUT_S).extensions)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
             self._again(batch, error)
         except ClientClosed:
             self._settle(batch, closed(batch))
         else:
-            self._live[batch.partition.broker_id] = connection
+            if failure is not None:
+                self._settle(batch, failure)
+                return
+            if not batch.goes_singly:
+                self._live[batch.partition.broker_id] = connection
             self._submit(batch, connection)
 
     def _submit(self, batch: Batch, connection: Transport) -> None:
-        """Send *batch* over *connection*, whose broker takes batches. `_sending` is held."""
+        """Send *batch* over *connection*, or its next message if it goes singly. `_sending` is held."""
         opaque = next_opaque()
-        request = request_of(batch, self._name, opaque)
+        request = put_of(batch, opaque) if batch.goes_singly else request_of(batch, self._name, opaque)
         with self._lock:
-            if not self._lanes.submitted(batch, connection):
+            if not self._lanes.submitted(batch, connection, alone=batch.goes_singly):
                 return
             batch.sent_at = time.monotonic()
             self._under_way[opaque] = batch  # before it goes: the answer may be here before submit() returns
@@ -244,7 +249,7 @@ class Sender:
             if isinstance(error, (ConnectionLost, TooManyRequests)):
                 self._again(batch, error)
             else:  # it has no form on the wire
-                self._settle(batch, SendRefused(str(error), where(batch), 0))
+                self._on_outcome(batch, SendRefused(str(error), where(batch), 0))
 
     def _connection(self, batch: Batch) -> Transport:
         url = self._topology.view(batch.topic, VERSION_TIMEOUT_S).urls.get(batch.partition.broker_id)
@@ -269,8 +274,20 @@ class Sender:
             batch = self._under_way.pop(reply.opaque, None)
         if batch is None:
             return  # the sender was closed meanwhile
-        outcome = outcome_of(batch, reply)
-        if isinstance(outcome, Again):
+        self._on_outcome(batch, outcome_of(batch, reply))
+
+    def _on_outcome(self, batch: Batch, outcome: Outcome) -> None:
+        if batch.goes_singly:
+            again = note_single(batch, outcome)
+            if batch.is_noted:
+                self._settle(batch, None)
+            elif again is not None:
+                self._again(batch, again.error)
+            else:
+                with self._lock:
+                    self._lanes.resume(batch)
+                    self._work.notify()
+        elif isinstance(outcome, Again):
             self._again(batch, outcome.error)
         else:
             self._settle(batch, outcome)
@@ -313,14 +330,14 @@ class Sender:
                 self._lanes.seal((topic, partition))
         self._push()
 
-    def _settle(self, batch: Batch, outcome: PutPlace | list[PutPlace] | SendFailed) -> None:
+    def _settle(self, batch: Batch, outcome: PutPlace | SendFailed | None) -> None:
         size = batch.bytes
-        if isinstance(outcome, SendFailed):
-            _log.warning("messages not sent count=%d error=%s", len(batch), outcome)
         batch.conclude(outcome)
+        count, failure = batch.failed()
+        if failure is not None:
+            _log.warning("messages not acknowledged count=%d error=%s", count, failure)
         with self._lock:
-            if self._failure is None:
-                self._failure = batch.failure
+            self._failure = self._failure or failure
             self._buffered -= size
             self._lanes.settled(batch)
             self._room.notify_all()

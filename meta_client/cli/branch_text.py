@@ -56,6 +56,8 @@ def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: boo
         yield f"           and {hidden:,} more partitions"
     for number, message in enumerate(report.get("first_messages", ())):
         yield printable(f"{'' if number else 'begins':<10} {_message_text(message)}")
+    if report.get("unreadable"):
+        yield printable(f"unreadable {report['unreadable']}")
     for number, (time_ms, what) in enumerate(_history(report)):
         yield printable(f"{'' if number else 'history':<10} {time_text(time_ms)} {what}")
     yield from _remedy(report, key, where, decided)

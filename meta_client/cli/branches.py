@@ -139,7 +139,7 @@ class OfflineBranches:
     def listed(self, qualifier: str | None) -> list[Report]:
         with read_state(self._directory) as (state, segments):
             broker = {"broker": segments.identity.broker_id}
-            reports = [live_report(branch, segments.slice) for branch in _prepared(state)]
+            reports = [live_report(branch, segments.read) for branch in _prepared(state)]
             reports += map(decided_report, state.heuristics.values())
         return [one | broker for one in reports if qualifier in (None, one["key"].rpartition(":")[2])]
 
@@ -151,14 +151,14 @@ class OfflineBranches:
 
     def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
         try:
-            with opened_store(self._directory, version("metaq")) as store:
+            with opened_store(self._directory, version("metaq-broker")) as store:
                 store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
         except (StateError, ValueError) as error:  # not in doubt; or a who or why that no record takes
             raise NoBranch(str(error)) from error
         return self.show(key, broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
-        with opened_store(self._directory, version("metaq")) as store:
+        with opened_store(self._directory, version("metaq-broker")) as store:
             store.journal.wait_flushed(store.forget(key))
 
 

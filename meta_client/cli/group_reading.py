@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from meta_client.cli.waiting import Waiting
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
@@ -39,11 +40,22 @@ class ShownOffsets:
 class GroupReading:
     """Reads as a member of a group until *count* messages were shown, or, unless it follows, all there were."""
 
-    def __init__(self, client: Client, topic: str, group: str, start: Position, show: Show, count: int | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        group: str,
+        start: Position,
+        show: Show,
+        count: int | None,
+        waiting: Waiting,
+    ) -> None:
+        self._client = client
+        self._waiting = waiting
         self._offsets = ShownOffsets(client, group)
         self._show = show
         self._left = count
-        self._lock = threading.Lock()  # runners take turns to show
+        self._lock = threading.Lock()  # runners take turns to show, and the command to tell what it waits for
         self._is_done = threading.Event()
         self._failure: BaseException | None = None
         self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
@@ -52,14 +64,21 @@ class GroupReading:
     def run(self, *, follow: bool) -> None:
         """Raises what showing raised, such as a BrokenPipeError, and ZooKeeperError."""
         with self._consumer:
-            while not self._is_done.wait(LOOK_S):
+            while not self._is_done.is_set():
+                with self._lock:
+                    if self._consumer.owned():
+                        self._waiting.note(is_offered=True, is_reading=True)
+                    else:
+                        self._waiting.look(self._client)
                 if not follow and self._consumer.is_caught_up():
                     break
+                self._is_done.wait(LOOK_S)
         if self._failure is not None:
             raise self._failure
 
     def _on_batch(self, batch: Batch) -> None:
         with self._lock:
+            self._waiting.note(is_offered=True, is_reading=True)
             try:
                 for message in batch.messages:
                     if self._is_done.is_set():

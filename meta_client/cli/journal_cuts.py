@@ -51,7 +51,7 @@ def cuts(directory: Path, as_json: bool) -> None:
 def _read(storage: DirectoryStorage, name: str, cut: Cut) -> Iterator[Tail]:
     file = storage.open(name, writable=False)
     try:
-        yield tail_of(entries_of(file.view(), cut), cut.lsn)
+        yield tail_of(entries_of(file.reader(), cut), cut.lsn)
     finally:
         file.close()
 

@@ -17,7 +17,7 @@ from journal.offline import opened_segments
 from journal.repair import Plan, carry_out, plan_repair
 from journal.repair_source import Copy
 from journal.scan import Verdict
-from journal.segments import Segments, segment_base
+from journal.segments import Segments, segment_base, segment_name
 from journal.storage import DirectoryStorage
 from meta_client.cli.journal_text import damage_lines, damage_object, printable
 from meta_client.cli.output import json_option
@@ -124,6 +124,8 @@ def plan_lines(plan: Plan, directory: Path, report: Report, *, is_done: bool, dr
     for what, stretches in (("restore from the copy", plan.restored), ("drop", plan.dropped)):
         for stretch in stretches:
             yield f"{what}: LSN {stretch.start} to LSN {stretch.end}"
+    for base in plan.written_anew:
+        yield f"write anew: {segment_name(base)}, which the disk does not give back whole"
     for number in plan.rewritten:
         yield f"rewrite: checkpoint.{number}, without what is dropped; the next start builds every index anew"
     for number in plan.removed:
@@ -150,6 +152,7 @@ def plan_object(plan: Plan, directory: Path, report: Report, *, is_done: bool) -
         "end": report.end,
         "restored": [{"start": one.start, "end": one.end} for one in plan.restored],
         "dropped": [{"start": one.start, "end": one.end} for one in plan.dropped],
+        "written_anew": [segment_name(base) for base in plan.written_anew],
         "checkpoints_rewritten": list(plan.rewritten),
         "checkpoints_removed": plan.removed,
         "affected": damage_object(plan.damage),

@@ -150,6 +150,8 @@ def damage_lines(damage: Damage) -> Iterator[str]:
     for hole in damage.holes:
         end = "the end of the journal" if hole.end is None else f"LSN {hole.end}"
         yield f"affected: LSN {hole.start} to {end} ({hole.reason})"
+    for one in damage.unreadable:
+        yield f"unreadable: LSN {one.start} to LSN {one.end}: {one.text}"
     for lost in damage.offsets:
         end = "the end of the partition" if lost.end is None else str(lost.end)
         yield f"affected: {lost.name} from offset {lost.start} to {end}: {lost.why}"
@@ -189,6 +191,7 @@ def report_object(report: Report, directory: Path, *, is_held: bool) -> dict[str
 def damage_object(damage: Damage) -> dict[str, Any]:
     return {
         "lsns": [{"start": hole.start, "end": hole.end, "reason": hole.reason} for hole in damage.holes],
+        "unreadable": [{"start": one.start, "end": one.end, "error": one.text} for one in damage.unreadable],
         "offsets": [
             {
                 "topic": lost.name.topic,

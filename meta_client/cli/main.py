@@ -68,7 +68,8 @@ class Commands(click.Group):
             command = found[0].load()
         except ModuleNotFoundError as error:
             raise Failure(
-                f"metaq {cmd_name} needs the package {error.name}, which is not installed: pip install 'metaq[demo]'"
+                f"metaq {cmd_name} needs the package {error.name}, which is not installed: "
+                "pip install 'metaq-broker[demo]'"
             ) from error
         assert isinstance(command, click.Command)
         return command
@@ -89,7 +90,7 @@ class Commands(click.Group):
 
 
 @click.command(cls=Commands)
-@click.version_option(package_name="metaq", message="metaq %(version)s")
+@click.version_option(package_name="metaq-broker", message="metaq %(version)s")
 def metaq() -> None:
     """A transactional message broker: a database row and a message, both or neither.
 

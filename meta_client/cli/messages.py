@@ -29,7 +29,8 @@ from meta_client.cli.places import STORED, End, PartitionName, Start
 from meta_client.cli.positions import PutTimes
 from meta_client.cli.progress import Progress
 from meta_client.cli.reading import Span, read_topic_messages
-from meta_client.cli.sending import Sending, Stopped
+from meta_client.cli.sending import NotYetReplicated, Outcome, Sending, Stopped
+from meta_client.cli.waiting import Waiting
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
 from meta_client.placing import ByAttribute
@@ -108,7 +109,11 @@ def produce(
     Messages travel in batches, in their order, and each is acknowledged before the command ends. When one can't be
     sent, or an input is bad, that is told with file and line, and how many messages are stored: all before it, and,
     if a broker failed, perhaps some of those that were on their way. --dry-run looks at the whole input first. With
-    --json every message is told with its place once it is stored.
+    --json every message is told with its outcome, stored, not_replicated, unknown or not_stored, and with its place if
+    it is stored.
+
+    The exit status is 0 if everything is stored, 3 if all that was sent is on the master and some of it not yet
+    replicated, which a broker in mode sync says when no slave is in sync, and 2 for everything else.
 
     \b
       seq 10 | metaq produce orders
@@ -130,7 +135,7 @@ def produce(
                 progress.advance()
             click.echo(f"would send {progress.count} messages to {topic}; nothing was sent", err=True)
             return
-        sending = Sending(producer, topic, partition, timeout_s, _show_place if as_json else lambda item, result: None)
+        sending = Sending(producer, topic, partition, timeout_s, _show_outcome if as_json else lambda item, told: None)
         why = None
         try:
             for item in _items(files, reader):
@@ -141,7 +146,7 @@ def produce(
         except MetaError as error:
             why = str(error)
         except KeyboardInterrupt:
-            with contextlib.suppress(Stopped):
+            with contextlib.suppress(Stopped, NotYetReplicated):
                 sending.stop("interrupted")
             click.echo(f"interrupted after {sending.stored} messages, which are stored", err=True)
             raise
@@ -180,9 +185,13 @@ def _items(files: tuple[str, ...], reader: Reader) -> Iterator[Item]:
             raise BadInput(f"{source}: {error.strerror or error}") from error
 
 
-def _show_place(item: Item, result: SendResult) -> None:
-    place = {"source": item.source, "line": item.line} | result._asdict() | {"partition": str(result.partition)}
-    click.echo(json.dumps(place))
+def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
+    line = {"source": item.source, "line": item.line, "outcome": Outcome.of(told)}
+    if isinstance(told, SendResult):
+        line |= told._asdict() | {"partition": str(told.partition)}
+    else:
+        line["error"] = str(told)
+    click.echo(json.dumps(line))
 
 
 @click.command()
@@ -218,7 +227,8 @@ def consume(
 
     Without --group every partition is read, one after the other, and nothing is left behind: no offset, no
     registration. With --group this is a member like any other, which gets its share of the partitions and commits
-    what it has shown; --from then counts only where the group has stored nothing.
+    what it has shown; --from then counts only where the group has stored nothing. It waits, and says for what, while
+    no broker offers TOPIC or other members own every partition; so does --follow.
 
     A time is ISO 8601, local unless it says otherwise, and means what was put then or later; a genuine broker knows
     nothing of times. An OFFSET is of one partition: name it with --partition.
@@ -256,13 +266,16 @@ def consume(
             out.flush()
 
         if group is not None:
-            GroupReading(client, topic, group, begin, show, count).run(follow=follow)
+            GroupReading(client, topic, group, begin, show, count, Waiting(topic, zk, group)).run(follow=follow)
             return
+        wanted = ", ".join(f"{topic}/{partition}" for partition in partitions) or topic
         follow = follow or (begin == LATEST and until is None)  # nothing is there yet that would be later
         span = Span(begin, until, partitions)
         is_watched = sys.stderr.isatty() and not sys.stdout.isatty() and not follow
         with Progress("read", "bytes") as progress:
-            messages = read_topic_messages(client, topic, span, follow=follow, total=progress.expect)
+            messages = read_topic_messages(
+                client, topic, span, follow=follow, total=progress.expect, waiting=Waiting(wanted, zk)
+            )
             for message in islice(messages, count):
                 show(message)
                 if is_watched:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from meta_client.cli.positions import GROUP, Positions, Range
 from meta_client.cli.progress import Progress
+from meta_client.cli.waiting import Waiting
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
@@ -73,11 +74,18 @@ class _Reading(NamedTuple):
 
 
 def read_topic_messages(
-    client: Client, topic: str, span: Span, *, follow: bool, total: Callable[[int], None] = lambda size: None
+    client: Client,
+    topic: str,
+    span: Span,
+    *,
+    follow: bool,
+    total: Callable[[int], None] = lambda size: None,
+    waiting: Waiting | None = None,
 ) -> Iterator[ReceivedMessage]:
     """The messages of a topic in *span*, a partition after the other; then end, or wait for more.
 
-    *total* is told how many bytes of frames there are, unless it follows. Raises NothingToRead, InsideMessage,
+    *total* is told how many bytes of frames there are, unless it follows; *waiting*, who follows a topic that nobody
+    offers. Raises NothingToRead, InsideMessage,
     InvalidMessage, NotSupported (times, and a broker that knows of none), ZooKeeperError; and, unless it follows,
     BrokerAway, ConnectionLost, ReplyTimeout, RemoteError: who follows waits until the broker is back.
     """
@@ -85,6 +93,8 @@ def read_topic_messages(
     is_first = True
     while True:
         offered = _partitions(client, topic, span, may_lack=follow)
+        if waiting is not None:
+            waiting.note(is_offered=bool(offered))
         new = [partition for partition in offered if partition not in readings]
         # What comes into being while one follows is read from its beginning.
         readings |= _begin(client, topic, new, span if is_first else Span(), follow=follow)

@@ -1,12 +1,16 @@
 """Sending many messages and knowing, whatever happens, how many of them are stored."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable
+from enum import StrEnum
 from queue import Queue
 from typing import Final
 
+import click
+
 from meta_client.cli.inputs import Item
-from meta_client.errors import ReplyTimeout, SendFailed, SendUnknown
+from meta_client.errors import NotReplicated, ReplyTimeout, SendFailed, SendUnknown
 from meta_client.producer import Handle, Producer
 from meta_client.protocol.errors import MetaError
 from meta_client.results import SendResult
@@ -18,6 +22,40 @@ SETTLE_S: Final = 5.0  # for the answer to a message, beyond the time after whic
 
 class Stopped(MetaError):
     """Sending ended early. The message says how many messages are stored, and why it ended."""
+
+
+class NotYetReplicated(click.ClickException):
+    """Sending ended early, and everything that was sent is on the master, some of it not yet on a slave in sync."""
+
+    exit_code = 3
+
+
+class Outcome(StrEnum):
+    """Outcome of a message, in the words of --json."""
+
+    STORED = "stored"
+    NOT_REPLICATED = "not_replicated"  # on the master; seen once a slave is in sync, lost if the master is before
+    UNKNOWN = "unknown"  # stored or not
+    NOT_STORED = "not_stored"
+
+    @classmethod
+    def of(cls, told: SendResult | MetaError) -> "Outcome":
+        match told:
+            case NotReplicated():
+                return cls.NOT_REPLICATED
+            case SendUnknown() | ReplyTimeout():
+                return cls.UNKNOWN
+            case MetaError():
+                return cls.NOT_STORED
+        return cls.STORED
+
+
+_TOLD: Final = {  # after "stopped after 3 messages, which are stored"
+    Outcome.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is in "
+    "sync, unless the master is lost before, and sending them again may double them",
+    Outcome.UNKNOWN: "; {} more may be stored or not, no answer came",
+    Outcome.NOT_STORED: "; {} are not",
+}
 
 
 class Sending:
@@ -32,9 +70,9 @@ class Sending:
         topic: str,
         partition: Partition | None,
         timeout_s: float,
-        show: Callable[[Item, SendResult], None],
+        show: Callable[[Item, SendResult | MetaError], None],
     ) -> None:
-        """*timeout_s*: when the client gives a message up; *show* is told of each that is stored, in their order."""
+        """*timeout_s*: when the client gives a message up; *show* is told what became of each, in their order."""
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -43,12 +81,15 @@ class Sending:
         self._under_way: Queue[tuple[Handle, Item] | None] = Queue(UNDER_WAY_MAX)
         self._listener = threading.Thread(target=self._listen, name="metaq produce", daemon=True)
         # The listener's, which others only read.
-        self.stored = 0
-        self._unknown = 0
-        self._refused = 0
+        self._outcomes: Counter[Outcome] = Counter()
         self._first: str | None = None  # what went wrong first
         self._interruption: OSError | None = None  # whoever reads what we show went away
         self._listener.start()
+
+    @property
+    def stored(self) -> int:
+        """Number of messages that are."""
+        return self._outcomes[Outcome.STORED]
 
     @property
     def has_failed(self) -> bool:
@@ -65,7 +106,7 @@ class Sending:
 
     def stop(self, why: str | None) -> None:
         """Wait for what is under way. Raises Stopped if there is a reason *why* to stop early, or if any of it
-        failed, and the OSError of showing."""
+        failed, NotYetReplicated if that is the only failure, and the OSError of showing."""
         self._under_way.put(None)
         self._listener.join()
         if self._interruption is not None:
@@ -73,30 +114,26 @@ class Sending:
         if (reason := self._first or why) is None:
             return
         text = f"stopped after {self.stored} messages, which are stored"
-        if self._unknown:
-            text += f"; {self._unknown} more may be stored or not, no answer came"
-        if self._refused:
-            text += f"; {self._refused} are not"
+        text += "".join(told.format(count) for outcome, told in _TOLD.items() if (count := self._outcomes[outcome]))
+        if why is None and not self._outcomes.keys() - {Outcome.STORED, Outcome.NOT_REPLICATED}:
+            raise NotYetReplicated(f"{text}: {reason}")
         raise Stopped(f"{text}: {reason}")
 
     def _listen(self) -> None:
         timeout_s = self._settle_s
         while (sent := self._under_way.get()) is not None:
             handle, item = sent
+            told: SendResult | MetaError
             try:
-                result = handle.result(timeout_s)
+                told = handle.result(timeout_s)
             except (SendFailed, ReplyTimeout) as error:
                 if isinstance(error, ReplyTimeout):
                     timeout_s = 0  # the others were sent as long ago
-                if isinstance(error, SendUnknown | ReplyTimeout):
-                    self._unknown += 1
-                else:
-                    self._refused += 1
                 self._first = self._first or f"{item.where}: {error}"
-                continue
-            self.stored += 1
+                told = error
+            self._outcomes[Outcome.of(told)] += 1
             if self._interruption is None:
                 try:
-                    self._show(item, result)
+                    self._show(item, told)
                 except OSError as error:  # stop() raises it, on the command's thread
                     self._interruption = error

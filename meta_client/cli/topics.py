@@ -134,7 +134,7 @@ def alter(
 ) -> None:
     """Change what is given of topic NAME. Partitions only grow.
 
-    Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq[compression]'`.
+    Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq-broker[compression]'`.
     """
     _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat, compression, index), brokers, zk, as_json)
 

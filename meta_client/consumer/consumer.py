@@ -29,6 +29,7 @@ from meta_client.puts import parse_partition
 from meta_client.refused.parking import Parking
 from meta_client.refused.waiting import Waiting
 from meta_client.transport import Transports
+from zk.forks import in_its_own_process, made_here
 from zk.membership import new_consumer_id
 from zk.nodes import Partition
 from zk.ownership import Ownership
@@ -96,6 +97,7 @@ class Consumer:
         self._assigned: tuple[TopicPartition, ...] | None = None
         self._member: GroupMember | AssignedMember | None = None
         self._is_closed = False
+        made_here(self)
 
     def subscribe(
         self,
@@ -309,6 +311,7 @@ class Consumer:
             self.start()
         return self
 
+    @in_its_own_process
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -15,6 +15,8 @@ NOBODY = 65534  # the user and group of every Linux who own nothing
 # The order matters. Capabilities survive the change of user only when asked to, and a change of user clears the
 # signal at the parent's death, which follows the parent's *thread*. DAC_OVERRIDE, or better DAC_READ_SEARCH, lets
 # nobody pass through directories that are closed to it, such as a checkout in /root; it is kept if needed only.
+# SECBIT_NO_SETUID_FIXUP, not PR_SET_KEEPCAPS: access(2) ignores what any other user than root is capable of unless that
+# bit is set, and PostgreSQL asks it whether its own programs can be run.
 _CHILD = """
 import ctypes, json, os, sys
 uid, parent, signal, needs_passage = json.loads(sys.argv[1])
@@ -25,17 +27,19 @@ def check(result, what):
 def prctl(*arguments):
     check(libc.prctl(*map(ctypes.c_ulong, arguments)), f"prctl{arguments}")
 if uid is not None:
-    prctl(8, int(needs_passage), 0, 0, 0)  # PR_SET_KEEPCAPS
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
     if needs_passage:
         header = (ctypes.c_uint32 * 2)(0x20080522, 0)
         held = (ctypes.c_uint32 * 6)()
         check(libc.capget(header, held), "capget")
         kept = [cap for cap in (2, 1) if held[1] & 1 << cap][:1]
-        if not kept:
-            sys.exit("this root may not read every file, and the files are closed to others: run as another user")
+        if not kept or not held[1] & 1 << 8:  # CAP_SETPCAP
+            sys.exit("files are closed to others, and this root may not let another user pass: run as another user, "
+                     "or from a folder that others may enter")
+        prctl(28, 1 << 2, 0, 0, 0)  # PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    if needs_passage:
         mask = 1 << kept[0]
         check(libc.capset(header, (ctypes.c_uint32 * 6)(mask, mask, mask, 0, 0, 0)), "capset")
         prctl(47, 2, kept[0], 0, 0)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE: survives the exec

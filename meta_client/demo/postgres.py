@@ -241,7 +241,7 @@ def _binary(name: str) -> str:
     for root in roots:
         if (path := Path(root, "pginstall", "bin", name).resolve()).is_file():
             return str(path)
-    raise EmbeddedPostgresFailed("no PostgreSQL to start, it comes with a wheel: run pip install 'metaq[demo]'")
+    raise EmbeddedPostgresFailed("no PostgreSQL to start, it comes with a wheel: run pip install 'metaq-broker[demo]'")
 
 
 def _is_ready(pid_file: Path, pid: int) -> bool:

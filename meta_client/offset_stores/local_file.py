@@ -68,6 +68,7 @@ class LocalOffsetStore:
                 f"{path} is in use by another consumer: stop it first, or give this one a directory of its own"
             ) from error
         try:
+            storage.sync_all()  # of a commit that was cut short the file may show more than the disk has
             return cls(storage, group)
         except BaseException:
             storage.close()

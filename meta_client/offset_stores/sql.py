@@ -18,7 +18,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "sqlalchemy":
         raise
-    raise NoDatabase("SqlOffsetStore needs the package sqlalchemy: pip install 'metaq[sql]'") from error
+    raise NoDatabase("SqlOffsetStore needs the package sqlalchemy: pip install 'metaq-broker[sql]'") from error
 
 
 class SqlOffsetStore:

@@ -50,7 +50,7 @@ class CodecMissing(InvalidMessage):
         super().__init__(offset, "", next_offset)
         self.args = (
             f"the message at offset {offset} is compressed with {codec}, and the package {package} is not installed: "
-            "pip install 'metaq[compression]'",
+            "pip install 'metaq-broker[compression]'",
         )
 
 

@@ -37,7 +37,7 @@ def read_waiting(directory: Path) -> Iterator[tuple[Waiting, ReceivedMessage]]:
             if isinstance(record := decode(entry.header, entry.meta), Refused):
                 waiting.apply(entry.header, record)
         for found in waiting:
-            yield found, message_of(found, bytes(segments.slice(found.body_lsn, found.body_bytes)))
+            yield found, message_of(found, segments.read(found.body_lsn, found.body_bytes))
         if reading.end.verdict is Verdict.ROTTEN:
             raise ForeignStore(
                 f"{directory} is rotten at LSN {end}: what stands behind is not listed; see `metaq journal check`"

@@ -18,7 +18,7 @@ from journal.errors import DirectoryInUse, ForeignJournal, RottenJournal
 from journal.flush_mode import FlushMode
 from journal.frame import Header, Lsn
 from journal.journal import Journal
-from journal.open_journal import clear_beyond
+from journal.open_journal import make_end_durable
 from journal.record_codec import decode
 from journal.records import Epoch, Record
 from journal.refusals import Refused, RefusedState
@@ -143,7 +143,7 @@ class RefusedStore:
         with self._lock:
             if (found := self._waiting.get(place)) is None:
                 return None
-            body = bytes(self._journal.slice(found.body_lsn, found.body_bytes))
+            body = self._journal.read(found.body_lsn, found.body_bytes)
         return message_of(found, body)
 
     def tried(self, place: Place, error: Exception) -> None:
@@ -194,7 +194,7 @@ class RefusedStore:
         first = self._append(self._epoch()).lsn
         queued = 0
         for found in list(self._waiting):
-            body = bytes(journal.slice(found.body_lsn, found.body_bytes))
+            body = journal.read(found.body_lsn, found.body_bytes)
             self._apply(_changed(found.record, RefusedState.WAITING, found.record.attempts, found.record.reason), body)
             if (queued := queued + len(body)) > CARRIED_AT_ONCE:
                 journal.wait_flushed(journal.end)
@@ -227,7 +227,7 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[WaitingMessages,
     if clear:
         if end.dirty:
             log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-        clear_beyond(segments, end.end)
+        make_end_durable(segments, end.durable, end.end)
     return waiting, end.end, incarnation
 
 

@@ -56,6 +56,22 @@ def test_a_message_larger_than_a_batch_goes_alone() -> None:
     assert lanes.take_ready(0.0) == [batch]
 
 
+def test_a_batch_does_not_overtake_one_that_was_taken_and_is_not_submitted_yet() -> None:
+    lanes = Lanes(CONFIG)
+    first, second = add(lanes, b"x" * 80, 0.0), add(lanes, b"x" * 80, 0.0)
+    link = connection()
+    assert lanes.take_ready(0.0) == [first, second]
+    assert not lanes.submitted(second, link)
+    assert lanes.submitted(first, link)
+    assert lanes.take_ready(0.0) == [second]
+    assert not lanes.submitted(second, link, alone=True)
+    lanes.resume(first)
+    assert lanes.take_ready(0.0) == [first, second]
+    assert lanes.submitted(first, link, alone=True)
+    lanes.settled(first)
+    assert lanes.submitted(second, link, alone=True)
+
+
 def test_batches_of_a_topic_take_its_partitions_in_turn() -> None:
     lanes = Lanes(CONFIG)
     batches = [add(lanes, b"x" * 90, 0.0, None) for _ in range(4)]

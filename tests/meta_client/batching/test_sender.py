@@ -16,7 +16,9 @@ from meta_client.protocol.requests import MultiPut, Put, Request, Version
 from meta_client.protocol.status import Status
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
+from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
 from zk.corner import Corner
+from zk.nodes import Partition
 
 VERSION = b"1.4.6 metaq/0.1.0 mput"
 QUICK = BatchingConfig(batch_bytes=200, linger_s=0.01, delivery_timeout_s=3.0, buffer_bytes_max=1000)
@@ -138,6 +140,116 @@ def test_a_genuine_broker_gets_them_one_by_one_and_none_twice(quick: Client, sta
     with pytest.raises(SendUnknown):
         producer.send_async("orders", b"lost").result(5)
     assert sum(isinstance(request, Put) and request.body == b"lost" for request in broker.peer.received) == 1
+
+
+def test_a_genuine_broker_stores_them_in_order_though_it_executes_puts_in_a_pool(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    """Partitions side by side, the messages of one after one another."""
+    with pooled_broker({"orders": 2}, start_broker) as broker:
+        producer = quick.producer()
+        sent = [b"%03d" % number for number in range(150)]
+        handles = [
+            [producer.send_async("orders", body, partition=Partition(0, number)) for number in (0, 1)] for body in sent
+        ]
+        producer.flush(30)
+        assert broker.stored == {0: sent, 1: sent}
+        assert (broker.most_in_a_partition, broker.most_in_all) == (1, 2)
+        for index, pair in enumerate(handles):
+            assert [handle.result(0).offset for handle in pair] == [index * 23, index * 23]
+
+
+def test_each_message_to_a_genuine_broker_has_an_outcome_of_its_own(quick: Client, start_broker: StartBroker) -> None:
+    bodies = [b"first", REFUSED, b"third", LOST, b"fifth", b"sixth"]
+    with pooled_broker({"orders": 1}, start_broker) as broker:
+        producer = quick.producer()
+        first, refused, *others = [producer.send_async("orders", body) for body in bodies]
+        with pytest.raises(SendRefused, match="no room"):
+            producer.flush(10)
+        producer.flush(10)  # told once
+        third, lost, *last = others
+        assert [handle.result(0).offset for handle in (first, third, *last)] == [0, 25, 25 + 25 + 34, 25 + 25 + 34 + 25]
+        with pytest.raises(SendRefused):
+            refused.result(0)
+        with pytest.raises(SendUnknown, match="look before repeating it"):
+            lost.result(0)
+        assert broker.stored == {0: [body for body in bodies if body != REFUSED]}, "each once, in order"
+
+
+def test_a_genuine_broker_that_is_slow_gets_all_of_them(zookeeper: Corner, start_broker: StartBroker) -> None:
+    """What waits for its turn is not given up while there are answers."""
+    config = BatchingConfig(linger_s=0.0, delivery_timeout_s=0.05)
+    with pooled_broker({"orders": 1}, start_broker) as broker, Client(zookeeper.connect, batching=config) as client:
+        producer = client.producer()
+        sent = [b"%d" % number for number in range(300)]
+        for body in sent:
+            producer.send_async("orders", body)
+        producer.flush(30)
+        assert broker.stored == {0: sent}
+
+
+def test_what_may_be_stored_under_its_number_is_not_sent_to_a_broker_that_knows_no_numbers(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    """A genuine broker in the place of one of ours."""
+    versions = iter([VERSION, b"1.4.6.2"])
+
+    def handler(request: Request) -> bytes:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, next(versions), request.opaque)
+        return HANG_UP
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    with pytest.raises(SendUnknown, match="would not know it again"):
+        quick.producer().send_async("orders", b"once").result(10)
+    assert not [request for request in broker.peer.received if isinstance(request, Put)]
+
+
+def test_closing_tells_what_may_be_at_a_genuine_broker_from_what_is_not(
+    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_client.batching.sender.CLOSE_TIMEOUT_S", 0.1)
+    is_asked = threading.Event()
+
+    def silent(request: Request) -> bytes | None:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, b"1.4.6.2", request.opaque)
+        is_asked.set()
+        return None
+
+    start_broker(0, {"orders": 1}, silent)
+    with Client(zookeeper.connect, session_timeout_ms=4_000, batching=QUICK) as client:
+        producer = client.producer()
+        asked, waiting = producer.send_async("orders", b"asked"), producer.send_async("orders", b"waiting")
+        assert is_asked.wait(10)
+    with pytest.raises(SendUnknown):
+        asked.result(0)
+    with pytest.raises(NoBroker):
+        waiting.result(0)
+
+
+def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
+    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch rests before it is tried again when the client is closed."""
+    monkeypatch.setattr("meta_client.batching.sender.CLOSE_TIMEOUT_S", 0.1)
+    start_broker(0, {"orders": 1}, stored).peer.close()
+    told: list[str] = []
+
+    def flush() -> None:
+        with pytest.raises(NoBroker) as caught:
+            producer.flush()
+        told.append(str(caught.value))
+
+    with Client(zookeeper.connect, session_timeout_ms=4_000) as client:
+        producer = client.producer()
+        producer.send_async("orders", b"nobody takes it")
+        flushing = threading.Thread(target=flush, daemon=True)
+        flushing.start()
+        flushing.join(0.5)
+    flushing.join(10)
+    assert told
+    assert "the client was closed" in told[0]
 
 
 def test_a_full_buffer_blocks_until_there_is_room(quick: Client, start_broker: StartBroker) -> None:

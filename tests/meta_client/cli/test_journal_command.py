@@ -148,7 +148,7 @@ def test_check_as_json(data: Path) -> None:
     assert status == 0
     assert (report["verdict"], report["sound"], report["held"], report["records"]) == ("whole", True, False, 10)
     assert report["prepared"] == [str(xa("in-doubt"))]
-    assert report["affected"] == {"lsns": [], "offsets": [], "branches": []}
+    assert report["affected"] == {"lsns": [], "unreadable": [], "offsets": [], "branches": []}
     assert report["checkpoints"][0]["problems"] == []
 
 

@@ -1,6 +1,7 @@
 """`metaq produce` and `consume` as a shell runs them, against a real broker."""
 
 import base64
+import contextlib
 import datetime
 import io
 import json
@@ -8,8 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,9 @@ import pytest
 from meta_client.cli.main import main
 from meta_client.cli.reading import Span, read_topic_messages
 from meta_client.client import Client
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq_bytes
+from tests.fixtures.replicas import Replicas, wait_until
 from zk.corner import Corner
 
 Metaq = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -275,7 +278,7 @@ def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corne
         broker.kill()
         out, err = process.communicate(b"".join(b"%d\n" % number for number in range(2000, 4000)), timeout=60)
         assert process.returncode == 2
-    told += [json.loads(line) for line in out.splitlines()]
+    told += [line for line in map(json.loads, out.splitlines()) if line["outcome"] == "stored"]
     match = re.search(
         rb"error: stopped after (\d+) messages, which are stored(?:; (\d+) more may be stored or not)?", err
     )
@@ -287,3 +290,86 @@ def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corne
     stored = shown.splitlines()
     assert stored[: len(told)] == [b"%d" % number for number in range(len(told))]
     assert len(told) <= len(stored) <= len(told) + int(match[2] or 0)
+
+
+@contextlib.contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """One that is killed after two minutes, as it is silent then, and at the end."""
+    with subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        patience = threading.Timer(120, process.kill)
+        patience.start()
+        try:
+            yield process
+        finally:
+            patience.cancel()
+            process.kill()
+
+
+@pytest.mark.parametrize("words", [["--group", "audit", "--follow"], ["--follow", "--from", "earliest"]])
+def test_who_reads_what_nobody_offers_is_told_so_at_once_and_goes_on_when_it_is_there(
+    tmp_path: Path, zookeeper: Corner, words: list[str]
+) -> None:
+    command = [*COMMAND, "consume", "orders", "--count", "1", *words, "--zk", zookeeper.connect]
+    with running(command) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().decode() == (
+            f"waiting: no broker offers orders in ZooKeeper {zookeeper.connect}: "
+            "start one that does, or correct the name: see `metaq topics`\n"
+        )
+        with running_broker(tmp_path / "broker", zookeeper.connect):
+            done = run_metaq_bytes("produce", "orders", "--zk", zookeeper.connect, stdin=b"at last\n")
+            assert done.returncode == 0, done.stderr
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, b"at last\n", b"going on: orders can be read now\n")
+
+
+def test_a_member_without_a_share_is_told_who_has_it(metaq: Metaq, zookeeper: Corner) -> None:
+    metaq("produce", "meta-test", stdin=b"one\n")
+    command = [*COMMAND, "consume", "meta-test", "--group", "audit", "--follow", "--zk", zookeeper.connect]
+    with running(command) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"one\n"
+        with running(command) as second:
+            assert second.stderr is not None
+            assert second.stderr.readline() == (
+                b"waiting: other members of group audit own every partition of meta-test: "
+                b"see `metaq groups describe audit`\n"
+            )
+            first.terminate()
+            assert second.stderr.readline() == b"going on: meta-test can be read now\n"
+
+
+SYNC = (
+    CONFIG
+    + """
+[replication]
+mode = "sync"
+timeout_ms = 300
+silence_ms = 1000
+heartbeat_ms = 100
+"""
+)
+
+
+def test_what_waits_for_a_slave_is_told_apart_from_what_is_not_stored(tmp_path: Path, zookeeper: Corner) -> None:
+    """The way from the master to the only slave in sync is lost: messages are there, and seen once it is back."""
+    words = ["produce", "meta-test", "--zk", zookeeper.connect]
+    with Replicas(tmp_path / "pair", zookeeper.connect, SYNC, slaves=1) as replicas:
+        wait_until(lambda: run_metaq_bytes(*words, stdin=b"zero\n").returncode == 0, "the slave is in sync")
+        (link,) = replicas.links
+        link.swallow()
+        done = run_metaq_bytes(*words, "--json", stdin=b"one\ntwo\n")
+        assert done.returncode == 3, done.stderr
+        told = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(it["line"], it["outcome"]) for it in told] == [(1, "not_replicated"), (2, "not_replicated")]
+        assert b"error: stopped after 0 messages, which are stored; 2 more are on the master and not yet" in done.stderr
+        assert b"not sent" not in done.stderr
+
+        done = run_metaq_bytes(*words, "--json", stdin=b"refused\n")
+        assert done.returncode == 2, done.stderr
+        assert [json.loads(line)["outcome"] for line in done.stdout.splitlines()] == ["not_stored"]
+        assert b"stopped after 0 messages, which are stored; 1 are not: standard input, line 1: " in done.stderr
+
+        link.heal()
+        read = ["consume", "meta-test", "--count", "3", "--zk", zookeeper.connect]
+        wait_until(lambda: run_metaq_bytes(*read).stdout == b"zero\none\ntwo\n", "the slave has them")

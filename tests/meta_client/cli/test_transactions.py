@@ -11,7 +11,7 @@ import pytest
 from journal.xid import Xid
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import DecisionLog
-from meta_client.coordinator.names import BROKER, branch
+from meta_client.coordinator.names import BROKER, branch, new_nonce
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
@@ -114,7 +114,7 @@ def test_what_the_coordinators_log_says(
     """A log that is not this branch's, or not final, has no decision either: that must not read as "roll back"."""
     directory = tmp_path / "decisions"
     log = DecisionLog.open(directory, "shop")
-    transactions = [log.name.xid(log.incarnation, number) for number in (1, 2)]
+    transactions = [log.name.xid(new_nonce()) for _ in range(2)]
     decided, undecided = (branch(xid, BROKER) for xid in transactions)
     for xid in (decided, undecided):
         producer = client.producer(qualifier="shop")

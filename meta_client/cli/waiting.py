@@ -1,0 +1,58 @@
+"""What a command waits for that reads a topic, told on stderr: once when it begins to wait, once when it goes on."""
+
+import time
+from typing import Final
+
+import click
+
+from meta_client.client import Client
+from zk.cluster import read_topic, subscribable_partitions
+from zk.errors import ZooKeeperUnavailable
+from zk.paths import TopicKind
+
+OWNED_S: Final = 3.0  # a member has its share by then, if there is one for it
+
+
+class Waiting:
+    """Tells about one topic. One thread."""
+
+    def __init__(self, topic: str, zookeeper: str, group: str | None = None) -> None:
+        """*zookeeper* is where brokers register, as the user names it."""
+        self._topic = topic
+        self._zookeeper = zookeeper
+        self._group = group
+        self._told: str | None = None
+        self._idle_since: float | None = None  # the topic is there, and nothing of it is ours
+
+    def look(self, client: Client) -> None:
+        """Tell, if it is news, why nothing can be read yet. Raises MalformedNode."""
+        try:
+            offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, self._topic))
+        except ZooKeeperUnavailable as error:
+            self._tell(f"waiting: {' '.join(str(error).split())}")
+        else:
+            self.note(is_offered=bool(offered))
+
+    def note(self, *, is_offered: bool, is_reading: bool = False) -> None:
+        """Tell whether some broker offers the topic, and whether this member reads any of it."""
+        if not is_offered:
+            self._idle_since = None
+            self._tell(
+                f"waiting: no broker offers {self._topic} in ZooKeeper {self._zookeeper}: start one that does, or "
+                "correct the name: see `metaq topics`"
+            )
+        elif is_reading or self._group is None:
+            self._idle_since = None
+            self._tell(None)
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since >= OWNED_S:
+            self._tell(
+                f"waiting: other members of group {self._group} own every partition of {self._topic}: "
+                f"see `metaq groups describe {self._group}`"
+            )
+
+    def _tell(self, text: str | None) -> None:
+        if text != self._told:
+            click.echo(text or f"going on: {self._topic} can be read now", err=True)
+        self._told = text
