@@ -8,15 +8,21 @@ from collections.abc import Callable, Iterator
 
 from bench.recovery import directory_for, prepare_branches, serving, store_in
 from bench.result import Result
+from journal.batches import BatchSequence
+from journal.records import PartitionName
+from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.answers import parse_checkpoint_taken
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Put, Request, TakeCheckpoint, Version
+from meta_client.protocol.messages import encode_frame
+from meta_client.protocol.requests import Get, Put, Request, TakeCheckpoint, Version
 from meta_client.protocol.responses import Response
 from meta_client.protocol.responses import Result as Answer
 
 BRANCHES = 100_000
 PARTITIONS = 5_000
+PRODUCERS = 20_000  # as many as a broker remembers, each with
+BATCHES = 8  # batches, as many as it remembers of one
 ROUNDS = 3
 QUIET_S = 2.0
 ANSWER_TIMEOUT_S = 120
@@ -41,6 +47,14 @@ class Peer:
                 assert answer.is_success, answer.text
                 answers.append(answer)
         return answers
+
+    def read(self, get: Get) -> Response:
+        """Send it, and take its answer whatever that says: retention may have taken what it asks for."""
+        self._socket.sendall(b"".join(encode_request(get)))
+        while not (answers := self._decoder.receive_data(self._socket.recv(1 << 16))):
+            pass
+        (answer,) = answers
+        return answer
 
     def close(self) -> None:
         self._socket.close()
@@ -89,8 +103,23 @@ def longest_silence(case: str) -> Result:
             started = time.perf_counter()
             worst = pinger.worst_during(lambda: parse_checkpoint_taken(asker.ask(TakeCheckpoint(1))[0].message))
             rounds.append((worst, time.perf_counter() - started))
-    detail = {"branches": BRANCHES, "partitions": PARTITIONS, "checkpoint_s": round(max(took for _, took in rounds), 2)}
+    detail: dict[str, float] = {"branches": BRANCHES, "partitions": PARTITIONS, "producers": PRODUCERS}
+    detail["checkpoint_s"] = round(max(took for _, took in rounds), 2)
     return Result(case, max(worst for worst, _ in rounds) * 1000, "ms", quiet * 1000, detail)
+
+
+def remember_producers(store: MessageStore, count: int) -> None:
+    """Put numbered batches of *count* producers."""
+    frame = encode_frame(1, 0, b"x" * 100)
+    for number in range(count * BATCHES):
+        name = PartitionName("bench", number % PARTITIONS)
+        sequence = BatchSequence(f"producer-{number % count}", number // count + 1)
+        done = store.transactions.put_batch(name, [frame], len(frame), 1, number, sequence)
+        store.fence.after(done.lsn, store.publish, done.publications)
+        if number % 1000 == 0:
+            store.advance()
+    store.journal.wait_flushed(store.journal.end)
+    store.advance()
 
 
 @contextlib.contextmanager
@@ -98,6 +127,7 @@ def _broker() -> Iterator[tuple[str, int]]:
     with directory_for(0) as data:
         with store_in(data) as store:
             prepare_branches(store, BRANCHES)
+            remember_producers(store, PRODUCERS)
             store.last_checkpoint()
         config = data.with_name("broker.toml")
         config.write_text(f"[broker]\ncheckpoint_seconds = 3600.0\n[topics.bench]\npartitions = {PARTITIONS}\n")

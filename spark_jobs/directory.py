@@ -9,7 +9,7 @@ from pathlib import Path
 
 from journal.copy_mark import read_mark
 from journal.errors import StorageFailed
-from journal.segments import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, Identity, SegmentHeader, segment_name
+from journal.segments import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, Identity, SegmentHeader, read_header, segment_name
 from journal.storage import DirectoryStorage
 
 SUFFIX = ".journal"
@@ -55,7 +55,7 @@ def plan(path: Path) -> list[Piece]:
         if pieces and pieces[-1].end < base:
             hole = Stretch(pieces[-1].end, base, "a segment is missing")
             pieces.append(Piece(hole.lsn, hole.end, 0, False, (hole,)))
-        header, size = _read_header(path / segment_name(base))
+        header, size = _read_header(path, base)
         known: list[Stretch] = []
         end = base + size
         if isinstance(header, str):
@@ -89,15 +89,17 @@ def _bases(path: Path) -> list[int]:
     return bases
 
 
-def _read_header(file: Path) -> tuple[SegmentHeader | str, int]:
+def _read_header(path: Path, base: int) -> tuple[SegmentHeader | str, int]:
     """The segment's header, or what is wrong with it; and the bytes that the file has."""
+    name = segment_name(base)
     try:
-        with file.open("rb") as opened:
-            raw = opened.read(SEGMENT_HEADER_BYTES)
-            size = opened.seek(0, 2)
-    except OSError as error:
-        raise StorageFailed(f"{file}: {error.strerror}: read again, retention may have deleted it") from error
-    return SegmentHeader.unpack(raw, str(file)), size
+        file = DirectoryStorage.open_for_reading(path).open(name, writable=False)
+    except StorageFailed as error:
+        raise StorageFailed(f"{error}: read again, retention may have deleted it") from error
+    try:
+        return read_header(file, str(path / name)), file.size
+    finally:
+        file.close()
 
 
 def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity) -> list[Stretch]:

@@ -3,15 +3,17 @@
 The journal's verdict, segment by segment. In a segment that another one follows everything was fsynced: what does
 not read back is rot. In the last one it is rot below the durable LSN of any later valid record; anything else is
 the tail that a crash tore, or that a live broker is writing, and the journal ends there. Where a copy was being
-received, records name what was fsynced elsewhere, and `journal.copy_mark` what was fsynced here.
+received, records name what was fsynced elsewhere, and `journal.copy_mark` what was fsynced here. What the disk does not
+give back where a record is expected may have been one, and is told.
 """
 
-from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, unpack
-from journal.scan import SEARCH_CHUNK_BYTES, Entry
+from journal.frame import ALIGNMENT, HEADER_BYTES, Bad, Header
+from journal.record_window import RecordWindow, Unreadable, read_some
+from journal.scan import SEARCH_CHUNK_BYTES, Entry, candidates
 from journal.segments import SEGMENT_HEADER_BYTES
+from journal.storage import StorageFile
 from spark_jobs.directory import Stretch
 
 # The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.
@@ -19,23 +21,24 @@ CHUNK_BYTES_MIN = 4096
 
 
 class Walk:
-    """Iterates once over the records and bad stretches of *view*, a segment that begins at LSN *base*.
+    """Iterates once over the records and bad stretches in the first *size* bytes of *file*, a segment that begins at
+    LSN *base*.
 
-    PAD records are among them. *next_data*: the first position from the given one on that may hold anything but
-    zeros. The bytes may grow meanwhile (a live broker appends); they never change once fsynced.
+    PAD records are among them. The bytes may grow meanwhile (a live broker appends); they never change once fsynced.
     """
 
     def __init__(
         self,
-        view: memoryview,
-        next_data: Callable[[int], int],
+        file: StorageFile,
+        size: int,
         base: int,
         *,
         is_last: bool,
         fsynced: int | None = None,
     ) -> None:
-        self._view = view
-        self._next_data = next_data
+        self._file = file
+        self._size = size
+        self._window = RecordWindow(file, base, size=size)
         self._base = base
         self._is_last = is_last
         self._life = (0, 0)  # epoch and incarnation of the last good record: they never fall
@@ -43,19 +46,20 @@ class Walk:
         self._durable = fsynced or 0  # the highest durable LSN that any valid record was seen to name
 
     def __iter__(self) -> Iterator[Entry | Stretch]:
-        view, base, size = self._view, self._base, len(self._view)
+        base, size, window = self._base, self._size, self._window
         position = SEGMENT_HEADER_BYTES
         while position + HEADER_BYTES <= size:
             found = self._judge(position)
             if isinstance(found, Header):
                 self._life = (found.epoch, found.incarnation)
                 self._note(found)
-                yield Entry(found, view, position)
+                yield Entry(found, window.view, position - window.start)
                 position += found.bytes_total
                 continue
             resume = self._resume(position)
-            if self._is_last and self._durable <= base + position:
+            if self._is_last and self._durable <= base + position and not isinstance(found, Unreadable):
                 return
+            window.forget()
             if isinstance(self._judge(position), Header):
                 continue  # it was being written when it was judged, and is whole now
             end = size if resume is None else resume
@@ -63,7 +67,7 @@ class Walk:
             position = end
 
     def _judge(self, position: int) -> Header | Bad:
-        header = unpack(self._view, position, self._base + position)
+        header = self._window.judge(position)
         if isinstance(header, Header) and header.life < self._life:
             return Bad(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
@@ -86,15 +90,12 @@ class Walk:
 
     def _candidates(self, position: int) -> Iterator[int]:
         """Positions whose bytes name their own LSN where a header does: the words that are worth judging."""
-        view, size = self._view, len(self._view)
+        file, reader, size = self._file, self._file.reader(), self._size
         chunk_bytes = CHUNK_BYTES_MIN
-        while position < size and (position := max(position, self._next_data(position) & -ALIGNMENT)) < size:
-            chunk = bytes(view[position : position + chunk_bytes + HEADER_BYTES])
+        while position < size and (position := max(position, file.next_data(position) & -ALIGNMENT)) < size:
+            chunk, stopped_at = read_some(reader, position, min(position + chunk_bytes + HEADER_BYTES, size))
             if chunk.count(0) != len(chunk):
-                words = array("Q", chunk[LSN_FIELD : LSN_FIELD + (len(chunk) - LSN_FIELD) // ALIGNMENT * ALIGNMENT])
-                for index, word in enumerate(words):
-                    at = position + index * ALIGNMENT
-                    if word == self._base + at:
-                        yield at
-            position += chunk_bytes
+                for at in candidates(chunk, self._base + position):
+                    yield position + at
+            position = stopped_at.end if stopped_at is not None else position + chunk_bytes
             chunk_bytes = min(2 * chunk_bytes, SEARCH_CHUNK_BYTES)

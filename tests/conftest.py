@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,10 @@ settings.load_profile("metaq")
 
 # The tests start programs by the hundred: where the environment forbids bytecode, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores SIGINT for what it runs in the background, and so would every program that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _corner_numbers = itertools.count(1)
 

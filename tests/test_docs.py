@@ -21,7 +21,8 @@ from tests.fixtures.postgres import Database
 from zk.corner import Corner
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)
 MAKE = re.compile(r"^make ", re.MULTILINE)
@@ -31,10 +32,22 @@ def blocks(document: Path) -> list[tuple[str, str]]:
     return BLOCK.findall(document.read_text())
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d)], ids=lambda path: path.name)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) and d != TUTORIAL], ids=lambda path: path.name)
 def test_every_block_runs(
     document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database
 ) -> None:
+    follow([document], tmp_path, broker, zookeeper, database)
+
+
+def test_readme_and_tutorial_can_be_followed_one_after_the_other_and_again(
+    tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database
+) -> None:
+    """On one database, one broker, in one directory."""
+    follow([TUTORIAL, README, TUTORIAL], tmp_path, broker, zookeeper, database)
+
+
+def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database) -> None:
+    """Run every block of *documents*."""
     work = tmp_path / "work"
     work.mkdir()
     environment = os.environ | {
@@ -47,7 +60,7 @@ def test_every_block_runs(
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_PLUGINS": "meta_client.testing.plugin",
     }
-    for language, text in blocks(document):
+    for document, (language, text) in [(it, block) for it in documents for block in blocks(it)]:
         if language == "toml":  # a piece of a broker's configuration file
             path = work / "piece.toml"
             path.write_text(text + '\n[topics."*"]\n')
@@ -93,3 +106,13 @@ def test_what_is_said_to_show_a_scenario_is_there() -> None:
             assert not function or f"def {function}(" in (ROOT / path).read_text(), f"{name}: {path}::{function}"
         for transcript in re.findall(r"`(\w+\.txt)`", row):
             assert (ROOT / "tests/scenarios" / transcript).exists(), f"{name}: {transcript}"
+
+
+def test_each_line_of_what_happens_when_names_a_test_that_is_there() -> None:
+    lines = (ROOT / "docs/what-happens-when.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "what clients see" not in line]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.search(r"`([\w/]+\.py)::(\w+)` \|$", row)
+        assert named is not None, row
+        assert f"def {named[2]}(" in (ROOT / "tests" / named[1]).read_text(), row

@@ -35,15 +35,16 @@ when = 5
 @click.option("--out", type=click.Path(path_type=Path), default=Path("soak"), show_default=True, help="Directory.")
 def main(minutes: float, seed: int | None, out: Path) -> None:
     """Soak a broker: mixed load at a steady rate, retention on. Writes samples.csv and soak.svg; status 1 if memory or
-    files grow, the journal is not bounded, or a message is lost."""
+    files grow, the journal is not bounded, the event loop keeps anybody waiting for more than 50 ms, or a message is
+    lost."""
     seed = int(time.time()) if seed is None else seed
     out.mkdir(parents=True, exist_ok=True)
     with stage("sync", config=CONFIG) as on:
-        load = Load(on.zookeeper, on.address, seed)
+        load = Load(on.zookeeper, on.address, on.data, seed)
         try:
             load.fill()
             load.start()
-            samples = _watched(Watch(on.broker_pid, on.data, load.account), minutes * 60)
+            samples = _watched(Watch(on.broker_pid, on.data, on.address, load.account), minutes * 60)
             load.stop_sending()
             problems = [*load.account.failures, *judge(samples, kept_mb=KEPT_MB, segment_mb=SEGMENT_MB)]
             problems += _settle(load)

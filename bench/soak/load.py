@@ -1,6 +1,7 @@
 """The load: producers, transactions, groups, passers-by, each at a steady rate, and an account of every message."""
 
 import contextlib
+import os
 import random
 import socket
 import struct
@@ -10,10 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from bench.checkpoints import Peer
 from meta_client import Batch, Client, Xid
+from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import TopicCommand, TopicVerb, Version
+from meta_client.protocol.requests import Get, OffsetQuery, Offsets, TopicCommand, TopicVerb, Version
 
 TOPICS = ("soak", "branches")
 PAST = "past"  # nobody reads it
@@ -26,6 +30,8 @@ SEND_RATE = 40
 BRANCH_RATE = 10
 LOCAL_RATE = 5
 VISIT_RATE = 5
+COLD_RATE = 2  # reads of what only the disk has, a second
+COLD_BYTES = 256 * 1024
 TOPIC_PERIOD_S = 20.0
 RESTART_PERIOD_S = 45.0
 _HEAD = struct.Struct(">BQq")  # source, number, when it was sent
@@ -86,10 +92,11 @@ class Account:
 class Load:
     """Runs everything in threads of this process until `stop`."""
 
-    def __init__(self, zookeeper: str, address: tuple[str, int], seed: int) -> None:
+    def __init__(self, zookeeper: str, address: tuple[str, int], data: Path, seed: int) -> None:
         self.account = Account()
         self._client = Client(zookeeper)
         self._address = address
+        self._data = data
         self._seed = seed
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -120,6 +127,7 @@ class Load:
             (BRANCH_RATE, self._branch),
             (LOCAL_RATE, self._local),
             (VISIT_RATE, self._visit),
+            (COLD_RATE, self._cold_read),
             (1 / TOPIC_PERIOD_S, self._topic),
             (1 / RESTART_PERIOD_S, self._restarting_group),
         ]
@@ -218,6 +226,23 @@ class Load:
                     assert connection.recv(4096)
                 if random.random() < 0.5:
                     connection.sendall(b"quit\r\n")
+
+        return one
+
+    def _cold_read(self, random: random.Random) -> Callable[[], None]:
+        """Somebody reads from anywhere in a partition, when the page cache has neither messages nor index."""
+
+        def one() -> None:
+            for path in (*sorted(self._data.glob("*.journal"))[:-1], *(self._data / "index").glob("*.index")):
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # retention takes some
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            partition = random.randrange(8)
+            with contextlib.closing(Peer(self._address)) as peer:
+                (answer,) = peer.ask(Offsets("soak", partition, int(time.time() * 1000) - random.randrange(60_000), 1))
+                first, end, _ = parse_offset_range(answer.message)
+                if first < end:
+                    (answer,) = peer.ask(OffsetQuery("soak", "cold", partition, random.randrange(first, end), 2))
+                    peer.read(Get("soak", "cold", partition, int(answer.text), COLD_BYTES, 3))
 
         return one
 

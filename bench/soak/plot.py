@@ -14,6 +14,7 @@ PANELS = (
     ("files and threads", ("files", "threads")),
     ("journal on disk, MB", ("journal",)),
     ("delay from send to consumer, ms", ("p50", "p99")),
+    ("loop: longest delay of a minute; waiting for a processor, ms a second", ("loop_delay", "starved")),
     ("messages consumed a second", ("consumed",)),
     ("processor, part of a core", ("processor",)),
 )

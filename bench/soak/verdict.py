@@ -7,6 +7,7 @@ from bench.soak.watch import Sample
 WARM_UP = 0.25  # of the run: caches fill, retention has not begun
 GROWTH_MB_MAX = 15.0  # of anonymous memory, from the end of the warm-up to the end of the run
 GROWTH_FILES_MAX = 4.0
+LOOP_DELAY_MS_MAX = 50.0
 JOURNAL_MB_MAX = 1.6  # times what retention keeps: whole segments go, and one is made ahead
 
 
@@ -20,6 +21,12 @@ def judge(samples: list[Sample], *, kept_mb: float, segment_mb: float) -> list[s
             found.append(
                 f"{name} grew by {grown:.1f} in {settled[-1].at_s - settled[0].at_s:.0f} s, {limit:g} is allowed"
             )
+    worst = max(settled, key=lambda sample: sample.loop_delay)
+    if worst.loop_delay > LOOP_DELAY_MS_MAX:
+        found.append(
+            f"the loop kept everybody waiting for {worst.loop_delay:.0f} ms in the minute before second "
+            f"{worst.at_s:.0f}, {LOOP_DELAY_MS_MAX:g} are allowed"
+        )
     journal_max = kept_mb * JOURNAL_MB_MAX + 4 * segment_mb
     if settled[-1].journal > journal_max:
         found.append(f"the journal takes {settled[-1].journal:.0f} MB, {journal_max:.0f} are allowed")

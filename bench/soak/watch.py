@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.checkpoints import Peer
 from bench.soak.load import Account
+from meta_client.protocol.requests import Stats
 
 _TICKS = 100  # of /proc a second, on every Linux that Python runs on
 
@@ -26,13 +28,17 @@ class Sample:
     consumed: int  # messages a second
     p50: float
     p99: float
+    loop_delay: float  # the longest of the last minute, as the broker says
+    starved: float  # of this second, what the broker's loop waited for a processor
 
 
 class Watch:
     """Takes samples of one broker."""
 
-    def __init__(self, pid: int, data: Path, account: Account) -> None:
+    def __init__(self, pid: int, data: Path, address: tuple[str, int], account: Account) -> None:
         self._process = Path(f"/proc/{pid}")
+        self._peer = Peer(address)
+        self._starved = self._starved_ms()
         self._data = data
         self._account = account
         self._start = self._last = time.monotonic()
@@ -47,6 +53,7 @@ class Watch:
         consumed, self._consumed = self._account.consumed - self._consumed, self._account.consumed
         delays = self._account.take_delays() or [0.0]
         cuts = statistics.quantiles([*delays, delays[-1]], n=100)
+        starved, self._starved = self._starved_ms() - self._starved, self._starved_ms()
         status = dict(line.split(":", 1) for line in (self._process / "status").read_text().splitlines())
         sizes: list[int] = []
         for path in self._data.glob("*.journal*"):
@@ -64,7 +71,16 @@ class Watch:
             round(consumed / elapsed),
             round(cuts[49], 2),
             round(cuts[98], 2),
+            float(self._said()["loop_delay_ms_max_60s"]),
+            round(starved, 1),
         )
+
+    def _said(self) -> dict[str, str]:
+        (answer,) = self._peer.ask(Stats("", 1))
+        return dict(line.split(" ", 1) for line in answer.text.splitlines()[1:-1])
+
+    def _starved_ms(self) -> float:
+        return int((self._process / "schedstat").read_text().split()[1]) / 1e6
 
     def _processor_s(self) -> float:
         fields = (self._process / "stat").read_text().rpartition(")")[2].split()

@@ -8,7 +8,7 @@ from bench.soak.load import Account
 from bench.soak.verdict import growth, judge
 from bench.soak.watch import Sample
 
-FLAT = Sample(0, 60.0, 40.0, 50, 8, 0.1, 150.0, 10, 600, 3.0, 7.0)
+FLAT = Sample(0, 60.0, 40.0, 50, 8, 0.1, 150.0, 10, 600, 3.0, 7.0, 12.0, 1.0)
 
 
 def run(**slopes: float) -> list[Sample]:
@@ -28,6 +28,15 @@ def test_what_is_flat_is_well() -> None:
 def test_what_grows_is_not(name: str, slope: float) -> None:
     (problem,) = judge(run(**{name: slope}), kept_mb=128, segment_mb=16)
     assert name in problem
+
+
+def test_one_long_turn_of_the_loop_is_not_well_once_it_is_warm() -> None:
+    samples = run()
+    samples[100] = replace(FLAT, at_s=100, loop_delay=900.0)
+    assert judge(samples, kept_mb=128, segment_mb=16) == []
+    samples[400] = replace(FLAT, at_s=400, loop_delay=50.1)
+    (problem,) = judge(samples, kept_mb=128, segment_mb=16)
+    assert "50 ms in the minute before second 400" in problem
 
 
 def test_the_account_knows_what_is_missing_and_what_came_twice() -> None:

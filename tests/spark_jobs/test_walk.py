@@ -1,6 +1,7 @@
 """Walking a segment: the journal's own verdict on every byte, and nothing passed over in silence."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from journal.scan import Entry
 from journal.segments import SEGMENT_HEADER_BYTES
 from spark_jobs.directory import Stretch
 from spark_jobs.walk import Walk
+from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, MemoryFile
 from tests.spark_jobs.journals import ORDERS, Pen, records_of
 
 SEGMENT = 8192
@@ -26,8 +28,12 @@ def segment(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (path / f"{0:020d}.journal").read_bytes()
 
 
+def file_of(raw: bytes) -> MemoryFile:
+    return MemoryFile(FaultyStorage(Random(1)), "a segment", raw)
+
+
 def walk(raw: bytes, *, is_last: bool = False) -> list[Entry | Stretch]:
-    return list(Walk(memoryview(raw), lambda position: position, 0, is_last=is_last))
+    return list(Walk(file_of(raw), len(raw), 0, is_last=is_last))
 
 
 def lsns(found: list[Entry | Stretch]) -> list[tuple[int, int]]:
@@ -78,19 +84,33 @@ def test_a_bad_record_is_rot_only_below_what_was_durable(segment: bytes) -> None
     assert walk(torn)[5:] == [Stretch(start, SEGMENT, "header checksum")]
 
 
-def test_a_record_that_becomes_whole_while_it_is_judged(segment: bytes) -> None:
+def test_a_record_that_becomes_whole_while_it_is_judged(segment: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A live broker: the record is half written when it is read, whole when a later one proves it durable."""
     records = lsns(walk(segment))
     start, end = records[5]
-    raw = bytearray(segment)
-    raw[start:end] = bytes(end - start)
+    file = file_of(segment[:start] + bytes(end - start) + segment[end:])
 
     def finish_writing(position: int) -> int:
-        raw[start:end] = segment[start:end]
+        file.write(start, [segment[start:end]])
         return position
 
-    found = list(Walk(memoryview(raw), finish_writing, 0, is_last=True))
+    monkeypatch.setattr(file, "next_data", finish_writing)
+    found = list(Walk(file, file.size, 0, is_last=True))
     assert lsns(found) == records
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_sector_that_cannot_be_read_costs_the_records_in_it(segment: bytes, *, is_last: bool) -> None:
+    records = lsns(walk(segment))
+    for sector in range(SECTOR_BYTES, records[-1][0], SECTOR_BYTES):
+        file = file_of(segment)
+        file.bad_sectors.add(sector)
+        found = list(Walk(file, file.size, 0, is_last=is_last))
+        ((lsn, end, reason),) = [(one.lsn, one.end, one.reason) for one in found if isinstance(one, Stretch)]
+        assert f"bytes {sector} to {sector + SECTOR_BYTES} cannot be read" in reason
+        assert lsn <= sector < sector + SECTOR_BYTES <= end
+        others = [each for each in lsns(found) if each != (lsn, end)]
+        assert others == [each for each in records if not lsn <= each[0] < end]
 
 
 def test_an_older_incarnation_is_no_successor(tmp_path: Path) -> None:
@@ -114,8 +134,7 @@ def test_in_a_copy_the_mark_says_what_was_fsynced_and_records_do_not(segment: by
     raw[start + HEADER_BYTES] ^= 1
 
     def found(fsynced: int | None) -> list[Entry | Stretch]:
-        view = memoryview(bytes(raw))
-        return list(Walk(view, lambda position: position, 0, is_last=True, fsynced=fsynced))
+        return list(Walk(file_of(bytes(raw)), len(raw), 0, is_last=True, fsynced=fsynced))
 
     assert [one for one in lsns(found(None)) if one == (start, end)]
     assert lsns(found(start)) == records[:10]
