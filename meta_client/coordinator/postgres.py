@@ -84,11 +84,14 @@ class PostgresParticipant:
         self._know()
 
     def begin(self, xid: Xid) -> None:
+        self._is_open = True  # before: a task that is cancelled in here has psycopg's two-phase state all the same
         try:
             self._connection.tpc_begin(_gid(xid))
-        except psycopg.OperationalError as error:
-            raise self._unreachable(error) from error
-        self._is_open = True
+        except psycopg.Error as error:
+            self._is_open = False
+            if isinstance(error, psycopg.OperationalError):
+                raise self._unreachable(error) from error
+            raise
 
     def prepare(self, xid: Xid) -> bool:
         connection = self._connection

@@ -80,7 +80,7 @@ def test_a_share_that_nobody_claims_or_lets_go_is_named(
     for number in range(4):
         assert "nobody owns it: look why group_aaa does not, or restart that one" in found[number]
     assert "group_ghost holds this consumer's share and is no member of the group any more" in found[7]
-    assert caplog.text.count("watchdog: ") == 5
+    wait_until(lambda: caplog.text.count("watchdog: ") == 5)
     assert [partition.number for _, partition in consumer.owned()] == [4, 5, 6]
     stuck.close()
     wait_until(lambda: sorted(consumer.owned()) == ALL)
