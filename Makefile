@@ -28,8 +28,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.csv" for real invoices)
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
+# Three workers on two cores: half of a test's time it waits, for a disk, a session or a process.
 test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests
 	@$(BIN)/ruff format --check .
@@ -53,8 +54,9 @@ bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same
 soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=docs/soak
 	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),docs/soak)
 
-crash: $(STAMP)  ## The crash tests, storage faults and repairs, many rounds
-	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest tests/crash \
+crash: $(STAMP)  ## The crash tests, models, storage faults and repairs, many rounds
+	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) METAQ_MODEL_STEPS=$$(( $(or $(ROUNDS),200) * 200 )) \
+		$(BIN)/python -m pytest tests/crash tests/model \
 		tests/journal/test_every_storage_call.py tests/journal/test_repair.py $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## Decoders and a broker's socket under damaged streams, SECONDS=600 in all
