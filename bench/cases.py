@@ -14,6 +14,7 @@ from bench import (
     far,
     key_index,
     latency,
+    many_topics,
     memory,
     partitions,
     rebalance,
@@ -160,6 +161,11 @@ def checkpoint_silence(case: str) -> Result:
     return checkpoints.longest_silence(case)
 
 
+def start_8000(case: str) -> Result:
+    """Start of a broker with 8,000 topics, until it answers a put and all of them are registered in ZooKeeper."""
+    return many_topics.until_served(case)
+
+
 def memory_tx(case: str) -> Result:
     """The broker's memory while a branch of 2 GB is put, prepared and committed, above that of an empty one."""
     return memory.transaction(case)
@@ -240,6 +246,7 @@ CASES: Final[dict[str, Case]] = {
     "xa-16x10": Case(xa_16x10, Bar("ratio", 0.45)),
     "xa-1g": Case(xa_1g, Bar("value", 20, is_ceiling=True)),
     "recover-checkpoint": Case(recover_checkpoint, Bar("value", 1, is_ceiling=True)),
+    "start-8000": Case(start_8000, Bar("value", 2, is_ceiling=True)),
     "recover-batches": Case(recover_batches, Bar("value", 250)),
     "recover-singles": Case(recover_singles, Bar("value", 80)),
     "index-put": Case(index_put, Bar("ratio", 0.50)),

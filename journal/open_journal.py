@@ -12,6 +12,7 @@ from journal.frame import Lsn
 from journal.segments import Identity, Segments
 from journal.storage import BLOCK_BYTES, FileReader, Storage
 from journal.writer_thread import WriterThread
+from journal.zeros import is_zero
 
 MIB = 1024 * 1024
 ZERO = b"\0"
@@ -134,13 +135,14 @@ class OpenJournal:
             self._segments.close()
 
 
-def make_end_durable(segments: Segments, durable: int, end: int) -> None:
+def make_end_durable(segments: Segments, durable: int, end: int, *, is_clear: bool = False) -> None:
     """Make the journal end at *end*: below it everything is on the disk, beyond it everything is zero, durably.
 
     *durable*: everything below it was fsynced, with success. What stands behind may be pages that a failed fsync has
     left readable and clean. No further fsync stores them; and what ext4 writes to such a page again is lost as well,
     where the failure left its extent unwritten. So they are written past the page cache, which drops them. Later
-    segments are dropped first: one that stands proves the one before it whole.
+    segments are dropped first: one that stands proves the one before it whole. *is_clear*: what stands beyond
+    *end* was read, and is zero.
     """
     if not len(segments):
         return
@@ -148,7 +150,7 @@ def make_end_durable(segments: Segments, durable: int, end: int) -> None:
     segments.drop_from(base + file.size)
     kept = end - base
     position = (min(durable, end) - base) // BLOCK_BYTES * BLOCK_BYTES
-    while position < kept or (position := file.next_data(position)) < file.size:
+    while position < kept or (not is_clear and (position := file.next_data(position)) < file.size):
         position -= position % BLOCK_BYTES
         data = file.reader().read(position, min(MIB, file.size - position))
         if position < kept:
@@ -156,7 +158,7 @@ def make_end_durable(segments: Segments, durable: int, end: int) -> None:
                 min(-(-(kept - position) // BLOCK_BYTES) * BLOCK_BYTES, len(data)), ZERO
             )
             file.write_direct(position, data)
-        elif data.count(0) != len(data):
+        elif not is_zero(data):
             file.write_direct(position, bytes(len(data)))
         position += len(data)
     file.sync()

@@ -169,7 +169,7 @@ def cut_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
         raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
     if end.dirty:
         log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)
-    make_end_durable(segments, end.durable, end.end)
+    make_end_durable(segments, end.durable, end.end, is_clear=not end.dirty)
     remove_mark(segments.storage)
     lower_watermark(segments.storage, end.end)
     return end

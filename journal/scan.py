@@ -19,6 +19,7 @@ from journal.errors import UnreadableRange
 from journal.frame import ALIGNMENT, HEADER_BYTES, LSN_FIELD, Bad, Header, Kind, Lsn
 from journal.record_window import LOOK_BYTES, RecordWindow, Unreadable, read_some
 from journal.segments import SEGMENT_HEADER_BYTES, Segments
+from journal.zeros import is_zero
 
 SEARCH_CHUNK_BYTES = 1 << 20
 
@@ -191,7 +192,7 @@ def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, Header |
         position = max(lsn - base, SEGMENT_HEADER_BYTES)
         while position < size and (position := max(position, file.next_data(position) & -ALIGNMENT)) < size:
             chunk, stopped_at = read_some(reader, position, min(position + SEARCH_CHUNK_BYTES + HEADER_BYTES, size))
-            if chunk.count(0) != len(chunk):
+            if not is_zero(chunk):
                 yield Lsn(base + position), None
                 for at in candidates(chunk, base + position):
                     header = window.judge(position + at)

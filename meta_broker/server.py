@@ -80,7 +80,7 @@ class Server:
         """Let peers in. Raises CannotListen."""
         self._dispatcher = dispatcher
         section = dispatcher.context.config.broker
-        self._connections_max = room_for(section.connections_max)
+        self._connections_max = room_for(section.connections_max, dispatcher.context.store.indexes.unopened)
         self._receiving = Budget(section.received_bytes_total_max)
         self._sending = Budget(section.unsent_bytes_total_max)
         bounds = ConnectionBounds(

@@ -14,12 +14,13 @@ from meta_broker.store.far_reads import FarReads
 from meta_broker.store.index_file import IndexCold
 from meta_broker.store.partition_index import PartitionIndex, Place
 from meta_client.protocol.encoder import encode_result, value_line
-from meta_client.protocol.requests import Fetch, Find, Get, Request
+from meta_client.protocol.requests import Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+IndexRequest = Get | Fetch | OffsetQuery | Offsets
 
 
 class Reading:
@@ -79,15 +80,19 @@ class Reading:
             except IndexCold as cold:
                 await self._far.read(cold)
 
-    def retry_warm(self, cold: IndexCold, request: Request, peer: Peer) -> None:
+    def retry_warm(self, cold: IndexCold, request: IndexRequest, peer: Peer) -> None:
         """Have *cold* read, then *request* handled once more; its connection waits for that, and nobody else does."""
         peer.hold()
         self._by_peer[peer] = future = self._far.read(cold)
         future.add_done_callback(functools.partial(self._take_warm, request, peer))
 
-    def _take_warm(self, request: Request, peer: Peer, future: "asyncio.Future[bytes]") -> None:
+    def _take_warm(self, request: IndexRequest, peer: Peer, future: "asyncio.Future[bytes]") -> None:
         if not future.cancelled():
             self._by_peer.pop(peer, None)
+            if isinstance(error := future.exception(), StorageFailed):  # for want of descriptors: nothing is damaged
+                peer.send(encode_result(Status.UNAVAILABLE, str(error).encode(), request.opaque))
+                peer.go_on()
+                return
             future.result()
             peer.retry(request)
 

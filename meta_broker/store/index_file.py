@@ -2,9 +2,10 @@
 
     chunk n, 16 KiB:  entry 511 n, ... entry 511 n + 510 (32 bytes each), seal (32 bytes: CRC-32, n, zeros)
 
-Only the last chunk may be open: it has no seal yet, and the checkpoint tells its checksum. So a start reads one chunk
-a file however long the partition is, and every other chunk is checked when it is read: what is damaged is noticed
-before anybody is told an offset or a byte that it says. Written chunks never change.
+Only the last chunk may be open: it has no seal yet, and the checkpoint tells its checksum. A start reads none: a file
+is opened when it is first wanted, and its last chunk must be what the checkpoint says before anything of it counts.
+Every other chunk is checked when it is read: what is damaged is noticed before anybody is told an offset or a byte that
+it says. Written chunks never change.
 
 Chunks are read by system call, never through a mapping: a sector that cannot be read is damage with a name, not a
 signal that ends the process. The event loop takes what is in memory; for the rest it gets IndexCold, and has a worker
@@ -19,7 +20,9 @@ import hashlib
 import itertools
 import logging
 import os
+import stat
 import struct
+import threading
 import urllib.parse
 from array import array
 from bisect import bisect_left
@@ -43,6 +46,8 @@ CHUNK_ENTRIES = CHUNK_BYTES // ENTRY_BYTES - 1
 _SEAL = struct.Struct("<IxxxxQ16x")
 assert _SEAL.size == ENTRY_BYTES
 _WORDS = ENTRY_BYTES // 8
+ENTRY = struct.Struct("<QQQII")  # first offset, LSN, milliseconds, bytes, messages
+assert ENTRY.size == ENTRY_BYTES
 _QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
 TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written anew; never read
 RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint goes by it
@@ -95,39 +100,64 @@ class Spill(NamedTuple):
         """How many entries there are with it, unless the file is renewed."""
         return self.first + len(self.data) // ENTRY_BYTES
 
+    @property
+    def last_ms(self) -> int:
+        """The time of its last entry."""
+        return int(ENTRY.unpack(self.data[-ENTRY_BYTES:])[2])
+
+
+class _Unopened(NamedTuple):
+    """A file that nobody has looked into: its place, and the offset where its last entry must end."""
+
+    path: Path
+    end: int
+
 
 class IndexFile:
-    """The first *entries* of an index; *crc* is that of the last chunk. Any thread, but for `at`: loop thread."""
+    """The first *entries* of an index; *crc* is that of the last chunk, *last_ms* the time of the last entry.
 
-    __slots__ = ("_chunks", "_damaged", "_file", "_lowest", "_name", "crc", "entries")
+    Any thread, but for `at`: loop thread.
+    """
 
-    def __init__(self, name: str = "", file: OpenFile | None = None, entries: int = 0, crc: int = 0) -> None:
+    __slots__ = (
+        "_chunks",
+        "_damaged",
+        "_file",
+        "_lowest",
+        "_name",
+        "_opening",
+        "_unopened",
+        "crc",
+        "entries",
+        "last_ms",
+    )
+
+    def __init__(
+        self, name: str = "", file: OpenFile | None = None, entries: int = 0, crc: int = 0, last_ms: int = 0
+    ) -> None:
         self._name = name
         self._file = file
+        self._unopened: _Unopened | None = None
+        self._opening = threading.Lock()
         self.entries = entries
         self.crc = crc
+        self.last_ms = last_ms  # once it is open
         self._chunks: dict[int, bytes] = {}  # those in memory, by number
         self._damaged: dict[int, str] = {}  # those that do not read back, and why
         self._lowest = array("Q", bytes(8 * self.chunks))  # LSN of each chunk; 0: nobody has looked
 
     @classmethod
-    def open(cls, path: Path, mark: IndexMark) -> "IndexFile | None":
-        """The file at *path* as *mark* knows it; None if it is lost, too short, or its last chunk is damaged.
+    def unopened(cls, path: Path, mark: IndexMark, end: int) -> "IndexFile | None":
+        """The file at *path* as *mark* knows it, whose entries end at offset *end*; None if there is none of its size.
 
-        Reads what is on the disk. A renewed file that *mark* is of takes its place. Raises StorageFailed.
+        Looks at its size only: what reads of it opens it.
         """
-        for place in (path, _renewed(path)) if mark.entries else ():
-            if (opened := _opened(place, _position(mark.entries))) is None:
-                continue
-            file = cls(path.name, opened, mark.entries, mark.crc)
-            try:
-                file.read(file.chunks - 1)
-            except IndexDamaged:
-                continue
-            if place != path:
-                settle(path)
-            return file
-        return None
+        size = _position(mark.entries)
+        if not mark.entries or not any(_holds(place, size) for place in (str(path), str(path) + RENEWED_SUFFIX)):
+            return None
+        file = cls(path.name, None, mark.entries, mark.crc)
+        file._unopened = _Unopened(path, end)
+        return file
 
     @classmethod
     def lost(cls, name: str) -> "IndexFile":
@@ -137,12 +167,49 @@ class IndexFile:
         """
         return cls(name, None, 1)
 
+    def open(self) -> None:
+        """Open it, unless it is open: it is lost if it is not what the checkpoint's mark says. Blocks on the disk.
+
+        A renewed file that the mark is of takes its place. Raises IndexDamaged, StorageFailed.
+        """
+        if self._unopened is not None:
+            self._open()
+        if self.is_lost:
+            raise IndexDamaged(self._damaged.get(self.chunks - 1, f"{self._name}: lost or damaged"))
+
+    def _open(self) -> None:
+        with self._opening:
+            if (unopened := self._unopened) is not None:
+                path, end = unopened
+                for place in (path, _renewed(path)):
+                    if (file := _opened(place, _position(self.entries))) is None:
+                        continue
+                    try:
+                        last = self._read(file, self.chunks - 1)[-ENTRY_BYTES:]
+                    except IndexDamaged as error:
+                        self._damaged[self.chunks - 1] = str(error)
+                        continue
+                    offset, _, time_ms, run_bytes, _ = ENTRY.unpack(last)
+                    if offset + run_bytes == end:
+                        if place != path:
+                            settle(path)
+                        self._damaged.clear()
+                        self.last_ms, self._file = time_ms, file  # in this order: another thread goes by the file
+                        break
+                self._unopened = None
+
     def __len__(self) -> int:
         return self.entries
 
     @property
+    def is_open(self) -> bool:
+        """Whether it can be read, as far as is known. One without entries can."""
+        return self._file is not None or not self.entries
+
+    @property
     def is_lost(self) -> bool:
-        return self._file is None and self.entries > 0
+        """Whether it was found lost, or damaged at its end."""
+        return self._unopened is None and not self.is_open
 
     @property
     def chunks(self) -> int:
@@ -169,15 +236,19 @@ class IndexFile:
             self._damaged[chunk] = str(error)
 
     def read(self, chunk: int) -> bytes:
-        """The entries of a chunk. Blocks on the disk. Raises IndexDamaged unless they are what was written."""
+        """The entries of a chunk. Blocks on the disk. Raises IndexDamaged unless they are what was written; and what
+        `open` raises."""
+        self.open()
+        assert self._file is not None
+        return self._read(self._file, chunk)
+
+    def _read(self, file: OpenFile, chunk: int) -> bytes:
         start = chunk * CHUNK_BYTES
         count = min(self.entries - chunk * CHUNK_ENTRIES, CHUNK_ENTRIES)
         size = count * ENTRY_BYTES
         is_sealed = count == CHUNK_ENTRIES
-        if self._file is None:
-            raise IndexDamaged(f"{self._name}: lost or damaged")
         try:
-            content = self._file.read(start, CHUNK_BYTES if is_sealed else size)
+            content = file.read(start, CHUNK_BYTES if is_sealed else size)
         except StorageFailed as error:  # a sector that cannot be read, or a file that was cut
             raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} cannot be read: {error}") from error
         crc = crc32(memoryview(content)[:size], _seed(self._name, chunk))
@@ -214,6 +285,8 @@ class IndexFile:
     def _load_cached(self, chunk: int) -> bytes:
         if (reason := self._damaged.get(chunk)) is not None:
             raise IndexDamaged(reason)
+        if self._unopened is not None:
+            raise IndexCold(self, chunk)
         start, file = chunk * CHUNK_BYTES, self._file
         end = min(start + CHUNK_BYTES, _position(self.entries))
         if file is not None and file.read_cached(start, end - start) is None:
@@ -247,8 +320,10 @@ def lsns_of(entries: Buffer) -> memoryview:
 def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     """Add *spill* to the file, which holds *before*; durable on return. A worker's job. Raises StorageFailed.
 
-    Returns the file as it is then. The name of a new one is durable once its directory is.
+    Returns the file as it is then. The name of a new one is durable once its directory is. Raises IndexDamaged if
+    *before* is found lost.
     """
+    before.open()
     if not spill.data:
         return before
     data, crc = _sealed(path.name, spill.first, spill.data, before.crc)
@@ -265,7 +340,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
             target.rename(path)
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
-    written = IndexFile(path.name, file, spill.end, crc)
+    written = IndexFile(path.name, file, spill.end, crc, spill.last_ms)
     written.inherit(before)
     return written
 
@@ -289,7 +364,7 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
         target.rename(_renewed(path))
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
-    return IndexFile(path.name, file, entries, crc)
+    return IndexFile(path.name, file, entries, crc, spill.last_ms if spill.data else before.last_ms)
 
 
 def settle(path: Path) -> None:
@@ -342,6 +417,18 @@ def _write_all(fd: int, data: bytes, position: int) -> None:
     while rest:
         written = os.pwrite(fd, rest, position)
         rest, position = rest[written:], position + written
+
+
+def _holds(path: str, size: int) -> bool:
+    """Whether a file of *size* bytes at least stands at *path*. One that cannot be looked at, its reader judges."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - thousands at a start, where a Path takes longer
+        return stat.S_ISREG(status.st_mode) and status.st_size >= size
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        log.warning("index file not looked at file=%s error=%s", path, error.strerror)
+        return False
 
 
 def _opened(path: Path, size: int) -> OpenFile | None:

@@ -18,6 +18,7 @@ from journal.open_journal import OpenJournal
 from journal.publications import Block, Publication
 from journal.records import PartitionName
 from journal.segments import Segments
+from meta_broker.descriptors import check_room
 from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
 
@@ -67,11 +68,11 @@ class Indexes:
         self.damaged[name] = None
 
     def restore(self, marks: list[PartitionMark]) -> None:
-        """As a checkpoint knew them. What is lost or damaged is noticed, and rebuilt once the broker serves."""
-        wanted = [(self.of(PartitionName(mark.topic, mark.partition)), mark) for mark in marks]
-        with ThreadPoolExecutor(FSYNCS_AT_ONCE, "index") as pool:
-            for _ in pool.map(lambda each: each[0].restore(each[1].start, each[1].end, each[1].index), wanted):
-                pass  # raises what it raised
+        """As a checkpoint knew them. What is lost is noticed, and rebuilt once the broker serves; what is damaged, when
+        it is wanted. Raises StorageFailed if not all of the files could be open one day."""
+        check_room(self._directory, len(marks))
+        for mark in marks:
+            self.of(PartitionName(mark.topic, mark.partition)).restore(mark.start, mark.end, mark.index)
 
     def publish(self, publication: Publication) -> None:
         self.of(publication.name).publish(publication)
@@ -79,6 +80,11 @@ class Indexes:
     def publish_block(self, block: Block) -> None:
         """As publish, for all its runs."""
         self.of(block.name).publish_runs(block.base, block.runs.numbers())
+
+    @property
+    def unopened(self) -> int:
+        """How many files are still to be opened."""
+        return sum(index.is_unopened for index in self.by_name.values())
 
     def trim(self, name: PartitionName, start: int) -> None:
         self.of(name).trim(start)

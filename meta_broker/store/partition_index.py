@@ -5,7 +5,6 @@ the newest checkpoint stand in a file (`index_file`), the tail in memory; what i
 the journal while the broker serves.
 """
 
-import contextlib
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from journal.checkpoint import IndexMark
 from journal.publications import Publication
 from meta_broker.store.index_file import (
+    ENTRY,
     ENTRY_BYTES,
     IndexCold,
     IndexDamaged,
@@ -26,12 +26,10 @@ from meta_broker.store.index_file import (
     write,
 )
 
-ENTRY = struct.Struct("<QQQII")
-_FIRST = struct.Struct("<Q")
+_FIRST = _TIME = struct.Struct("<Q")
 RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: of thousands of partitions most never have so many to give back
 _TIME_AT = 16
 Buffer = bytes | bytearray
-assert ENTRY.size == ENTRY_BYTES
 
 
 class Place(NamedTuple):
@@ -91,25 +89,25 @@ class PartitionIndex:
     def __len__(self) -> int:
         return self._file.entries + len(self._tail) // ENTRY_BYTES
 
-    def restore(self, start: int, end: int, mark: IndexMark | None) -> bool:
-        """Go back to what a checkpoint knew. False when the file is lost or its end damaged: *on_damaged* is told, and
-        until it is `rebuilt` what the file held cannot be read, but for what is published from here on.
+    @property
+    def is_unopened(self) -> bool:
+        """Whether nobody has wanted the file yet."""
+        return not (self._file.is_open or self._file.is_lost)
 
-        Reads the last chunk of the file, however long it is. Any thread.
+    def restore(self, start: int, end: int, mark: IndexMark | None) -> bool:
+        """Go back to what a checkpoint knew. False when the file is lost or too short: *on_damaged* is told, and until
+        it is `rebuilt` what the file held cannot be read, but for what is published from here on.
+
+        Looks at the size of the file; who reads it first opens it, and may come upon damage.
         """
         self.start, self.end = start, end
         self._tail.clear()
         self._file, self._time_ms, self.is_damaged = IndexFile(), 0, False
         if start == end:
             return True
-        file = IndexFile.open(self._path, mark) if mark is not None else None
-        if file is not None:
-            with contextlib.suppress(IndexDamaged):  # it was read a moment ago
-                *_, entry = file.blocks(file.entries - 1)
-                offset, _, time_ms, run_bytes, _ = ENTRY.unpack(entry)
-                if offset + run_bytes == end:
-                    self._file, self._time_ms = file, time_ms
-                    return True
+        if mark is not None and (file := IndexFile.unopened(self._path, mark, end)) is not None:
+            self._file = file
+            return True
         self._file = IndexFile.lost(self._path.name)
         self._notice()
         return False
@@ -195,8 +193,9 @@ class PartitionIndex:
 
     def at_time(self, time_ms: int) -> int:
         """The first offset of what was published at *time_ms* (Unix milliseconds) or later; the end if nothing was."""
-        if self._file.is_lost:
-            self._entry_at(0)  # until it is rebuilt, nobody knows what the times behind it must not fall below
+        if not self._file.is_open:
+            self._entry_at(self._file.entries - 1)  # nobody knows what the times behind it must not fall below
+        self._begin_at(self._file.last_ms)
         entry = bisect_left(range(len(self)), time_ms, key=lambda entry: self._entry(entry)[2])
         return self.end if entry == len(self) else max(self.start, self._offset(entry))
 
@@ -214,12 +213,15 @@ class PartitionIndex:
 
         Once a checkpoint says so, `settle` it.
         """
+        file = self._file
+        file.open()
+        spill = spill._replace(data=_no_earlier(spill.data, file.last_ms))
         if spill.start:
             # The entry that the start lies in, or the last one there is, stays: an empty file could not be opened.
-            unneeded = max(self._file.first_at(spill.start + 1) - 1, 0)
+            unneeded = max(file.first_at(spill.start + 1) - 1, 0)
             if unneeded >= RENEWED_ENTRIES_MIN and 2 * unneeded > spill.first:
-                return renew(self._path, spill, self._file, unneeded)
-        return write(self._path, spill, self._file)
+                return renew(self._path, spill, file, unneeded)
+        return write(self._path, spill, file)
 
     def settle(self, spill: Spill, file: IndexFile) -> None:
         """A checkpoint that is durable goes by *file*. A worker's job. Raises StorageFailed."""
@@ -238,6 +240,7 @@ class PartitionIndex:
         left_out = spill.end - file.entries
         self._file = file
         del self._tail[: len(spill.data)]
+        self._begin_at(file.last_ms)
         self._last_read = max(self._last_read - left_out, 0)
         if self.start == spill.start:
             self._may_renew = False  # until more of it is let go of
@@ -257,13 +260,8 @@ class PartitionIndex:
 
     def rebuilt(self, fresh: "PartitionIndex") -> None:
         """Take over the entries of *fresh*; they stay in memory until a checkpoint makes the file anew."""
-        tail = self._tail
-        for at in range(_TIME_AT, len(tail), ENTRY_BYTES):  # published while nobody knew the time before it
-            if int.from_bytes(tail[at : at + 8], "little") >= fresh._time_ms:
-                break
-            tail[at : at + 8] = fresh._time_ms.to_bytes(8, "little")
-        self._time_ms = max(self._time_ms, fresh._time_ms)
-        tail[:0] = fresh._tail
+        self._begin_at(fresh._time_ms)
+        self._tail[:0] = fresh._tail
         self._file, self.is_damaged, self._last_read, self._last_offset = IndexFile(), False, 0, -1
 
     def _entry_at(self, entry: int) -> "tuple[Buffer, int]":
@@ -277,7 +275,15 @@ class PartitionIndex:
             self._notice()
             raise
 
+    def _begin_at(self, time_ms: int) -> None:
+        """What stands before the tail ends at *time_ms*: while nobody knew, earlier times may have been published."""
+        self._time_ms = max(self._time_ms, time_ms)
+        if self._tail and _TIME.unpack_from(self._tail, _TIME_AT)[0] < time_ms:
+            self._tail[:] = _no_earlier(self._tail, time_ms)
+
     def _notice(self) -> None:
+        if self._file.is_lost:
+            self._file, self._last_read, self._last_offset = IndexFile.lost(self._path.name), 0, -1
         if not self.is_damaged:
             self.is_damaged = True
             self._on_damaged()
@@ -293,3 +299,15 @@ class PartitionIndex:
 
     def _entry(self, entry: int) -> tuple[int, int, int, int, int]:
         return ENTRY.unpack_from(*self._entry_at(entry))
+
+
+def _no_earlier(entries: Buffer, time_ms: int) -> bytes:
+    """*entries*, whose times rise, none of them earlier than *time_ms*."""
+    if not entries or _TIME.unpack_from(entries, _TIME_AT)[0] >= time_ms:
+        return bytes(entries)
+    raised = bytearray(entries)
+    for at in range(_TIME_AT, len(raised), ENTRY_BYTES):
+        if _TIME.unpack_from(raised, at)[0] >= time_ms:
+            break
+        _TIME.pack_into(raised, at, time_ms)
+    return bytes(raised)

@@ -229,7 +229,7 @@ def _recover(segments: Segments) -> _Found:
     found, end = _fold(segments)
     if end.dirty:
         log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    make_end_durable(segments, end.durable, end.end)
+    make_end_durable(segments, end.durable, end.end, is_clear=not end.dirty)
     return found
 
 

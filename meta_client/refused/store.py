@@ -227,7 +227,7 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[WaitingMessages,
     if clear:
         if end.dirty:
             log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-        make_end_durable(segments, end.durable, end.end)
+        make_end_durable(segments, end.durable, end.end, is_clear=not end.dirty)
     return waiting, end.end, incarnation
 
 

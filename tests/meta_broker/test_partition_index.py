@@ -1,9 +1,11 @@
 """A partition's index against a dumb model: published, spilled, crashed, damaged and rebuilt in any order."""
 
 import functools
+import os
+import resource
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from journal.checkpoint import IndexMark
 from journal.errors import StorageFailed
 from journal.frame import Lsn, Offset
+from journal.open_file import OpenFile
 from journal.publications import Publication
 from journal.records import PartitionName
 from journal.runs import Run, Runs
 from meta_broker.store import index_file
 from meta_broker.store.index_file import CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged, IndexFile, Spill, file_name
+from meta_broker.store.index_survey import Survey
 from meta_broker.store.partition_index import PartitionIndex, Place
 from tests.fixtures.warm import warm, warm_places
 
@@ -62,7 +66,8 @@ def checkpoint(index: PartitionIndex) -> IndexMark:
 class IndexMachine(RuleBasedStateMachine):
     """The model is the list of all publications; what a checkpoint covered of it survives a crash.
 
-    Damage is noticed at the restart when it hit the last chunk, else by whoever reads it; the index is rebuilt then.
+    A file that is lost or too short is noticed at the restart, other damage by whoever reads it; the index is rebuilt
+    then.
     """
 
     def __init__(self) -> None:
@@ -169,7 +174,7 @@ class IndexMachine(RuleBasedStateMachine):
             self.path.rmdir()
 
     def do_damage(self, damage: str, where: float) -> None:
-        """Damage the file: of what the checkpoint covers the last chunk, which a start notices, or another one."""
+        """Damage the file somewhere in what the checkpoint covers."""
         covered = file_bytes(self.marked)
         content = bytearray(self.path.read_bytes())
         match damage:
@@ -181,8 +186,6 @@ class IndexMachine(RuleBasedStateMachine):
                 position = int(covered * where)
                 content[position] ^= 1
                 self.path.write_bytes(content)
-                last = (self.marked - 1) // index_file.CHUNK_ENTRIES
-                self.is_hidden = position // index_file.CHUNK_BYTES < last
             case "another":
                 self.path.write_bytes(bytes(len(content)))
             case "directory":
@@ -190,7 +193,8 @@ class IndexMachine(RuleBasedStateMachine):
                 self.path.mkdir()
             case "longer":
                 self.path.write_bytes(content + b"\xff" * 40)
-        self.is_damaged = damage not in ("nothing", "longer") and not self.is_hidden
+        self.is_damaged = damage in ("lost", "short", "directory")
+        self.is_hidden = damage in ("flipped", "another")
 
     def places(self, offset: int, bytes_max: int) -> list[Place]:
         return warm_places(self.index, offset, bytes_max)
@@ -279,13 +283,17 @@ def test_a_whole_file_of_another_end_is_refused(tmp_path: Path) -> None:
     index.publish(publication(0, 10, 200))
     mark = checkpoint(index)
     assert index.restore(0, 10, mark)
-    assert not index.restore(0, 11, mark)
+    assert warm_places(index, 0, 10) == [(200, 10)]
+    assert index.restore(0, 11, mark)
+    with pytest.raises(IndexDamaged, match="lost or damaged"):
+        warm_places(index, 0, 10)
+    assert index.is_damaged
 
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 def test_every_flipped_byte_is_noticed(count: int, tmp_path: Path) -> None:
-    """At the start in the last chunk, by the first reader in an older one; seals, too."""
+    """By the first reader of the file in the last chunk, of the chunk in an older one; seals, too."""
     path = tmp_path / "x.index"
     index, mark = PartitionIndex(path), IndexMark(entries=0, crc=0)
     for number in range(count):  # as many checkpoints: each adds to the file of the one before
@@ -299,12 +307,11 @@ def test_every_flipped_byte_is_noticed(count: int, tmp_path: Path) -> None:
         path.write_bytes(damaged)
         told = list[int]()
         again = PartitionIndex(path, functools.partial(told.append, position))
-        if position // index_file.CHUNK_BYTES == (count - 1) // 2:
-            assert not again.restore(0, end, mark)
-            continue
+        is_last = position // index_file.CHUNK_BYTES == (count - 1) // 2
         assert again.restore(0, end, mark)
         for _ in range(2):
-            with pytest.raises(IndexDamaged, match=rf"x\.index: chunk {position // 96} at byte"):
+            what = "(chunk|lost or damaged)" if is_last else f"chunk {position // 96} at byte"
+            with pytest.raises(IndexDamaged, match=rf"x\.index: {what}"):
                 warm_places(again, position // 96 * 20, 5)
         assert told == [position]
         with pytest.raises(IndexDamaged):
@@ -334,26 +341,112 @@ def test_a_chunk_of_another_partition_or_place_does_not_pass(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_start_reads_the_last_chunk_of_a_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_reads_nothing_and_the_first_reader_proves_the_end_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "x.index"
     index = PartitionIndex(path)
     for number in range(1000):
         index.publish(publication(10 * number, 10, 200 + 10 * number))
     mark, read = checkpoint(index), list[int]()
-    check = IndexFile.read
+    check = IndexFile._read
 
-    def counted(file: IndexFile, chunk: int) -> bytes:
+    def counted(index: IndexFile, file: OpenFile, chunk: int) -> bytes:
         read.append(chunk)
-        return check(file, chunk)
+        return check(index, file, chunk)
 
-    monkeypatch.setattr(IndexFile, "read", counted)
+    monkeypatch.setattr(IndexFile, "_read", counted)
     again = PartitionIndex(path)
     assert again.restore(0, 10_000, mark)
-    assert set(read) == {499}
-    read.clear()
+    assert read == []
     for _ in range(2):
         assert warm_places(again, 5000, 10) == [(5200, 10)]
-    assert len(set(read)) == len(read) <= 12  # a bisect's worth, each once
+    assert read[0] == 499
+    assert len(set(read)) == len(read) <= 13  # and a bisect's worth, each once
+
+
+def restored(path: Path) -> tuple[PartitionIndex, list[str]]:
+    """An index of six entries as a start has it, which nobody has read, and what it tells of damage."""
+    index = PartitionIndex(path)
+    for number in range(6):
+        index.publish(publication(10 * number, 10, 200 + 10 * number))
+    mark, told = checkpoint(index), list[str]()
+    again = PartitionIndex(path, lambda: told.append("damaged"))
+    assert again.restore(0, 60, mark)
+    assert (again.is_damaged, again.is_unopened) == (False, True)
+    return again, told
+
+
+def flip_the_end(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-ENTRY_BYTES - 8] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("damage", [flip_the_end, lambda path: os.truncate(path, 0), Path.unlink])
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda index: warm_places(index, 0, 10),  # a reader
+        lambda index: index.write(spilled(index)),  # a checkpoint
+        lambda index: Survey(index.covered_with(None)).lowest_kept(0),  # retention
+    ],
+)
+def test_damage_that_no_start_saw_is_noticed_by_whoever_wants_the_file_first(
+    first: Callable[[PartitionIndex], object], damage: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Before it is added to, and before the journal is cut by what it says; what came since reads on meanwhile."""
+    path = tmp_path / "x.index"
+    index, told = restored(path)
+    damage(path)  # after the start has seen its size
+    index.publish(publication(60, 10, 300))
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(IndexDamaged, match=r"x\.index: (chunk 2 .* is damaged|lost or damaged)"):
+        first(index)
+    index.damaged()  # as who catches it in a worker says
+    assert told == ["damaged"]
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert index.spill() is None
+    assert index.mark is None
+    assert list(index.places(60, 10)) == [(300, 10)]
+    fresh, end = index.rebuilding()
+    for number in range(6):
+        fresh.publish(publication(10 * number, 10, 200 + 10 * number))
+    assert fresh.end == end
+    index.rebuilt(fresh)
+    mark = checkpoint(index)
+    again = PartitionIndex(path)
+    assert again.restore(0, 70, mark)
+    assert warm_places(again, 0, 70) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_file_that_nobody_wanted_is_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "x.index"
+    index, told = restored(path)
+    index.publish(Publication(ORDERS, Offset(60), Run(Lsn(300), 10, 1, 5)))  # the clock was set back
+    mark = checkpoint(index)
+    index = PartitionIndex(path)
+    assert index.restore(0, 70, mark)
+    assert warm_places(index, 0, 70) == [*((200 + 10 * number, 10) for number in range(6)), (300, 10)]
+    assert warm(lambda: index.at_time(1_700_000_000_050)) == 50
+    assert warm(lambda: index.at_time(6)) == 0
+    assert told == []
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_want_of_descriptors_is_no_damage(tmp_path: Path) -> None:
+    index, told = restored(tmp_path / "x.index")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(StorageFailed, match="Too many open files: raise the limit"):
+            warm_places(index, 0, 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert warm_places(index, 0, 10) == [(200, 10)]
+    assert told == []
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -395,7 +488,10 @@ def test_a_file_that_is_taken_away_while_it_grows(tmp_path: Path) -> None:
     mark = checkpoint(index)
     with pytest.raises(IndexDamaged):
         warm_places(index, 0, 10)
-    assert not PartitionIndex(path).restore(0, 20, mark)
+    again = PartitionIndex(path)
+    assert again.restore(0, 20, mark)
+    with pytest.raises(IndexDamaged):
+        warm_places(again, 10, 10)
 
 
 def test_every_topic_has_a_file_of_its_own(tmp_path: Path) -> None:

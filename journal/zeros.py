@@ -1,0 +1,10 @@
+"""Telling zeros from everything else at the speed of memory: a start looks at what a segment has left."""
+
+from typing import Final
+
+_ZEROS: Final = bytes(2 * 1024 * 1024)
+
+
+def is_zero(data: bytes) -> bool:
+    """Whether all of *data* is zero."""
+    return _ZEROS.startswith(data) if len(data) <= len(_ZEROS) else data.count(0) == len(data)
