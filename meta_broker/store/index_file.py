@@ -307,6 +307,9 @@ class IndexFile:
             chunks.pop(number, None)
 
 
+EMPTY: Final = IndexFile()  # of a partition without a file: thousands share it
+
+
 def offsets_of(entries: Buffer) -> memoryview:
     """The first offset of every entry."""
     return memoryview(entries).cast("B").cast("Q")[::_WORDS]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from journal.checkpoint import IndexMark
 from journal.publications import Publication
 from meta_broker.store.index_file import (
+    EMPTY,
     ENTRY,
     ENTRY_BYTES,
     IndexCold,
@@ -75,7 +76,7 @@ class PartitionIndex:
     def __init__(self, path: Path, on_damaged: Callable[[], None] = lambda: None) -> None:
         self._path = path
         self._on_damaged = on_damaged
-        self._file = IndexFile()  # what the newest checkpoint covers
+        self._file = EMPTY  # what the newest checkpoint covers
         self._tail = bytearray()  # published since
         self.is_damaged = False  # the file is, somewhere: the next checkpoint names none
         self.start = 0
@@ -102,7 +103,7 @@ class PartitionIndex:
         """
         self.start, self.end = start, end
         self._tail.clear()
-        self._file, self._time_ms, self.is_damaged = IndexFile(), 0, False
+        self._file, self._time_ms, self.is_damaged = EMPTY, 0, False
         if start == end:
             return True
         if mark is not None and (file := IndexFile.unopened(self._path, mark, end)) is not None:
@@ -262,7 +263,7 @@ class PartitionIndex:
         """Take over the entries of *fresh*; they stay in memory until a checkpoint makes the file anew."""
         self._begin_at(fresh._time_ms)
         self._tail[:0] = fresh._tail
-        self._file, self.is_damaged, self._last_read, self._last_offset = IndexFile(), False, 0, -1
+        self._file, self.is_damaged, self._last_read, self._last_offset = EMPTY, False, 0, -1
 
     def _entry_at(self, entry: int) -> "tuple[Buffer, int]":
         """Buffer and position of an entry. Raises IndexDamaged, IndexCold."""
