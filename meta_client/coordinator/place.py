@@ -25,9 +25,9 @@ def keep_place(storage: DirectoryStorage, *, is_new: bool) -> None:
 
     *is_new*: there is no log yet. Raises CopiedLog, StorageFailed.
     """
-    names, here = storage.names(), _place(Path(storage.path))
+    names, here = storage.names(), place_of(Path(storage.path))
     known = storage.read(FILE_NAME).decode(errors="replace") if FILE_NAME in names else ""
-    if not is_new and not _is_same(known, here):
+    if not is_new and not is_same_place(known, here):
         origin = known.strip() or "nothing says where that was"
         if MOVED not in names:
             raise CopiedLog(
@@ -43,15 +43,16 @@ def keep_place(storage: DirectoryStorage, *, is_new: bool) -> None:
         storage.remove(MOVED)
 
 
-def _is_same(known: str, here: str) -> bool:
+def is_same_place(known: str, here: str) -> bool:
+    """Whether two lines of `place_of` name one place; the device's number counts within one life of the machine."""
     match known.split(), here.split():
         case [known_inode, known_device, known_boot], [inode, device, boot]:
             return known_inode == inode and (known_device == device or known_boot != boot)
     return False
 
 
-def _place(path: Path) -> str:
-    """One line: inode, device, and the machine's life, as far as they can be told."""
+def place_of(path: Path) -> str:
+    """One line: inode, device, and the machine's life, as far as they can be told. Raises StorageFailed."""
     try:
         status, boot = path.stat(), _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError as error:

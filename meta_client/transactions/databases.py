@@ -1,0 +1,86 @@
+"""Which databases can decide: by the connection that a caller gives, and by URL."""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.table import DecisionTable, Identity, Session
+
+_SQLITE: Final = "sqlite:"
+_POSTGRES: Final = ("postgresql", "postgres")
+
+
+class Change(Enum):
+    """What becomes of the identity of a table that is there already."""
+
+    KEEP = "keep"
+    MOVED = "moved"  # it belongs here from now on
+    COPIED = "copied"  # it becomes a table of its own, and the rows of the original go
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of database, at one place."""
+
+    where: str
+    open_table: Callable[[str], DecisionTable]
+    ddl: Callable[[str, int], str]
+    initialise: Callable[[str, int, str], Identity]
+
+
+def session_of(connection: Any) -> Session:
+    """*connection* as a transaction uses it. Raises CannotEnlist for what can't decide."""
+    if isinstance(connection, sqlite3.Connection):
+        from meta_client.transactions.sqlite import SqliteSession
+
+        return SqliteSession(connection)
+    psycopg = sys.modules.get("psycopg")  # whose connection this can't be unless it was imported
+    if psycopg is not None and isinstance(connection, psycopg.Connection):
+        from meta_client.transactions.postgres import PostgresSession
+
+        return PostgresSession(connection)
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise CannotEnlist(
+        f"a {kind} can't decide about messages: give a connection of psycopg 3 (psycopg.connect), or of sqlite3"
+    )
+
+
+def table_at(url: str) -> DecisionTable:
+    """The decision table of the database at *url*. Raises CannotEnlist, NoDecisionTable, CopiedTable, Unreachable."""
+    kind = _kind(url)
+    return kind.open_table(kind.where)
+
+
+def ddl_for(url: str, keep_s: int) -> str:
+    """What `init` executes in the database at *url*."""
+    kind = _kind(url)
+    return kind.ddl(kind.where, keep_s)
+
+
+def init(url: str, keep_s: int, change: Change = Change.KEEP) -> Identity:
+    """Make the table and its identity, unless they are there, and *change* that. Raises as table_at."""
+    kind = _kind(url)
+    return kind.initialise(kind.where, keep_s, change.value)
+
+
+def _kind(url: str) -> _Kind:
+    if url.startswith(_SQLITE):
+        from meta_client.transactions import sqlite
+
+        path = unquote(urlsplit(url).path)[1:]  # as SQLAlchemy has it: three slashes before a relative path
+        if not path:
+            raise CannotEnlist(f"{url} names no file: give sqlite:///relative/path or sqlite:////absolute/path")
+        return _Kind(path, sqlite.open_table, sqlite.ddl, sqlite.initialise)
+    scheme, mark, rest = url.partition("://")
+    if mark and scheme.partition("+")[0] not in _POSTGRES:
+        raise CannotEnlist(f"{scheme!r} is no kind of database that can decide: give postgresql://... or sqlite:///...")
+    from meta_client.transactions import postgres  # psycopg: metaq-broker[postgres]
+
+    # SQLAlchemy's names of drivers mean nothing to libpq; a text without :// is libpq's own.
+    where = f"{scheme.partition('+')[0]}{mark}{rest}" if mark else url
+    return _Kind(where, postgres.open_table, postgres.ddl, postgres.initialise)

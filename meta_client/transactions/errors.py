@@ -1,0 +1,30 @@
+"""What can go wrong beside what meta_client.coordinator.errors names, by what the caller does next."""
+
+from meta_client.coordinator.errors import CannotEnlist
+
+
+class NoDecisionTable(CannotEnlist):
+    """The database has no decision table, or this role may not use it. Nothing was begun; the message names the
+    command that makes it."""
+
+    def __init__(self, database: str, why: str = "it has none") -> None:
+        super().__init__(
+            f"database {database} can't decide about messages: {why}; run `metaq txn init --database URL` once, or its "
+            f"--sql in a migration"
+        )
+
+
+class CopiedTable(CannotEnlist):
+    """The decision table was copied here from another database, or moved. Nothing was begun: two that answer to one
+    name would decide differently. The message says how to make this one the only one."""
+
+    def __init__(self, database: str, home: str, here: str) -> None:
+        super().__init__(
+            f"the decision table of {database} was made in another database ({home}; this is {here}): if the original "
+            f"may still be used, make this one a table of its own with `metaq txn init --copied --database URL`; if it "
+            f"was moved here for good, `metaq txn init --moved --database URL`"
+        )
+
+
+class CommitUnknown(Exception):
+    """The database gave no answer to COMMIT: it may have committed or not. Ask the table for the decision."""

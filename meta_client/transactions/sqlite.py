@@ -1,0 +1,202 @@
+"""SQLite, through the standard library: the caller's connection, and the table over one of our own.
+
+The barrier: a database file has one writer at a time. Whoever has inserted a row holds the write lock until its
+transaction ends, and the next writer begins with all that was committed before.
+"""
+# ruff: noqa: S608 - statements are made of our own names
+
+import os
+import sqlite3
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from journal.errors import StorageFailed
+from journal.xid import Xid
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.place import is_same_place, place_of
+from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
+from meta_client.transactions.names import TableName
+from meta_client.transactions.statements import SqlTable, Statements, one_line
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, brokers_text
+
+LOCK_TIMEOUT_S: Final = 1.0
+_FULL: Final = 2  # of PRAGMA synchronous
+_NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"
+
+DDL: Final = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
+    gtrid text PRIMARY KEY,
+    outcome text NOT NULL CHECK (outcome IN ('commit', 'rollback')),
+    brokers text NOT NULL,
+    hazard text,
+    decided_at real NOT NULL DEFAULT {_NOW}
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS {IDENTITY} (
+    only_one integer PRIMARY KEY DEFAULT 1 CHECK (only_one = 1),
+    table_id text NOT NULL,
+    home text NOT NULL,
+    keep_s integer NOT NULL CHECK (keep_s >= 60)
+);
+INSERT INTO {IDENTITY} (table_id, home, keep_s)
+VALUES (lower(hex(randomblob(16))), '{{home}}', {{keep_s}}) ON CONFLICT DO NOTHING;
+"""
+_CHANGES: Final = {
+    "keep": "",
+    "moved": f"UPDATE {IDENTITY} SET home = '{{home}}';",
+    "copied": f"""DELETE FROM {TABLE};
+UPDATE {IDENTITY} SET home = '{{home}}', table_id = lower(hex(randomblob(16)));""",
+}
+
+_DECIDE: Final = f"""INSERT INTO {TABLE} (gtrid, outcome, brokers)
+VALUES (?, CASE WHEN {_NOW} - ? < ? THEN 'commit' END, ?)"""
+_STATEMENTS: Final = Statements(
+    resolve=f"INSERT INTO {TABLE} (gtrid, outcome, brokers) VALUES (?, 'rollback', '') ON CONFLICT DO NOTHING",
+    read=f"SELECT outcome FROM {TABLE} WHERE gtrid = ?",
+    rows=f"""SELECT gtrid, brokers, hazard, decided_at < {_NOW} - ? FROM {TABLE}
+WHERE outcome = 'commit' AND decided_at < {_NOW} - ? ORDER BY hazard IS NOT NULL, decided_at LIMIT ?""",
+    delete=f"DELETE FROM {TABLE} WHERE gtrid IN (SELECT value FROM json_each(?))",
+    delete_kept=f"""DELETE FROM {TABLE} WHERE outcome = 'rollback' AND hazard IS NULL AND decided_at < {_NOW} - ?""",
+    mark=f"UPDATE {TABLE} SET hazard = ? WHERE gtrid = ?",
+    listed=lambda gtrids: msgspec.json.encode(list(gtrids)).decode(),
+)
+
+
+class SqliteSession:
+    """One connection to a database file, in a transaction or not."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._began_s = 0.0  # not after the database transaction
+        self._identity: Identity | None = None
+
+    def begin(self) -> Identity:
+        connection = self._connection
+        try:
+            self._identity = _look_up(connection)
+            if _rows(connection, "PRAGMA synchronous")[0][0] < _FULL:
+                raise CannotEnlist(
+                    "a COMMIT of this connection may be lost with the power after it was answered, and a decision must "
+                    "not be: give it PRAGMA synchronous = FULL"
+                )
+            self._began_s = time.time()
+            if not connection.in_transaction:
+                connection.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
+        return self._identity
+
+    def check(self) -> None:
+        if not self._connection.in_transaction:
+            reason = "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
+            raise PrepareFailed(Xid(1, b"", b""), DATABASE, reason)
+
+    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+        assert self._identity is not None
+        values = gtrid, self._began_s, self._identity.age_s_max, brokers_text(brokers)
+        try:
+            self._connection.execute(_DECIDE, values)
+        except sqlite3.Error as error:
+            reason = one_line(error)
+            if "UNIQUE" in reason:
+                reason = "a resolver has rolled it back meanwhile: do it again"
+            elif "NOT NULL" in reason:
+                reason = f"it is older than {self._identity.age_s_max} s, and must not decide any more"
+            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason) from error
+
+    def commit(self) -> None:
+        connection = self._connection
+        try:
+            if getattr(connection, "autocommit", None) is True:  # Python 3.12: then commit() does nothing
+                connection.execute("COMMIT")
+            else:
+                connection.commit()
+        except sqlite3.Error as error:
+            if not connection.in_transaction:
+                raise CommitUnknown(one_line(error)) from error
+            connection.rollback()
+            raise
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def table(self) -> SqlTable:
+        return open_table(_file(self._connection))
+
+
+def open_table(path: str) -> SqlTable:
+    """The decision table in the file *path*. Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist."""
+    if not Path(path).is_file():
+        raise Unreachable(DATABASE, f"{path} is not there")
+    connection = _connect(path)
+    try:
+        return SqlTable(connection, _look_up(connection), _STATEMENTS, (sqlite3.Error,))
+    except sqlite3.Error as error:
+        connection.close()
+        raise Unreachable(DATABASE, one_line(error)) from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def initialise(path: str, keep_s: int, change: str) -> Identity:
+    """Make the table if it is not there, then *change* it (_CHANGES). Raises Unreachable, CopiedTable."""
+    connection = _connect(path)
+    try:
+        connection.executescript(ddl(path, keep_s) + _CHANGES[change].format(home=_here(path)))
+        return _look_up(connection)
+    except sqlite3.Error as error:
+        raise Unreachable(DATABASE, one_line(error)) from error
+    finally:
+        connection.close()
+
+
+def ddl(path: str, keep_s: int) -> str:
+    """What `initialise` executes."""
+    return DDL.format(home=_here(path), keep_s=int(keep_s))
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def _look_up(connection: sqlite3.Connection) -> Identity:
+    path = _file(connection)
+    try:
+        found = _rows(connection, f"SELECT table_id, home, keep_s FROM {IDENTITY}")
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        raise NoDecisionTable(path) from error
+    if not found:
+        raise NoDecisionTable(path, f"{IDENTITY} is empty")
+    ((table_id, home, keep_s),) = found
+    if not is_same_place(home, here := _here(path)):
+        raise CopiedTable(path, home, here)
+    return Identity(TableName(table_id), keep_s)
+
+
+def _file(connection: sqlite3.Connection) -> str:
+    path = next((file for _, name, file in _rows(connection, "PRAGMA database_list") if name == "main"), "")
+    if not path:
+        raise CannotEnlist("a database in memory ends with its connection, and decides nothing: use a file")
+    return str(path)
+
+
+def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
+    """What *query* has, whatever rows the connection makes."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor.execute(query).fetchall()
+
+
+def _here(path: str) -> str:
+    try:
+        return place_of(Path(os.fsdecode(path))).strip()
+    except StorageFailed as error:
+        raise CannotEnlist(str(error)) from error

@@ -1,0 +1,184 @@
+"""One row, two sessions: the first to insert decides, the second waits for it. At every isolation level."""
+
+import dataclasses
+import itertools
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.transactions import postgres
+from meta_client.transactions.databases import session_of
+from meta_client.transactions.postgres import LOCK_TIMEOUT_MS
+from meta_client.transactions.table import DecisionTable, Outcome, Row
+from tests.fixtures.postgres import Database
+from tests.meta_client.transactions.conftest import Deciding, make_postgres, make_sqlite
+
+LEVELS = [*psycopg.IsolationLevel, None]
+
+
+@pytest.fixture(params=[*LEVELS, "autocommit", "sqlite deferred", "sqlite wal"], ids=str)
+def caller(request: pytest.FixtureRequest) -> Iterator[tuple[Deciding, Any]]:
+    """A database, and a connection as a caller may have it."""
+    if isinstance(request.param, str) and request.param.startswith("sqlite"):
+        deciding = make_sqlite(request.getfixturevalue("tmp_path"))
+        if request.param == "sqlite wal":
+            deciding.execute("PRAGMA journal_mode = WAL")
+        connection = sqlite3.connect(deciding.url.removeprefix("sqlite:///"), check_same_thread=False)
+    else:
+        deciding = make_postgres(request.getfixturevalue("database"))
+        connection = deciding.connect()
+        if request.param == "autocommit":
+            connection.autocommit = True
+        else:
+            connection.isolation_level = request.param
+    with closing(connection):
+        yield deciding, connection
+
+
+@pytest.fixture
+def table(caller: tuple[Deciding, Any]) -> Iterator[DecisionTable]:
+    with closing(caller[0].table()) as table:
+        yield table
+
+
+def test_who_inserts_first_decides(caller: tuple[Deciding, Any], table: DecisionTable) -> None:
+    """The live transaction has committed: the resolver is told so. The resolver was first: the live one fails."""
+    deciding, connection = caller
+    gtrid = deciding.identity.name.new_gtrid()
+    session = session_of(connection)
+    session.begin()
+    connection.execute("INSERT INTO numbers VALUES (1)")
+    session.decide(gtrid, (0, 3))
+    session.commit()
+    assert [table.resolve(gtrid), table.resolve(gtrid)] == [Outcome.COMMIT] * 2
+    assert table.rows(-1, 9) == [Row(gtrid, (0, 3), None, is_old=False)]
+
+    other = deciding.identity.name.new_gtrid()
+    session = session_of(connection)
+    session.begin()
+    if deciding.mark == "%s" or deciding.query("PRAGMA journal_mode") == [("wal",)]:  # else a reader keeps writers out
+        connection.execute("SELECT count(*) FROM numbers").fetchall()  # its snapshot is older than the row
+    assert [table.resolve(other), table.resolve(other)] == [Outcome.ROLLBACK] * 2
+    with pytest.raises(PrepareFailed):
+        session.decide(other, (0,))
+    session.rollback()
+    assert deciding.rows() == {gtrid: "commit", other: "rollback"}
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_row_in_flight_is_waited_for(caller: tuple[Deciding, Any], table: DecisionTable, commits: bool) -> None:
+    deciding, connection = caller
+    gtrid = deciding.identity.name.new_gtrid()
+    session = session_of(connection)
+    session.begin()
+    connection.execute("INSERT INTO numbers VALUES (1)")
+    session.decide(gtrid, (0,))
+    with pytest.raises(Unreachable):  # after a second: an answer before the transaction's end would be a guess
+        table.resolve(gtrid)
+    found: list[Outcome] = []
+
+    def resolve() -> None:
+        for _ in itertools.count():
+            with suppress(Unreachable):
+                found.append(table.resolve(gtrid))
+                return
+
+    resolver = threading.Thread(target=resolve)
+    resolver.start()
+    resolver.join(LOCK_TIMEOUT_MS / 1000 / 4)
+    assert not found
+    if commits:
+        session.commit()
+    else:
+        session.rollback()
+    resolver.join(30)
+    assert found == [Outcome.COMMIT if commits else Outcome.ROLLBACK]
+    assert deciding.numbers() == ([1] if commits else [])
+
+
+def test_a_savepoint_that_is_rolled_back_takes_the_row_along(deciding: Deciding) -> None:
+    gtrid = deciding.identity.name.new_gtrid()
+    with closing(deciding.connect()) as connection, closing(deciding.table()) as table:
+        session = session_of(connection)
+        session.begin()
+        connection.execute("SAVEPOINT inner_one")
+        session.decide(gtrid, (0,))
+        connection.execute("ROLLBACK TO SAVEPOINT inner_one")
+        session.commit()
+        assert table.resolve(gtrid) is Outcome.ROLLBACK  # which is what the table says, whatever the caller thinks
+
+
+def test_a_transaction_that_is_too_old_decides_nothing(deciding: Deciding) -> None:
+    """The row of its rollback may have been deleted already: this is why it may be."""
+    deciding.execute("UPDATE metaq_decision_table SET keep_s = 60")
+    with closing(deciding.connect()) as connection, closing(deciding.table()) as table:
+        assert table.identity.age_s_max == 30
+        session = session_of(connection)
+        session.begin()
+        _make_old(session)
+        with pytest.raises(PrepareFailed, match="must not decide any more"):
+            session.decide(deciding.identity.name.new_gtrid(), (0,))
+        session.rollback()
+
+
+def _make_old(session: Any) -> None:
+    """As if it had begun an hour ago; in PostgreSQL that takes a table that keeps its rows for no time at all."""
+    if hasattr(session, "_began_s"):
+        session._began_s -= 3600
+        return
+    known = session._know()
+    identity = dataclasses.replace(known.identity, keep_s=0)
+    postgres._known[session._connection] = dataclasses.replace(known, identity=identity)
+
+
+def test_rows_are_kept_as_long_as_they_count(deciding: Deciding) -> None:
+    names = [deciding.identity.name.new_gtrid() for _ in range(4)]
+    with closing(deciding.table()) as table:
+        for name in names[:2]:
+            table.resolve(name)
+        with closing(deciding.connect()) as connection:
+            for name in names[2:]:
+                session = session_of(connection)
+                session.begin()
+                session.decide(name, (1, 2))
+                session.commit()
+        assert table.delete_kept() == 0
+        assert table.rows(60, 9) == []  # too young to be looked at
+        table.mark(names[3], "broker 2 does not know it")
+        assert [row.hazard for row in table.rows(-1, 9)] == [None, "broker 2 does not know it"]
+        assert len(table.rows(-1, 1)) == 1
+        past = "'2020-01-01'" if deciding.mark == "%s" else "0"
+        deciding.execute(f"UPDATE metaq_decision SET decided_at = {past}")
+        assert all(row.is_old for row in table.rows(-1, 9))
+        assert table.delete_kept() == 2
+        assert sorted(deciding.rows()) == sorted(names[2:])
+        table.delete(names)
+        assert deciding.rows() == {}
+
+
+def test_what_is_not_on_the_disk_yet_is_no_decision(database: Database) -> None:
+    deciding = make_postgres(database)
+    with closing(deciding.connect()) as connection:
+        connection.execute("SET synchronous_commit = off")
+        connection.commit()
+        session = session_of(connection)
+        session.begin()
+        session.decide(deciding.identity.name.new_gtrid(), (0,))
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+        session.commit()
+        assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+
+
+def test_a_sqlite_that_may_lose_a_commit_is_refused(tmp_path: Path) -> None:
+    with closing(make_sqlite(tmp_path).connect()) as connection:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        with pytest.raises(CannotEnlist, match="PRAGMA synchronous = FULL"):
+            session_of(connection).begin()
+        assert not connection.in_transaction
