@@ -127,6 +127,10 @@ class BranchFlight:
 
         Or the first message that is not in the branch, whatever the answer to *verb* is. Raises XaError.
         """
+        return self.answered(verb, self.post(verb, deadline), deadline)
+
+    def post(self, verb: TransactionVerb, deadline: Deadline) -> PendingReply:
+        """Send *verb* behind what waits, for `answered` to wait for. Raises XaError."""
         self._seal()
         asked: list[PendingReply] = []
         self._unsent.append((self._verbs.request(verb, self._key), lambda reply, connection: asked.append(reply)))
@@ -135,13 +139,17 @@ class BranchFlight:
         except (ConnectionLost, TooManyRequests, ZooKeeperError) as error:
             self._unsent.pop()
             raise self._verbs.unreachable(verb, self._key, self._broker_id, error) from error
-        asked[0].join(deadline.remaining_s())  # the last answer first: one wait, and the others are here then
+        return asked[0]
+
+    def answered(self, verb: TransactionVerb, reply: PendingReply, deadline: Deadline) -> Result | SendFailed:
+        """Wait for *reply* to *verb*, and hear of all that was sent before. Returns and raises as `ask`."""
+        reply.join(deadline.remaining_s())  # the last answer first: one wait, and the others are here then
         self._settle_begin(deadline)
         while self._due:
             self._settle_next(deadline)
         if self.failure is not None:
             return self.failure
-        return self._verbs.answer(verb, self._key, self._broker_id, asked[0], deadline)
+        return self._verbs.answer(verb, self._key, self._broker_id, reply, deadline)
 
     def drop(self) -> None:
         """Send nothing more: what waits never goes."""

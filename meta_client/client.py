@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from meta_client.allowed_codecs import AllowedCodecs
 from meta_client.batching.lanes import BatchingConfig
@@ -29,6 +29,11 @@ from zk.broker_url import BrokerUrl
 from zk.forks import made_here
 from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 
+if TYPE_CHECKING:
+    from meta_client.transactions.manager import TransactionConfig, Transactions
+    from meta_client.transactions.resolver import Counts
+    from meta_client.transactions.transaction import Transaction
+
 CONFIG = ConsumerConfig()
 BATCHING = BatchingConfig()
 MakeSession = Callable[[Callable[[SessionEvent], None]], ZooKeeperSession]  # given who hears of the session's events
@@ -46,6 +51,7 @@ class Client:
 
     *batching* is how send_async gathers and retries. Messages for topics that no broker offers go, under their own
     name, to the brokers and partitions of *default_topic*, if it is given and they take any topic (spec 7.2).
+    *transactions* is how `transaction` behaves.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Client:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
+        transactions: "TransactionConfig | None" = None,
     ) -> None:
         self._open(
             lambda enqueue: ZooKeeperSession(
@@ -65,10 +72,17 @@ class Client:
             Connections(),
             batching,
             default_topic,
+            transactions=transactions,
         )
 
     @classmethod
-    def direct(cls, *brokers: str, batching: BatchingConfig = BATCHING, default_topic: str | None = None) -> Self:
+    def direct(
+        cls,
+        *brokers: str,
+        batching: BatchingConfig = BATCHING,
+        default_topic: str | None = None,
+        transactions: "TransactionConfig | None" = None,
+    ) -> Self:
         """A client without ZooKeeper, of the masters listed: `Client.direct("host:8123", "other:8123")`.
 
         It produces, local and XA transactions included; there are no consumer groups, and no broker is found that
@@ -76,7 +90,7 @@ class Client:
         NotConnected if no broker answers, or two have one id; InvalidUrl.
         """
         self = cls.__new__(cls)
-        self._open(None, Connections(), batching, default_topic, parse_brokers(brokers))
+        self._open(None, Connections(), batching, default_topic, parse_brokers(brokers), transactions)
         return self
 
     @classmethod
@@ -100,11 +114,14 @@ class Client:
         batching: BatchingConfig,
         default_topic: str | None,
         brokers: Sequence[BrokerUrl] = (),
+        transactions: "TransactionConfig | None" = None,
     ) -> None:
         self._lock = threading.Lock()  # guards the next two
         made_here(self)
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
+        self._transaction_config = transactions
+        self._transactions: Transactions | None = None  # made with the first
         self._session: ZooKeeperSession | None
         with contextlib.ExitStack() as opened:
             self.connections, self.consumer_connections = connections, connections.twin()
@@ -167,6 +184,29 @@ class Client:
             partitioner,
         )
 
+    def transaction(
+        self, connection: Any, *, wait: bool = False, connect: Callable[[], Any] | None = None
+    ) -> "Transaction":
+        """A `with` block that commits *connection*'s transaction together with the messages sent in it, or neither.
+
+        *connection*: of psycopg 3 or sqlite3, in a transaction or not, to a database with a decision table (`metaq txn
+        init`); the block's end commits it, or rolls it back. *wait*: return only once brokers have committed, too, so
+        that whoever is told next can read the messages; without it they follow within moments. *connect* makes another
+        connection for whoever finishes a transaction, where what *connection* was made with will not do.
+        Raises CannotEnlist for what can't decide; entering the block raises the rest.
+        """
+        return self._transactions_here().transaction(connection, self.producer(), connect, waits=wait)
+
+    def resolve(self, database: str) -> None:
+        """End in the background what crashed services left, of all that the database at URL *database* decides about:
+        at the start of a service that may not have a transaction for long. With the first one it begins by itself.
+        Raises CannotEnlist, Unreachable."""
+        self._transactions_here().resolve(database)
+
+    def transaction_counts(self) -> "dict[str, Counts]":
+        """What was resolved, deleted and found to differ, by the id of the decision table."""
+        return {} if self._transactions is None else self._transactions.counts()
+
     def consumer(
         self,
         group: str | None,
@@ -200,7 +240,8 @@ class Client:
         return browse(self.session, self.consumer_connections, topic)
 
     def close(self) -> None:
-        """Close every consumer, then all connections. Idempotent; not for a listener's thread."""
+        """Close every consumer, finish what is decided, then close all connections. Idempotent; not for a listener's
+        thread."""
         with self._lock:
             if self._is_closed:
                 return
@@ -208,6 +249,8 @@ class Client:
         with self._opened:
             for consumer in self._consumers:
                 consumer.close()
+            if self._transactions is not None:
+                self._transactions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -216,6 +259,16 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _transactions_here(self) -> "Transactions":
+        from meta_client.transactions.manager import TRANSACTIONS, Transactions  # who sends no messages needs none
+
+        with self._lock:
+            self._check_open()
+            if self._transactions is None:
+                config = self._transaction_config or TRANSACTIONS
+                self._transactions = Transactions(self.topology, self.connections, config)
+            return self._transactions
 
     def _forget(self, consumer: Consumer) -> None:
         with self._lock:

@@ -50,6 +50,18 @@ class Gatherer(Protocol):
     def push(self, topic: str, partition: Partition) -> None: ...
 
 
+class Enlists(Protocol):
+    """A transaction over several brokers that producers join: transactions.branches.Branches."""
+
+    def check(self) -> None: ...
+
+    def send(
+        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
+    ) -> SendResult: ...
+
+    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> Handle: ...
+
+
 class Producer:
     """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
 
@@ -84,6 +96,7 @@ class Producer:
         self._transaction: LocalTransaction | None = None
         self._joined = Joined()  # of the transaction that was begun last
         self._xa = XaBranches(XaVerbs(topology, connections, qualifier, self.session_id))
+        self._within: Enlists | None = None
 
     def send(
         self,
@@ -110,6 +123,9 @@ class Producer:
         view = self._view(topic, timeout_s)
         wanted = self._wanted(view, payload, attribute, partition)
         message = Outgoing(topic, payload, attribute, self._compression_for(view))
+        if self._within is not None:
+            self._within.check()
+            return self._within.send(message, view, wanted, self._choice, deadline)
         if (branch := self._xa.current) is not None:
             self._joined.check(f"branch {branch.xid}")
             return self._xa.put(message, view, wanted, self._choice, deadline)
@@ -143,12 +159,18 @@ class Producer:
         if self._transaction is not None and (transaction := self._current()) is not None:
             self._joined.check(f"transaction {transaction.key}")
             raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
-        if (branch := self._xa.current) is not None:
+        within: Enlists | XaBranches | None = None
+        if self._within is not None:
+            self._within.check()
+            within = self._within
+        elif (branch := self._xa.current) is not None:
             self._joined.check(f"branch {branch.xid}")
+            within = self._xa
+        if within is not None:
             view = self._view(topic, SEND_TIMEOUT_S)
             wanted = self._wanted(view, payload, attribute, partition)
             message = Outgoing(topic, payload, attribute, self._compression_for(view))
-            return self._xa.add(message, view, wanted, self._choice)
+            return within.add(message, view, wanted, self._choice)
         # The view is asked for once a batch; for every message only where it may be compressed, or has a place to find.
         compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
         if partition is not None:
@@ -180,6 +202,10 @@ class Producer:
         transaction or branch is open, LocalProtocolError for a time limit that no broker takes.
         """
         seconds = time_limit(timeout_s)
+        if self._within is not None:
+            raise TransactionMisuse(
+                "the producer has joined a transaction: end that one first, or use another producer"
+            )
         if (open_one := self._current()) is not None:
             raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
         if (branch := self._xa.current) is not None:
@@ -197,6 +223,8 @@ class Producer:
         should the broker refuse it, that call raises its XaError. (Brokers without `mput` are asked at once.)
         Raises XaError: XAER_RMFAIL if no such broker answers, XAER_PROTO or XAER_DUPID while a branch is active.
         """
+        if self._within is not None:
+            raise ClientXaError(XaCode.XAER_PROTO, "the producer has joined a transaction: end that", f"BEGIN {xid}")
         if (transaction := self._current()) is not None:
             text = f"local transaction {transaction.key} is not over: finish it first"
             raise ClientXaError(XaCode.XAER_PROTO, text, f"BEGIN {xid}")
@@ -209,6 +237,16 @@ class Producer:
         Any other thread or task that sends meanwhile gets TransactionMisuse: its message would be part of it.
         """
         self._joined.join()
+
+    def enter(self, transaction: Enlists) -> None:
+        """Send into *transaction* from now on, until `leave`: Transaction.join calls it. Raises TransactionMisuse."""
+        if self._within is not None or self.is_in_transaction:
+            raise TransactionMisuse("the producer is in a transaction already: end that one first, or join another one")
+        self._within = transaction
+
+    def leave(self) -> None:
+        """Send for itself again."""
+        self._within = None
 
     def tpc_prepare(self) -> bool:
         """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is
@@ -264,7 +302,7 @@ class Producer:
     @property
     def is_in_transaction(self) -> bool:
         """Whether what is sent now becomes part of a transaction or branch."""
-        return self._xa.current is not None or self._current() is not None
+        return self._within is not None or self._xa.current is not None or self._current() is not None
 
     @property
     def tpc_branch(self) -> Branch | None:

@@ -13,6 +13,7 @@ from meta_client.branch_flight import BranchFlight
 from meta_client.branch_puts import BranchHandle
 from meta_client.deadline import Deadline
 from meta_client.errors import ClientXaError, SendFailed, SendUnknown
+from meta_client.pending_reply import PendingReply
 from meta_client.protocol.answers import BranchStatus, parse_vote
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
@@ -21,6 +22,7 @@ from meta_client.puts import Outgoing, RoundRobin
 from meta_client.results import SendResult
 from meta_client.time_limit import time_limit
 from meta_client.topology import TopicView
+from meta_client.transport import Transport
 from meta_client.xa_verbs import REQUEST_TIMEOUT_S, Listing, XaVerbs, topic_names
 from zk.errors import ZooKeeperError
 from zk.nodes import Partition
@@ -79,6 +81,7 @@ class XaBranches:
         self.current: Branch | None = None
         self._verbs = verbs
         self._known: dict[Xid, int] = {}  # prepared branches and the broker id that holds them
+        self._posted: tuple[PendingReply, Deadline] | None = None  # a PREPARE that is on its way
 
     def begin(self, xid: Xid, topics: Collection[str], timeout_s: float) -> None:
         """Begin *xid* on a broker that has all *topics*. A prepared branch before it stays as it is, in doubt.
@@ -87,14 +90,30 @@ class XaBranches:
         then. Raises XaError: XAER_DUPID, XAER_PROTO for calls out of order, XAER_RMFAIL when there is no such broker;
         LocalProtocolError for a time limit that no broker takes.
         """
-        names = topic_names(topics)
+        names, seconds = topic_names(topics), time_limit(timeout_s)
+        self._check_free(xid)
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        self._begin(xid, *self._verbs.find(xid, names, deadline), seconds, deadline)
+
+    def begin_at(self, xid: Xid, broker_id: int, timeout_s: float) -> None:
+        """As begin, on one broker. Raises XaError, LocalProtocolError."""
         seconds = time_limit(timeout_s)
+        self._check_free(xid)
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        try:
+            connection = self._verbs.connect(broker_id, deadline)
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), f"BEGIN {xid}") from error
+        self._begin(xid, broker_id, connection, seconds, deadline)
+
+    def _check_free(self, xid: Xid) -> None:
         if (current := self.current) is not None and current.state is not State.PREPARED:
             code = XaCode.XAER_DUPID if current.xid == xid else XaCode.XAER_PROTO
             raise ClientXaError(code, f"{current.xid} is still {current}: finish it first", f"BEGIN {xid}")
+
+    def _begin(self, xid: Xid, broker_id: int, connection: Transport, seconds: int | None, deadline: Deadline) -> None:
         self.current = None
-        deadline = Deadline(REQUEST_TIMEOUT_S)
-        broker_id, connection = self._verbs.find(xid, names, deadline)
+        self._posted = None
         is_ordered = self._verbs.keeps_order(connection, deadline)
         key = XaKey(xid, self._verbs.qualifier)
         flight = BranchFlight(self._verbs, key, broker_id, seconds, is_ordered=is_ordered)
@@ -132,15 +151,30 @@ class XaBranches:
             self._note(branch, error)
             raise
 
+    def post_prepare(self) -> None:
+        """Send PREPARE; `prepare` waits for the answer. For brokers that are to prepare at the same time. Raises
+        XaError, as `prepare`."""
+        branch, flight = self._active("PREPARE")
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        try:
+            self._posted = flight.post(TransactionVerb.PREPARE, deadline), deadline
+        except XaError as error:
+            self._note(branch, error)
+            raise
+
     def prepare(self) -> bool:
         """Make the current branch ready for both outcomes, durably. False: nothing was sent, the branch is over.
 
         Raises XaError. XA_RBTIMEOUT, XAER_RMFAIL and XAER_RMERR (a message of it is not in it) leave open whether it
         is prepared: roll it back.
         """
+        if self._posted is None:
+            self.post_prepare()
+        assert self._posted is not None
+        (reply, deadline), self._posted = self._posted, None
         branch, flight = self._active("PREPARE")
         try:
-            result = flight.ask(TransactionVerb.PREPARE, Deadline(REQUEST_TIMEOUT_S))
+            result = flight.answered(TransactionVerb.PREPARE, reply, deadline)
         except XaError as error:
             self._note(branch, error)
             raise

@@ -81,11 +81,14 @@ class XaVerbs:
     def ask(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
         """Send one verb, wait, and return its 200. Raises XaError, a ClientXaError if the broker did not say it."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
+        return self.answer(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
+
+    def post(self, verb: TransactionVerb, key: XaKey, broker_id: int, deadline: Deadline) -> PendingReply:
+        """Send one verb; `answer` says what its reply means. Raises XaError."""
         try:
-            reply = self.connect(broker_id, deadline).submit(self.request(verb, key))
+            return self.connect(broker_id, deadline).submit(self.request(verb, key))
         except (ZooKeeperError, MetaError) as error:
             raise self.unreachable(verb, key, broker_id, error) from error
-        return self.answer(verb, key, broker_id, reply, deadline)
 
     def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
         """What the broker knows of *xid*; None if it has no `status`. Raises XaError."""

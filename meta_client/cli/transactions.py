@@ -15,6 +15,7 @@ from journal.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
 from meta_client.cli.confirming import confirm
+from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.output import json_option, print_rows, zk_option
 
@@ -44,6 +45,12 @@ def txn() -> None:
     metaq txn show 1_by0x_bXE=
     metaq txn commit 1_by0x_bXE= --why "order o-1 is in the database"
     metaq txn list --dir /var/lib/metaq/0
+
+    Client.transaction keeps its decisions in a table, and a resolver ends what crashes leave:
+
+    
+    metaq txn init --database postgresql://host/shop
+    metaq txn resolver --database postgresql://host/shop
     """
 
 
@@ -180,6 +187,10 @@ def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, 
             confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
         branches.forget(key, broker)
     click.echo(f"forgotten: {key}")
+
+
+txn.add_command(init)
+txn.add_command(resolver)
 
 
 def _where(directory: Path | None, broker_id: int) -> str:

@@ -11,7 +11,7 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
             producer.send("orders", b"...")
 
 Read: steps, verdicts, names, where -> place, decision_log -> participants (what a side must be able to do), postgres,
-broker -> flight, finishing (commit for ever) -> resolver -> transaction -> recovery -> coordinator.
+broker_codes, broker -> flight, finishing (commit for ever) -> resolver -> transaction -> recovery -> coordinator.
 """
 
 from meta_client.coordinator.coordinator import Coordinator

@@ -1,17 +1,17 @@
-"""The broker's side: a producer and its XA verbs. What each X/Open code means here stands in `_verdict`."""
+"""The broker's side: a producer and its XA verbs. broker_codes says what each X/Open code means here."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
 from journal.xid import Xid
-from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, HeuristicOutcome, PrepareFailed, Unreachable
+from meta_client.coordinator.broker_codes import ended_as, verdict
+from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import BROKER, branch
 from meta_client.coordinator.participants import Ended
 from meta_client.errors import ClientXaError, TransactionMisuse
 from meta_client.producer import Producer
-from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.xa import XaCode
 from meta_client.xa import State
@@ -21,20 +21,6 @@ from zk.errors import ZooKeeperError
 log = logging.getLogger(__name__)
 
 _MISUSED = frozenset({XaCode.XAER_PROTO, XaCode.XAER_DUPID, XaCode.XAER_INVAL})
-# What STATUS says of a branch; an operator's word counts until it is forgotten. Anything else is nobody's promise.
-_ENDED = {
-    BranchStatus.COMMITTED: Ended.COMMITTED,
-    BranchStatus.HEURISTICALLY_COMMITTED: Ended.COMMITTED,
-    BranchStatus.ROLLED_BACK: Ended.ROLLED_BACK,
-    BranchStatus.HEURISTICALLY_ROLLED_BACK: Ended.ROLLED_BACK,
-    BranchStatus.PREPARED: Ended.NOT_ENDED,
-}
-_HEURISTIC: Mapping[int, Ended] = {
-    XaCode.XA_HEURCOM: Ended.COMMITTED,
-    XaCode.XA_HEURRB: Ended.ROLLED_BACK,
-    XaCode.XA_HEURHAZ: Ended.UNKNOWN,
-}
-_ROLLED_BACK_CODES = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND, rolled back by the resource itself
 
 
 class BrokerParticipant:
@@ -115,7 +101,7 @@ class BrokerParticipant:
             status = self._producer.tpc_status(branch(xid, BROKER), int(receipt.partition("/")[0]))
         except XaError as error:
             raise Unreachable(self.name, str(error)) from error
-        return Ended.UNTOLD if status is None else _ENDED.get(status, Ended.UNKNOWN)
+        return ended_as(status)
 
     def where(self) -> str:
         assert self._broker_id is not None, "known once begun"
@@ -154,19 +140,5 @@ class BrokerParticipant:
                 log.warning("branch had been finished by hand, as decided xid=%s answer=%s", name, error)
                 self._producer.tpc_forget(name)
                 return
-            raise _verdict(xid, "commit" if agrees is XaCode.XA_HEURCOM else "roll back", error) from error
-
-
-def _verdict(xid: Xid, wanted: str, error: XaError) -> BranchUnknown | HeuristicOutcome | Unreachable:
-    """What a refused COMMIT or ROLLBACK of a prepared branch says about it."""
-    match error.code:
-        case XaCode.XAER_NOTA:
-            return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
-        case code if code in _HEURISTIC:
-            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error), _HEURISTIC[code])
-        case code if code in _ROLLED_BACK_CODES and wanted == "roll back":
-            return BranchUnknown(branch(xid, BROKER), BrokerParticipant.name)
-        case code if code in _ROLLED_BACK_CODES:
-            return HeuristicOutcome(xid, BrokerParticipant.name, wanted, str(error), Ended.ROLLED_BACK)
-    # XAER_RMFAIL, XAER_RMERR and whatever else: no verdict about the branch, so that asking again is right.
-    return Unreachable(BrokerParticipant.name, str(error))
+            wanted = "commit" if agrees is XaCode.XA_HEURCOM else "roll back"
+            raise verdict(name, self.name, wanted, error) from error

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, HeuristicOutcome, Unreachable
-from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.participants import Ended
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,17 @@ class Closing(Protocol):
         """Wait so many seconds, or until it is set; whether it is."""
 
 
+class Finishable(Protocol):
+    """What committing takes of a Participant."""
+
+    @property
+    def name(self) -> str: ...
+
+    def commit(self, xid: Xid) -> None: ...
+
+    def outcome(self, xid: Xid, receipt: str) -> Ended: ...
+
+
 def waits_s() -> Iterator[float]:
     """How long to wait before each further attempt, in seconds; spread, so that threads don't ask in step."""
     wait_s = WAIT_S_FIRST
@@ -38,7 +49,7 @@ def waits_s() -> Iterator[float]:
         wait_s = min(wait_s * 2, WAIT_S_MAX)
 
 
-def commit_until_done(participant: Participant, xid: Xid, receipt: str, rest: Callable[[float], bool]) -> None:
+def commit_until_done(participant: Finishable, xid: Xid, receipt: str, rest: Callable[[float], bool]) -> None:
     """Commit the decided *xid* at *participant*; returns once it is committed there, however long that takes.
 
     *rest* waits so many seconds before the next attempt; True: give up. Raises HeuristicOutcome, and CoordinatorClosed
@@ -63,7 +74,7 @@ def commit_until_done(participant: Participant, xid: Xid, receipt: str, rest: Ca
         log.info("decided commit went through xid=%s participant=%s", xid, participant.name)
 
 
-def commit_once(participant: Participant, xid: Xid, receipt: str, *, is_repeated: bool) -> bool:
+def commit_once(participant: Finishable, xid: Xid, receipt: str, *, is_repeated: bool) -> bool:
     """Commit the decided *xid* at *participant*; False: it had been committed before.
 
     *is_repeated*: an attempt before this one got no answer. Raises Unreachable, HeuristicOutcome.
@@ -78,7 +89,7 @@ def commit_once(participant: Participant, xid: Xid, receipt: str, *, is_repeated
     return True
 
 
-def check_committed(participant: Participant, xid: Xid, receipt: str, *, is_repeated: bool) -> None:
+def check_committed(participant: Finishable, xid: Xid, receipt: str, *, is_repeated: bool) -> None:
     """Ask how the decided *xid* ended at *participant*, which does not hold it as prepared.
 
     Raises Unreachable, and HeuristicOutcome unless it says that it was committed.

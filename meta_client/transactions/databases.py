@@ -33,8 +33,9 @@ class _Kind:
     initialise: Callable[[str, int, str], Identity]
 
 
-def session_of(connection: Any) -> Session:
-    """*connection* as a transaction uses it. Raises CannotEnlist for what can't decide."""
+def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Session:
+    """*connection* as a transaction uses it. *connect* makes another one for whoever finishes a transaction, where what
+    *connection* was made with will not do. Raises CannotEnlist for what can't decide."""
     if isinstance(connection, sqlite3.Connection):
         from meta_client.transactions.sqlite import SqliteSession
 
@@ -43,7 +44,7 @@ def session_of(connection: Any) -> Session:
     if psycopg is not None and isinstance(connection, psycopg.Connection):
         from meta_client.transactions.postgres import PostgresSession
 
-        return PostgresSession(connection)
+        return PostgresSession(connection, connect)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise CannotEnlist(
         f"a {kind} can't decide about messages: give a connection of psycopg 3 (psycopg.connect), or of sqlite3"

@@ -5,9 +5,10 @@ at every isolation level. The only file here that imports psycopg; imported when
 """
 # ruff: noqa: S608 - statements are made of our own names, and of a schema that is quoted
 
+import functools
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from meta_client.errors import TransactionMisuse
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import SqlTable, Statements, one_line
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, brokers_text
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, Opener, brokers_text
 
 Connection = psycopg.Connection[Any]
 
@@ -111,8 +112,10 @@ class _Undone(Exception):
 class PostgresSession:
     """One connection, in any isolation level, with autocommit or without, in a transaction or not."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, connect: Callable[[], Connection] | None = None) -> None:
+        """*connect* makes another connection, where what this one was made with will not do."""
         self._connection = connection
+        self._connect = connect
         self._block: psycopg.Transaction | None = None  # if the database transaction was begun here
 
     def begin(self) -> Identity:
@@ -145,9 +148,8 @@ class PostgresSession:
                 self.rollback()
             raise
 
-    def check(self) -> None:
-        if (status := self._connection.info.transaction_status) in _NO_TRANSACTION:
-            raise PrepareFailed(Xid(1, b"", b""), DATABASE, _NO_TRANSACTION[status])
+    def problem(self) -> str | None:
+        return _NO_TRANSACTION.get(self._connection.info.transaction_status)
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         known = self._know()
@@ -155,13 +157,15 @@ class PostgresSession:
         try:
             with self._connection.cursor(row_factory=tuple_row) as cursor:
                 cursor.execute(statement, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
+        except (errors.SerializationFailure, errors.DeadlockDetected):
+            raise  # callers do it again
         except psycopg.Error as error:
             raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, _reason(error, known)) from error
 
     def commit(self) -> None:
         connection = self._connection
-        if (status := connection.info.transaction_status) in _NO_TRANSACTION:
-            raise psycopg.OperationalError(_NO_TRANSACTION[status])  # a COMMIT now would be answered ROLLBACK
+        if (problem := self.problem()) is not None:
+            raise psycopg.OperationalError(problem)  # a COMMIT now would be answered ROLLBACK, or not at all
         block, self._block = self._block, None
         try:
             if block is None:
@@ -189,9 +193,11 @@ class PostgresSession:
             log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
             self._connection.close()
 
-    def table(self) -> SqlTable:
+    def opener(self) -> Opener:
+        if self._connect is not None:
+            return functools.partial(_open_over, self._connect)
         known = self._know()
-        return open_table(known.dsn, known.password or None, schema=known.schema)
+        return functools.partial(open_table, known.dsn, known.password or None, schema=known.schema)
 
     def _know(self) -> _Known:
         if (known := _known.get(self._connection)) is None:
@@ -204,17 +210,19 @@ def open_table(dsn: str, password: str | None = None, *, schema: str | None = No
 
     Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist.
     """
+    connect = functools.partial(
+        psycopg.connect, dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S, application_name="metaq resolver"
+    )
+    return _open_over(connect, schema)
+
+
+def _open_over(connect: Callable[[], Connection], schema: str | None = None) -> SqlTable:
     try:
-        connection: Connection = psycopg.connect(
-            dsn,
-            password=password,
-            autocommit=True,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            application_name="metaq resolver",
-        )
+        connection = connect()
     except psycopg.Error as error:
         raise Unreachable(DATABASE, one_line(error)) from error
     try:
+        connection.autocommit = True
         connection.execute(_OWN.encode())
         if schema is not None:
             connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema)))

@@ -5,6 +5,7 @@ transaction ends, and the next writer begins with all that was committed before.
 """
 # ruff: noqa: S608 - statements are made of our own names
 
+import functools
 import os
 import sqlite3
 import time
@@ -21,7 +22,7 @@ from meta_client.coordinator.place import is_same_place, place_of
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import SqlTable, Statements, one_line
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, brokers_text
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, Opener, brokers_text
 
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
@@ -88,10 +89,10 @@ class SqliteSession:
             raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
         return self._identity
 
-    def check(self) -> None:
-        if not self._connection.in_transaction:
-            reason = "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
-            raise PrepareFailed(Xid(1, b"", b""), DATABASE, reason)
+    def problem(self) -> str | None:
+        if self._connection.in_transaction:
+            return None
+        return "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         assert self._identity is not None
@@ -123,8 +124,8 @@ class SqliteSession:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def table(self) -> SqlTable:
-        return open_table(_file(self._connection))
+    def opener(self) -> Opener:
+        return functools.partial(open_table, _file(self._connection))
 
 
 def open_table(path: str) -> SqlTable:

@@ -4,7 +4,7 @@ The whole rests on one property: a row under one primary key is inserted by one 
 inserts it waits until that one has committed or rolled back. docs/transactions.md says for each database why it holds.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -79,6 +79,9 @@ class DecisionTable(Protocol):
     def close(self) -> None: ...
 
 
+Opener = Callable[[], DecisionTable]  # raises Unreachable, CannotEnlist; the caller closes it
+
+
 class Session(Protocol):
     """A caller's connection, for one transaction. Its owner's thread alone."""
 
@@ -86,11 +89,11 @@ class Session(Protocol):
         """Check the connection, and be in a database transaction. Raises CannotEnlist, TransactionMisuse, Unreachable;
         then it is as it was."""
 
-    def check(self) -> None:
-        """Whether that database transaction is still there and sound, before brokers prepare. Raises PrepareFailed."""
+    def problem(self) -> str | None:
+        """Why that database transaction can't commit any more, if it can't: asked before brokers prepare."""
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
-        """Insert the row. Raises PrepareFailed."""
+        """Insert the row. Raises PrepareFailed, or the database's own error where doing it again is right."""
 
     def commit(self) -> None:
         """Commit the database transaction. Raises what the database says when it is rolled back for certain, and
@@ -99,8 +102,8 @@ class Session(Protocol):
     def rollback(self) -> None:
         """Roll it back. Raises nothing: a connection that is lost does so by itself."""
 
-    def table(self) -> DecisionTable:
-        """The table over another connection to the same database, to be closed by the caller. Raises Unreachable."""
+    def opener(self) -> Opener:
+        """Opens the table over another connection to the same database; holds nothing of this one."""
 
 
 def brokers_text(brokers: Collection[int]) -> str:

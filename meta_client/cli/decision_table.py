@@ -1,0 +1,137 @@
+"""`metaq txn init` and `metaq txn resolver`: the table that decides about messages, and who acts on it."""
+
+import json
+import logging
+import time
+from dataclasses import asdict
+from typing import Final
+
+import click
+
+from meta_client.cli.confirming import confirm
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, zk_option
+from meta_client.client import Client
+from meta_client.transactions.brokers import Brokers
+from meta_client.transactions.databases import Change, ddl_for, table_at
+from meta_client.transactions.databases import init as make_table
+from meta_client.transactions.names import TableName
+from meta_client.transactions.resolver import AGE_S, Counts, Resolver
+from meta_client.transactions.table import KEEP_S
+from meta_client.xa_verbs import XaVerbs
+
+NAME: Final = "metaq-resolver"
+
+database_option = click.option(
+    "--database",
+    "url",
+    envvar="DATABASE_URL",
+    show_envvar=True,
+    required=True,
+    metavar="URL",
+    help="postgresql://user@host/name, or sqlite:///path of a file.",
+)
+
+
+@click.command()
+@database_option
+@click.option("--sql", "shows_sql", is_flag=True, help="Print the statements, and execute none: for migrations.")
+@click.option(
+    "--keep-hours",
+    type=click.IntRange(min=1),
+    default=KEEP_S // 3600,
+    show_default=True,
+    help="How long the row of a rolled-back transaction stays. No database transaction older than half of that commits "
+    "messages.",
+)
+@click.option("--moved", is_flag=True, help="The table was moved here for good: nobody uses the original any more.")
+@click.option("--copied", is_flag=True, help="The table is a copy: it becomes one of its own, and loses its rows.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, yes: bool) -> None:
+    """Make the table in which a database decides about messages, for `Client.transaction`.
+
+    Nothing happens where it is there already. The table belongs to the database in which it was made: a copy, restored
+    as another database, is refused until it is said what it is, because two that answer to one name would decide
+    differently. Of a physical copy (a snapshot, a base backup) nobody can tell: say --copied before anything connects
+    to it that reaches the original's brokers.
+
+    \b
+    metaq txn init --database postgresql://owner@host/shop
+    metaq txn init --database postgresql://owner@host/shop --sql > migration.sql
+    """
+    if moved and copied:
+        raise click.UsageError("--moved and --copied exclude each other")
+    if shows_sql:
+        click.echo(ddl_for(url, keep_hours * 3600), nl=False)
+        return
+    change = Change.MOVED if moved else Change.COPIED if copied else Change.KEEP
+    if not yes and change is Change.MOVED:
+        confirm("is the database that this table was made in out of use, for good?")
+    if not yes and change is Change.COPIED:
+        confirm("this table's rows go, and branches that they decide about must be known to the original: go on?")
+    identity = make_table(url, keep_hours * 3600, change)
+    click.echo(f"decision table {identity.name.table_id}")
+
+
+@click.command()
+@database_option
+@zk_option
+@click.option("--age", "age_s", type=click.FloatRange(min=0), default=AGE_S, show_default=True, help="Seconds.")
+@click.option(
+    "--interval", "interval_s", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds."
+)
+@click.option("--once", is_flag=True, help="Look until nothing is left, or nothing more can be done now; then end.")
+@json_option
+def resolver(url: str, zk: str, age_s: float, interval_s: float, once: bool, as_json: bool) -> None:
+    """End what crashed services left of the transactions that a database decides about, until Ctrl-C.
+
+    Every --interval it looks at branches that have been prepared for longer than --age: a row in the decision table
+    says that one commits; otherwise a row is written that it is rolled back. Any number may run beside services and
+    beside each other. Every change of the counts is a line. Exit status of --once: 1 if row and message of one may
+    differ, or something could not be asked.
+    """
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.INFO)
+    logging.getLogger("meta_client.transactions").setLevel(logging.INFO)
+    with connected(zk) as client:
+        table = table_at(url)
+        name = table.identity.name
+        table.close()
+        found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s)
+        try:
+            if once:
+                _look_once(found, age_s)
+            else:
+                _look_for_ever(found, interval_s, as_json=as_json)
+        finally:
+            found.close()
+        _show(found.counts, as_json=as_json)
+        if once and (found.counts.hazards or found.counts.errors):
+            raise SystemExit(1)
+
+
+def _look_once(found: Resolver, age_s: float) -> None:
+    """A branch is first seen, and resolved when it is still there after its age."""
+    found.look()
+    time.sleep(age_s)
+    found.look()
+
+
+def _look_for_ever(found: Resolver, interval_s: float, *, as_json: bool) -> None:
+    before = Counts()
+    while True:
+        found.look()
+        if found.counts != before:
+            before = found.counts
+            _show(before, as_json=as_json)
+        time.sleep(interval_s)
+
+
+def _show(counts: Counts, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(counts)))
+    else:
+        click.echo(" ".join(f"{name}={count}" for name, count in asdict(counts).items()))
+
+
+def _brokers(client: Client, name: TableName) -> Brokers:
+    return Brokers(XaVerbs(client.topology, client.connections, name.qualifier, NAME), name)

@@ -1,0 +1,47 @@
+"""What a broker's answers say about a branch that was prepared: X/Open codes, and what STATUS tells. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from journal.xid import Xid
+from meta_client.coordinator.errors import BranchUnknown, HeuristicOutcome, Unreachable
+from meta_client.coordinator.participants import Ended
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.xa import XaCode
+
+# An operator's word counts until it is forgotten. Anything else is nobody's promise.
+_ENDED: Final = {
+    BranchStatus.COMMITTED: Ended.COMMITTED,
+    BranchStatus.HEURISTICALLY_COMMITTED: Ended.COMMITTED,
+    BranchStatus.ROLLED_BACK: Ended.ROLLED_BACK,
+    BranchStatus.HEURISTICALLY_ROLLED_BACK: Ended.ROLLED_BACK,
+    BranchStatus.PREPARED: Ended.NOT_ENDED,
+}
+_HEURISTIC: Final[Mapping[int, Ended]] = {
+    XaCode.XA_HEURCOM: Ended.COMMITTED,
+    XaCode.XA_HEURRB: Ended.ROLLED_BACK,
+    XaCode.XA_HEURHAZ: Ended.UNKNOWN,
+}
+_ROLLED_BACK_CODES: Final = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND, rolled back by the resource itself
+
+
+def ended_as(status: BranchStatus | None) -> Ended:
+    """What STATUS says. None: the broker does not know the question."""
+    return Ended.UNTOLD if status is None else _ENDED.get(status, Ended.UNKNOWN)
+
+
+def verdict(name: Xid, participant: str, wanted: str, error: XaError) -> BranchUnknown | HeuristicOutcome | Unreachable:
+    """What a refused COMMIT or ROLLBACK of the prepared branch *name* says about it."""
+    xid = Xid(name.format_id, name.gtrid, b"")
+    match error.code:
+        case XaCode.XAER_NOTA:
+            return BranchUnknown(name, participant)
+        case code if code in _HEURISTIC:
+            return HeuristicOutcome(xid, participant, wanted, str(error), _HEURISTIC[code])
+        case code if code in _ROLLED_BACK_CODES and wanted == "roll back":
+            return BranchUnknown(name, participant)
+        case code if code in _ROLLED_BACK_CODES:
+            return HeuristicOutcome(xid, participant, wanted, str(error), Ended.ROLLED_BACK)
+    # XAER_RMFAIL, XAER_RMERR and whatever else: no verdict about the branch, so that asking again is right.
+    return Unreachable(participant, str(error))

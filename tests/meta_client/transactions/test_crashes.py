@@ -1,0 +1,251 @@
+"""Service, database or broker die at each step: rows and messages are the same in the end, nothing stays prepared."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from meta_client.coordinator import DecisionUnknown, PrepareFailed
+from meta_client.demo.postgres import EmbeddedPostgres
+from meta_client.transactions import Step, committing
+from tests.fixtures.forked import run_metaq
+from tests.fixtures.postgres import Database
+from tests.meta_client.transactions.conftest import World, make_postgres, make_sqlite, running_world
+from zk.corner import Corner
+
+ROOT = Path(__file__).parents[3]
+KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
+QUICK: dict[str, Any] = {"age_s": 0.3, "interval_s": 0.1}
+
+
+@pytest.fixture(params=["psycopg", "sqlite3"])
+def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[tuple[str, World]]:
+    is_lite = request.param == "sqlite3"
+    deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
+    with running_world(deciding, tmp_path, zookeeper) as world:
+        yield request.param, world
+
+
+def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None:
+    driver, world = crashing
+    place = world.deciding.url.removeprefix("sqlite:///")
+    module = "tests.meta_client.transactions.crashing"
+    children = [
+        subprocess.Popen([sys.executable, "-m", module, driver, place, world.zookeeper, str(n), step], cwd=ROOT)
+        for n, step in enumerate(KILLED)
+    ]
+    assert [child.wait(60) for child in children] == [-9] * len(KILLED)
+    decided = [n for n, step in enumerate(KILLED) if step in ("DECIDED", "TOLD")]
+    assert world.deciding.numbers() == decided
+    with world.open_client(**QUICK) as client:
+        client.resolve(world.deciding.url)
+        client.resolve(world.deciding.url)  # no second thread
+        deadline = time.monotonic() + 20
+        while world.prepared() or world.messages() != decided:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        world.deciding.execute("UPDATE metaq_decision SET decided_at = " + _an_hour_ago(driver))
+        world.wait_quiet()
+        (counts,) = client.transaction_counts().values()
+    assert (counts.hazards, counts.errors, counts.resolved_rolled_back) == (0, 0, 2)
+    assert 1 <= counts.resolved_committed <= 2  # what was told was committed perhaps by the broker alone
+    assert sorted(world.deciding.rows().values()) == ["rollback", "rollback"]
+    world.check(decided)
+
+
+def _an_hour_ago(driver: str) -> str:
+    return "now() - interval '1 hour'" if driver == "psycopg" else "decided_at - 3600"
+
+
+def test_a_fleet_s_resolver(world: World) -> None:
+    """The command, beside services that do not resolve."""
+    with world.open_client(resolves=False, observer=_raise_at(Step.RECORDED)) as client:
+        with (  # noqa: PT012 - the block is what is tested
+            closing(world.deciding.connect()) as connection,
+            pytest.raises(_Died),
+            client.transaction(connection) as transaction,
+        ):
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        assert not world.prepared()  # it could say so itself
+    place = ("txn", "resolver", "--database", world.deciding.url, "--zk", world.zookeeper, "--once", "--age", "0.2")
+    module = "tests.meta_client.transactions.crashing"
+    arguments = ["psycopg", world.deciding.url, world.zookeeper, "2", "PREPARED"]
+    subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
+    assert world.prepared()
+    done = run_metaq(*place)
+    assert done.returncode == 0, done.stderr
+    assert "resolved_rolled_back=1" in done.stdout
+    assert not world.prepared()
+    world.check([])
+
+
+class _Died(Exception):
+    pass
+
+
+def _raise_at(at: Step) -> Callable[[Step, str], None]:
+    def observe(step: Step, gtrid: str) -> None:
+        if step is at:
+            raise _Died
+
+    return observe
+
+
+@pytest.mark.parametrize("at", [Step.PREPARED, Step.RECORDED, Step.DECIDED])
+def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
+    (broker,) = world.brokers
+    returning = threading.Timer(0.3, broker.start)
+
+    def kill(step: Step, gtrid: str) -> None:
+        if step is at:
+            broker.kill()
+            returning.start()
+
+    with world.open_client(observer=kill, **QUICK) as client, closing(world.deciding.connect()) as connection:
+        with client.transaction(connection) as transaction:
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        assert world.deciding.numbers() == [1]  # nobody waits for a broker that has promised
+        returning.join()
+        world.deciding.execute("UPDATE metaq_decision SET decided_at = now() - interval '1 hour'")
+        world.wait_quiet()
+    world.check([1])
+
+
+class _Cut:
+    """A way to PostgreSQL that is cut once, at the client's COMMIT: before it arrives, or before its answer does."""
+
+    def __init__(self, port: int, *, loses_answer: bool) -> None:
+        self._target = port
+        self._loses_answer = loses_answer
+        self._is_done = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._target))
+            threading.Thread(target=self._pump, args=(client, server, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, is_client: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if is_client and b"COMMIT" in data and not self._is_done:
+                    self._is_done = True
+                    if self._loses_answer:
+                        source.shutdown(socket.SHUT_RDWR)  # the client's end alone
+                        sink.sendall(data)
+                        time.sleep(0.5)
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            with closing(end):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+
+
+@pytest.mark.parametrize("loses_answer", [True, False])
+def test_the_connection_is_lost_inside_commit(world: World, loses_answer: bool) -> None:
+    info = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with closing(_Cut(int(info["port"] or 0), loses_answer=loses_answer)) as cut:
+        connection = psycopg.connect(world.deciding.url, port=cut.port)
+        with world.open_client(**QUICK) as client:
+            outcome = contextlib.nullcontext() if loses_answer else pytest.raises(PrepareFailed, match="turned out")
+            with outcome, client.transaction(connection) as transaction:
+                connection.execute("INSERT INTO numbers VALUES (1)")
+                transaction.send("orders", b"1")
+            assert connection.closed
+            world.wait_quiet()
+    world.check([1] if loses_answer else [])
+
+
+def test_a_database_that_dies_inside_commit(tmp_path: Path, zookeeper: Corner) -> None:
+    """And is back later: the caller is told that nobody knows yet; then the resolver ends it."""
+    with (
+        EmbeddedPostgres() as server,
+        running_world(
+            make_postgres(Database(server.dsn, lambda: psycopg.connect(server.dsn))), tmp_path, zookeeper
+        ) as world,
+    ):
+
+        def kill(step: Step, gtrid: str) -> None:
+            if step is Step.RECORDED:
+                server.kill()
+
+        with pytest.MonkeyPatch.context() as patch, world.open_client(observer=kill, **QUICK) as client:
+            patch.setattr(committing, "UNKNOWN_S", 0.5)
+            with (  # noqa: PT012 - the block is what is tested
+                closing(world.deciding.connect()) as connection,
+                pytest.raises(DecisionUnknown, match="can't be asked"),
+                client.transaction(connection) as transaction,
+            ):
+                connection.execute("INSERT INTO numbers VALUES (1)")
+                transaction.send("orders", b"1")
+            server.restart()
+            world.wait_quiet()
+        world.check([])
+        assert list(world.deciding.rows().values()) == ["rollback"]
+
+
+def test_a_forked_child_has_none_of_it(world: World) -> None:
+    with closing(world.deciding.connect()) as connection, world.client.transaction(connection) as transaction:
+        connection.execute("INSERT INTO numbers VALUES (1)")
+        transaction.send("orders", b"1")
+        if not (child := os.fork()):
+            status = 1
+            try:
+                transaction.send("orders", b"2")
+            except RuntimeError as error:
+                status = 0 if "made before fork" in str(error) else 2
+            os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+    world.wait_quiet()
+    world.check([1])
+
+
+def test_a_copy_of_a_database_is_refused_and_says_what_to_do(world: World, postgres_server: EmbeddedPostgres) -> None:
+    world.work(1)
+    copy = "copied_shop"
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as admin:
+        source = world.deciding.query("SELECT current_database()")[0][0]
+        world.client.close()  # its resolver's connection is in the way
+        admin.execute(f"CREATE DATABASE {copy} TEMPLATE {source}".encode())
+        dsn = psycopg.conninfo.make_conninfo(world.deciding.url, dbname=copy)
+        try:
+            resolving = ("txn", "resolver", "--database", dsn, "--zk", world.zookeeper, "--once")
+            done = run_metaq(*resolving)
+            assert done.returncode == 2
+            assert "metaq txn init --copied" in done.stderr
+            before = world.deciding.identity.name.table_id
+            assert run_metaq("txn", "init", "--database", dsn, "--moved", "--yes").stdout.split()[-1] == before
+            assert run_metaq(*resolving, "--age", "0").returncode == 0
+            made = run_metaq("txn", "init", "--database", dsn, "--copied", "--yes").stdout.split()[-1]
+            assert made != before
+            assert run_metaq("txn", "init", "--database", dsn).stdout.split()[-1] == made
+            assert "CREATE TABLE" in run_metaq("txn", "init", "--database", dsn, "--sql").stdout
+        finally:
+            admin.execute(f"DROP DATABASE {copy} WITH (FORCE)".encode())

@@ -1,0 +1,519 @@
+"""Transactions whose decision is a row, resolvers, crashes and an operator, in every order of their steps.
+
+The transaction's and the resolver's own code runs in greenlets that stop before and after everything they ask of the
+database or of a broker; hypothesis chooses who goes on. Database and brokers are what the code takes them for: a row
+that is inserted and not committed has others wait, and nothing of a dead process's open transaction stays.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from greenlet import getcurrent, greenlet
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from journal.xid import Xid
+from meta_client.coordinator.errors import (
+    CoordinatorError,
+    DecisionUnknown,
+    HeuristicOutcome,
+    PrepareFailed,
+    Unreachable,
+)
+from meta_client.coordinator.participants import Ended
+from meta_client.transactions.brokers import Brokers, Told
+from meta_client.transactions.committing import Committing
+from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.names import TableName
+from meta_client.transactions.resolver import Decided, Resolver
+from meta_client.transactions.table import DATABASE, KEEP_S, Identity, Outcome, Row
+from meta_client.xa_verbs import Listing
+from tests.model.playing import Counted, play
+
+NAME = TableName("0" * 32)
+TRANSACTIONS_MAX, RESOLVERS_MAX, BROKERS = 4, 2, (0, 1)
+
+
+class _Cancelled(BaseException):
+    """As Ctrl-C."""
+
+
+class _Dead(BaseException):
+    """Its process is gone: it does nothing any more."""
+
+
+class _Refused(Exception):
+    """The database answers COMMIT with an error."""
+
+
+class _Process:
+    """One life of a service, or of a resolver beside it."""
+
+    def __init__(self) -> None:
+        self.is_alive = True
+
+    def pause(self) -> None:
+        self.check()
+        parent = getcurrent().parent
+        assert parent is not None
+        parent.switch()
+        self.check()
+
+    def check(self) -> None:
+        if not self.is_alive:
+            raise _Dead
+
+    def rest(self, wait_s: float) -> bool:
+        self.pause()
+        return False
+
+
+class _Database:
+    """Rows, committed or in flight. A row in flight belongs to one open transaction."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[Outcome, tuple[int, ...]]] = {}
+        self.kept: dict[str, int] = {}  # rows of rollbacks: since when
+        self.hazards: dict[str, str] = {}
+        self.in_flight: dict[str, _Session] = {}
+        self.committed: set[str] = set()  # whose caller's rows are visible
+        self.is_down = False
+        self.loses_answers = 0
+        self.refuses_commits = 0
+        self.now = 0
+
+
+class _Session:
+    """A caller's connection."""
+
+    def __init__(self, database: _Database, process: _Process, gtrid: str) -> None:
+        self._database = database
+        self._process = process
+        self._gtrid = gtrid
+        self._began = database.now
+        self._is_open = True
+        self._brokers: tuple[int, ...] | None = None
+
+    def problem(self) -> str | None:
+        return None if self._is_open else "the connection is lost"
+
+    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+        self._process.pause()
+        database = self._database
+        if database.is_down or not self._is_open:
+            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, "it is down")
+        if gtrid in database.rows:
+            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, "unique")
+        if database.now - self._began > KEEP_S // 2:
+            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, "too old")
+        self._brokers = tuple(brokers)
+        database.in_flight[gtrid] = self
+        self._process.pause()
+
+    def commit(self) -> None:
+        self._process.pause()
+        database = self._database
+        if not self._is_open or database.is_down:
+            self.end()
+            raise CommitUnknown("it is down")
+        if database.refuses_commits:
+            database.refuses_commits -= 1
+            self.end()
+            raise _Refused
+        loses = bool(database.loses_answers)
+        if loses:
+            database.loses_answers -= 1
+            self._process.pause()  # the COMMIT is under way, and others run: the row is in flight still
+            if not self._is_open:
+                raise CommitUnknown("lost")
+        if self._brokers is not None:
+            database.rows[self._gtrid] = Outcome.COMMIT, self._brokers
+        database.committed.add(self._gtrid)
+        self.end()
+        if loses:
+            raise CommitUnknown("lost")
+        self._process.pause()
+
+    def rollback(self) -> None:
+        self.end()
+
+    def opener(self) -> Callable[[], "_Table"]:
+        return lambda: _Table(self._database, self._process)
+
+    def end(self) -> None:
+        """The open transaction is over."""
+        self._is_open = False
+        if self._database.in_flight.get(self._gtrid) is self:
+            del self._database.in_flight[self._gtrid]
+
+
+class _Table:
+    """The table, over a connection of its own."""
+
+    identity = Identity(NAME, KEEP_S)
+
+    def __init__(self, database: _Database, process: _Process) -> None:
+        self._database = database
+        self._process = process
+
+    @contextmanager
+    def _asked(self) -> Iterator[_Database]:
+        self._process.pause()
+        if self._database.is_down:
+            raise Unreachable(DATABASE, "it is down")
+        yield self._database
+        self._process.pause()
+
+    def resolve(self, gtrid: str) -> Outcome:
+        with self._asked() as database:
+            if gtrid in database.in_flight:
+                raise Unreachable(DATABASE, "in flight")
+            if gtrid not in database.rows:
+                database.rows[gtrid] = Outcome.ROLLBACK, ()
+                database.kept[gtrid] = database.now
+                return Outcome.ROLLBACK
+        with self._asked() as database:  # a second statement, as a real one
+            if gtrid not in database.rows:
+                raise Unreachable(DATABASE, "deleted meanwhile")
+            return database.rows[gtrid][0]
+
+    def rows(self, age_s: float, limit: int) -> list[Row]:
+        with self._asked() as database:
+            return [
+                Row(gtrid, brokers, database.hazards.get(gtrid), is_old=True)  # the grace is not counted on
+                for gtrid, (outcome, brokers) in database.rows.items()
+                if outcome is Outcome.COMMIT
+            ]
+
+    def delete(self, gtrids: Sequence[str]) -> None:
+        with self._asked() as database:
+            for gtrid in gtrids:
+                database.rows.pop(gtrid, None)
+
+    def delete_kept(self) -> int:
+        with self._asked() as database:
+            old = [gtrid for gtrid, since in database.kept.items() if database.now - since > KEEP_S]
+            for gtrid in old:
+                if database.rows.get(gtrid, (None,))[0] is Outcome.ROLLBACK and gtrid not in database.hazards:
+                    del database.rows[gtrid]
+                del database.kept[gtrid]
+            return len(old)
+
+    def mark(self, gtrid: str, hazard: str) -> None:
+        with self._asked() as database:
+            database.hazards[gtrid] = hazard
+
+    def close(self) -> None: ...
+
+
+class _Broker:
+    def __init__(self, broker_id: int) -> None:
+        self.id = broker_id
+        self.active: set[str] = set()
+        self.prepared: set[str] = set()
+        self.ended: dict[str, Ended] = {}
+        self.is_down = False
+        self.loses_answers = 0
+
+
+class _Asking:
+    """What the code asks of brokers: as a transaction's branches, as Brokers, and as a Finisher."""
+
+    def __init__(self, brokers: dict[int, _Broker], process: _Process, gtrid: str = "") -> None:
+        self._brokers = brokers
+        self._process = process
+        self._gtrid = gtrid
+        self.decided: list[Decided] = []
+
+    @contextmanager
+    def _asked(self, broker_id: int) -> Iterator[_Broker]:
+        self._process.pause()
+        broker = self._brokers[broker_id]
+        if broker.is_down:
+            raise Unreachable(f"broker {broker_id}", "it is down")
+        yield broker
+        if broker.loses_answers:
+            broker.loses_answers -= 1
+            raise Unreachable(f"broker {broker_id}", "the answer was lost")
+        self._process.pause()
+
+    # -- a transaction's branches
+
+    def begin(self, broker_ids: Collection[int]) -> None:
+        for broker_id in broker_ids:
+            self._brokers[broker_id].active.add(self._gtrid)
+
+    def prepare(self) -> tuple[int, ...]:
+        mine = [one.id for one in self._brokers.values() if self._gtrid in one.active]
+        for broker_id in mine:
+            try:
+                with self._asked(broker_id) as broker:
+                    if self._gtrid not in broker.active:
+                        raise PrepareFailed(Xid(1, b"", b""), "a broker", "it is gone")
+                    broker.active.remove(self._gtrid)
+                    broker.prepared.add(self._gtrid)
+            except Unreachable as error:
+                raise PrepareFailed(Xid(1, b"", b""), "a broker", str(error)) from error
+        return tuple(mine)
+
+    def rollback_all(self) -> None:
+        for broker in self._brokers.values():
+            try:
+                self.roll_back(self._gtrid, broker.id)
+            except CoordinatorError:
+                continue
+
+    # -- what is decided
+
+    def tell(self, gtrid: str, broker_ids: Collection[int], *, waits: bool) -> None:
+        told = tuple(cast(Told, broker_id) for broker_id in broker_ids)
+        self.decided.append(Decided(gtrid, told, is_whole=True))
+
+    def hear(self, gtrid: str, told: Any) -> None:
+        self.commit(gtrid, told)
+
+    def commit(self, gtrid: str, broker_id: int) -> bool:
+        with self._asked(broker_id) as broker:
+            if gtrid in broker.prepared:
+                broker.prepared.remove(gtrid)
+                broker.ended[gtrid] = Ended.COMMITTED
+                return True
+        with self._asked(broker_id) as broker:
+            if (ended := broker.ended.get(gtrid)) is not Ended.COMMITTED:
+                raise HeuristicOutcome(Xid(1, b"", b""), "a broker", "commit", "no", ended or Ended.UNKNOWN)
+        return False
+
+    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+        with self._asked(broker_id) as broker:
+            broker.active.discard(gtrid)
+            if gtrid in broker.prepared:
+                broker.prepared.remove(gtrid)
+                broker.ended[gtrid] = Ended.ROLLED_BACK
+                return Ended.ROLLED_BACK
+        with self._asked(broker_id) as broker:
+            return broker.ended.get(gtrid, Ended.UNKNOWN)
+
+    rollback = roll_back
+
+    def listed(self) -> Listing:
+        keys: dict[int, Any] = {}
+        for broker in self._brokers.values():
+            try:
+                with self._asked(broker.id):
+                    keys[broker.id] = tuple(sorted(broker.prepared))
+            except Unreachable:
+                continue
+        return Listing(keys)
+
+    def ours(self, listing: Listing) -> Iterator[tuple[str, int]]:
+        yield from ((cast(str, gtrid), broker_id) for broker_id, gtrids in listing.keys.items() for gtrid in gtrids)
+
+
+class _Branches:
+    def __init__(self, asking: _Asking) -> None:
+        self._asking = asking
+
+    def prepare(self) -> tuple[int, ...]:
+        return self._asking.prepare()
+
+    def rollback(self) -> None:
+        self._asking.rollback_all()
+
+
+class DecisionRowMachine(Counted):
+    """One table, two brokers, a service that crashes, and resolvers in processes of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.database = _Database()
+        self.brokers = {broker_id: _Broker(broker_id) for broker_id in BROKERS}
+        self.service, self.beside = _Process(), _Process()
+        self.actors: list[tuple[greenlet, _Process, str]] = []
+        self.sessions: dict[str, _Session] = {}
+        self.returned: set[str] = set()
+        self.refused: set[str] = set()
+        self.touched: set[str] = set()  # by an operator, or a broker that forgot
+        self.wants: dict[str, tuple[int, ...]] = {}
+        self.numbers = itertools.count(1)
+
+    def _count_of(self, kind: str) -> int:
+        return sum(what == kind for _, _, what in self.actors)
+
+    @precondition(lambda self: self._count_of("transaction") < TRANSACTIONS_MAX)
+    @rule(where=st.sampled_from(((0,), (1,), (0, 1))))
+    def begin(self, where: tuple[int, ...]) -> None:
+        self.count()
+        gtrid = f"{next(self.numbers)}"
+        self.wants[gtrid] = where
+        self._start(lambda: self._work(gtrid, where, self.service), self.service, "transaction")
+
+    def _work(self, gtrid: str, where: tuple[int, ...], process: _Process) -> None:
+        asking = _Asking(self.brokers, process, gtrid)
+        session = self.sessions[gtrid] = _Session(self.database, process, gtrid)
+        asking.begin(where)
+        committing = Committing(gtrid, cast(Any, session), _Branches(asking), asking, process.rest)
+        try:
+            process.pause()
+            committing.commit()
+        except (PrepareFailed, _Refused):
+            self.refused.add(gtrid)
+        except _Dead:
+            return
+        except (DecisionUnknown, HeuristicOutcome, _Cancelled):
+            pass
+        else:
+            self.returned.add(gtrid)
+        if asking.decided:
+            self._finish(asking, process)
+
+    def _finish(self, asking: _Asking, process: _Process) -> None:
+        """As the service's background thread."""
+        resolver = self._resolver(process, asking)
+        try:
+            resolver.finish(asking.decided)
+        except (_Dead, _Cancelled):
+            return
+
+    @precondition(lambda self: self._count_of("resolver") < RESOLVERS_MAX)
+    @rule(is_beside=st.booleans())
+    def look(self, is_beside: bool) -> None:
+        self.count()
+        process = self.beside if is_beside else self.service
+        self._start(lambda: self._look(process), process, "resolver")
+
+    def _look(self, process: _Process) -> None:
+        try:
+            self._resolver(process, _Asking(self.brokers, process)).look()
+        except (_Dead, _Cancelled):
+            return
+
+    def _resolver(self, process: _Process, asking: _Asking) -> Resolver:
+        open_table = cast(Any, lambda: _Table(self.database, process))
+        return Resolver(cast(Brokers, asking), NAME, open_table, age_s=0)
+
+    def _start(self, work: Callable[[], None], process: _Process, what: str) -> None:
+        actor = greenlet(work)
+        self.actors.append((actor, process, what))
+        actor.switch()
+        self._bury()
+
+    # -- what happens
+
+    @precondition(lambda self: self.actors)
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        actor, _, _ = self.actors[data.draw(st.sampled_from(range(len(self.actors))))]
+        for _ in range(data.draw(st.sampled_from((1, 1, 2, 3, 4, 12)))):
+            if not actor.dead:
+                self.count()
+                actor.switch()
+        self._bury()
+
+    @precondition(lambda self: self._count_of("transaction"))
+    @rule(data=st.data(), chance=st.integers(1, 3))
+    def cancel(self, data: st.DataObject, chance: int) -> None:
+        if chance > 1:
+            return
+        self.count()
+        mine = [actor for actor, _, what in self.actors if what == "transaction"]
+        mine[data.draw(st.sampled_from(range(len(mine))))].throw(_Cancelled)
+        self._bury()
+
+    @rule(is_beside=st.booleans(), chance=st.integers(1, 4))
+    def crash(self, is_beside: bool, chance: int) -> None:
+        if chance > 1:
+            return
+        self.count()
+        process = self.beside if is_beside else self.service
+        process.is_alive = False
+        for actor, whose, _ in list(self.actors):
+            while whose is process and not actor.dead:
+                actor.switch()
+        self._bury()
+        if is_beside:
+            self.beside = _Process()
+            return
+        self.service = _Process()
+        for session in self.sessions.values():
+            session.end()  # the server notices that its client is gone
+        for broker in self.brokers.values():
+            broker.active.clear()
+
+    @rule(
+        what=st.sampled_from((0, 1, "database")), is_down=st.sampled_from((False, False, True)), loses=st.integers(0, 1)
+    )
+    def go_away_or_come_back(self, what: int | str, is_down: bool, loses: int) -> None:
+        self.count()
+        side: Any = self.database if isinstance(what, str) else self.brokers[what]
+        side.is_down, side.loses_answers = is_down, loses
+
+    @rule(chance=st.integers(1, 3))
+    def refuse_a_commit(self, chance: int) -> None:
+        if chance == 1:
+            self.count()
+            self.database.refuses_commits = 1
+
+    @rule(days=st.sampled_from((0.2, 0.7, 1.1)), chance=st.integers(1, 2))
+    def time_passes(self, days: float, chance: int) -> None:
+        if chance == 1:
+            self.count()
+            self.database.now += int(days * KEEP_S)
+
+    @precondition(lambda self: any(broker.prepared for broker in self.brokers.values()))
+    @rule(data=st.data(), how=st.sampled_from((Ended.COMMITTED, Ended.ROLLED_BACK, None)), chance=st.integers(1, 3))
+    def operate(self, data: st.DataObject, how: Ended | None, chance: int) -> None:
+        """An operator ends a branch, or its broker forgets it."""
+        if chance > 1:
+            return
+        self.count()
+        places = [(broker, gtrid) for broker in self.brokers.values() for gtrid in sorted(broker.prepared)]
+        broker, gtrid = places[data.draw(st.sampled_from(range(len(places))))]
+        broker.prepared.remove(gtrid)
+        if how is not None:
+            broker.ended[gtrid] = how
+        self.touched.add(gtrid)
+
+    def _bury(self) -> None:
+        self.actors = [one for one in self.actors if not one[0].dead]
+
+    # -- what must be so
+
+    def teardown(self) -> None:
+        for side in (self.database, *self.brokers.values()):
+            side.is_down, side.loses_answers = False, 0  # type: ignore[attr-defined]
+        while self.actors:
+            for actor, _, _ in self.actors:
+                if not actor.dead:
+                    actor.switch()
+            self._bury()
+        for _ in range(3):
+            self._run_to_its_end(lambda: self._look(self.beside))
+        left = [gtrid for broker in self.brokers.values() for gtrid in broker.prepared]
+        assert not left, "a branch stays prepared though somebody looks"
+        commits = {gtrid for gtrid, (outcome, _) in self.database.rows.items() if outcome is Outcome.COMMIT}
+        assert commits <= self.touched, "a row that nobody deletes"
+        for gtrid, where in self.wants.items():
+            self._check(gtrid, where)
+
+    def _check(self, gtrid: str, where: tuple[int, ...]) -> None:
+        row = gtrid in self.database.committed
+        messages = [self.brokers[broker_id].ended.get(gtrid) is Ended.COMMITTED for broker_id in where]
+        if gtrid in self.touched:
+            if row and not all(messages):
+                assert gtrid in self.database.hazards, "row and message differ, and nobody is told"
+            return
+        assert set(messages) <= {row}, "a row without its message, or a message without its row"
+        assert row or gtrid not in self.returned, "the block ended well, and there is nothing"
+        assert not (row and gtrid in self.refused), "told to be rolled back, and it is there"
+        assert gtrid not in self.database.hazards, "a hazard that is none"
+
+    def _run_to_its_end(self, work: Callable[[], None]) -> None:
+        actor = greenlet(work)
+        while not actor.dead:
+            actor.switch()
+
+
+def test_both_or_neither_in_every_order() -> None:
+    play(DecisionRowMachine, steps_a_machine=60, steps_an_example=90)
