@@ -20,6 +20,7 @@ from bench import (
     rebalance,
     recovery,
     replication,
+    row_and_message,
     waiting,
 )
 from bench.floors import byte_floor, sync_floor
@@ -118,6 +119,21 @@ def memory_idle(case: str) -> Result:
 def memory_slow(case: str) -> Result:
     """The broker's memory with 10 slow readers of 1 GB each, above that of an empty one."""
     return memory.slow(case)
+
+
+def row_and_message_1(case: str) -> Result:
+    """A row and a message decided by a row, against an outbox with a polling relay: one thread."""
+    return row_and_message.compare(case, 1)
+
+
+def row_and_message_16(case: str) -> Result:
+    """The same, 16 threads."""
+    return row_and_message.compare(case, 16)
+
+
+def row_and_message_64(case: str) -> Result:
+    """The same, 64 threads."""
+    return row_and_message.compare(case, 64)
 
 
 def xa_1g(case: str) -> Result:
@@ -244,6 +260,9 @@ CASES: Final[dict[str, Case]] = {
     "xa-16": Case(xa_16, Bar("ratio", 0.60)),
     "xa-64": Case(xa_64, Bar("ratio", 0.80)),
     "xa-16x10": Case(xa_16x10, Bar("ratio", 0.45)),
+    "row-and-message-1": Case(row_and_message_1, Bar("ratio", 0.5)),
+    "row-and-message-16": Case(row_and_message_16, Bar("ratio", 1.0)),
+    "row-and-message-64": Case(row_and_message_64, Bar("ratio", 0.8)),
     "xa-1g": Case(xa_1g, Bar("value", 20, is_ceiling=True)),
     "recover-checkpoint": Case(recover_checkpoint, Bar("value", 1, is_ceiling=True)),
     "start-8000": Case(start_8000, Bar("value", 2, is_ceiling=True)),

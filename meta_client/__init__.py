@@ -3,8 +3,9 @@
 Read: protocol/ (pure: the wire) -> errors, deadline, identity, joined, opaques, heartbeat, results, calls -> sleepers,
 pending_reply, connection, connections -> topology and direct (who takes messages), allowed_codecs -> placing, puts,
 batching/, single_sends, local_transaction, xa_verbs, branch_puts, branch_flight, xa, producer -> consumer/ (pure parts
-first), offset_stores/ -> client (what users make) -> cli/. coordinator/ is built on a producer. aio/ is the same for
-asyncio: these rules, but sockets and timers of its own.
+first), offset_stores/ -> client (what users make) -> cli/. coordinator/ is built on a producer, transactions/ (a row
+and a message, decided by the database) on both. aio/ is the same for asyncio: these rules, but sockets and timers of
+its own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError, XaError
     from meta_client.protocol.xa import XaCode
     from meta_client.results import SendResult
+    from meta_client.transactions.manager import TransactionConfig
+    from meta_client.transactions.transaction import Transaction
     from meta_client.xa_verbs import Listing
     from zk.nodes import Partition
 
@@ -87,6 +90,8 @@ __all__ = [
     "SendResult",
     "SendUnknown",
     "ToPlace",
+    "Transaction",
+    "TransactionConfig",
     "TransactionFailed",
     "TransactionMisuse",
     "TransactionUnknown",
@@ -134,6 +139,8 @@ _HOMES = {
     "SendResult": "meta_client.results",
     "SendUnknown": "meta_client.errors",
     "ToPlace": "meta_client.placing",
+    "Transaction": "meta_client.transactions.transaction",
+    "TransactionConfig": "meta_client.transactions.manager",
     "TransactionFailed": "meta_client.errors",
     "TransactionMisuse": "meta_client.errors",
     "TransactionUnknown": "meta_client.errors",

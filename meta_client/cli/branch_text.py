@@ -7,6 +7,7 @@ from journal.xid import XaKey, Xid
 from meta_client.branch_report import Report
 from meta_client.cli.journal_text import printable, time_text
 from meta_client.protocol.answers import BranchStatus
+from meta_client.transactions.names import table_of
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -22,7 +23,10 @@ def age_text(seconds: float) -> str:
 
 
 def sql_of(xid: Xid) -> str:
-    """A query to paste: the branches of one global transaction differ in the part after the last underscore."""
+    """A query to paste: what decides about it, where that is a row; else the branches of the same global transaction,
+    which differ in the part after the last underscore."""
+    if table_of(xid) is not None:
+        return f"SELECT outcome FROM metaq_decision WHERE gtrid = '{xid.gtrid.decode()}'"  # noqa: S608 - no quote in it
     transaction = str(xid).rpartition("_")[0]
     columns = "gid, database, prepared"
     return f"SELECT {columns} FROM pg_prepared_xacts WHERE gid ^@ '{transaction}_'"  # noqa: S608 - for a person to paste; base64 holds no quote
@@ -94,6 +98,13 @@ def _remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Ite
         found = "decided to commit" if decided else "holds no decision, which means: roll back"
         yield f"resolve    the coordinator's log {found}"
         yield f"           {commit if decided else rollback}"
+        return
+    if (table := table_of(key.xid)) is not None:
+        yield f"resolve    decision table {table} decides: where its database is,"
+        yield "           metaq txn resolver --once --database URL"
+        yield "           Is that gone for good? See whether the transaction's rows are anywhere, and end it so:"
+        yield f"           {commit}"
+        yield f"           {rollback}"
         return
     yield "resolve    a coordinator that runs recover() finishes it. Without one, ask the database:"
     yield f"           {sql_of(key.xid)}"

@@ -64,7 +64,7 @@ class HeuristicOutcome(CoordinatorError):
             f"transaction {xid.gtrid.decode(errors='replace')} had to {wanted}, and {participant} answers "
             f"'{answer}': database and broker may disagree about it ({self.code}{sides}); compare its rows with its "
             f"messages, mend them by hand, then forget the branch at the broker, and a decided transaction at its "
-            f"coordinator (Coordinator.forget)"
+            f"coordinator (Coordinator.forget), or its row in metaq_decision"
         )
         self.xid = xid
         self.participant = participant

@@ -68,7 +68,7 @@ def commit_until_done(participant: Finishable, xid: Xid, receipt: str, rest: Cal
         if rest(wait_s):
             raise CoordinatorClosed(
                 f"transaction {xid.gtrid.decode()} is decided and will commit, but {participant.name} has not heard "
-                f"of it yet, and nobody waits any longer: run recover() at the next start"
+                f"of it yet, and nobody waits any longer: recover() at the next start, or a resolver, tells it"
             )
     if reason:
         log.info("decided commit went through xid=%s participant=%s", xid, participant.name)

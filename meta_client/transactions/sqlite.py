@@ -6,6 +6,7 @@ transaction ends, and the next writer begins with all that was committed before.
 # ruff: noqa: S608 - statements are made of our own names
 
 import functools
+import logging
 import os
 import sqlite3
 import time
@@ -23,6 +24,8 @@ from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisi
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import SqlTable, Statements, one_line
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, Opener, brokers_text
+
+log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
@@ -121,8 +124,12 @@ class SqliteSession:
             raise
 
     def rollback(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
+            self._connection.close()
 
     def opener(self) -> Opener:
         return functools.partial(open_table, _file(self._connection))

@@ -1,6 +1,7 @@
 """Service, database or broker die at each step: rows and messages are the same in the end, nothing stays prepared."""
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -83,6 +84,10 @@ def test_a_fleet_s_resolver(world: World) -> None:
     arguments = ["psycopg", world.deciding.url, world.zookeeper, "2", "PREPARED"]
     subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
     assert world.prepared()
+    listed = run_metaq("txn", "list", "--json", "--zk", world.zookeeper).stdout
+    assert "SELECT outcome FROM metaq_decision" in listed
+    shown = run_metaq("txn", "show", json.loads(listed)["xid"], "--zk", world.zookeeper).stdout
+    assert f"decision table {world.deciding.identity.name.table_id} decides" in shown
     done = run_metaq(*place)
     assert done.returncode == 0, done.stderr
     assert "resolved_rolled_back=1" in done.stdout

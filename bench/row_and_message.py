@@ -1,0 +1,141 @@
+"""A row and a message: the decision row beside an outbox, on one database and one broker, in one run.
+
+The outbox is the usual one: the message is a row of the same transaction, and a relay in a process of its own polls for
+such rows, sends them, and deletes them once they are acknowledged. `python -m bench.row_and_message DSN ZOOKEEPER` is
+that relay.
+"""
+
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+
+from bench.result import Result
+from bench.stage import stage
+from meta_client import Batch, Client
+from meta_client.demo.postgres import EmbeddedPostgres
+from meta_client.transactions.databases import init
+from meta_client.transactions.table import KEEP_S
+
+SECONDS: Final = 6.0
+WARM_UP_S: Final = 1.5
+POLL_S: Final = 0.02  # an eager relay: most poll every tenth of a second, or second
+AT_ONCE: Final = 1_000
+PAYLOAD: Final = b"x" * 1_000
+_NUMBER = struct.Struct(">q")
+Work = Callable[[psycopg.Connection, int], None]
+
+TABLES: Final = """CREATE TABLE orders (id bigint PRIMARY KEY, note text);
+CREATE TABLE outbox (id bigint PRIMARY KEY, payload bytea NOT NULL)"""
+TAKE: Final = """DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)
+RETURNING payload"""
+
+
+def compare(case: str, threads: int) -> Result:
+    """Transactions a second, and how long after its commit a message is with a consumer, by both ways."""
+    with stage("sync") as on, EmbeddedPostgres(settings={"max_connections": "150"}) as database:
+        init(database.dsn, KEEP_S)
+        with psycopg.connect(database.dsn) as connection:
+            connection.execute(TABLES)
+        with Client(on.zookeeper) as client:
+            watch = _Watch(client)
+            with watch.consumer:
+                watch.wait_ready()
+                ours, our_ms = _measure(database.dsn, threads, _decided(client), watch)
+                command = [sys.executable, "-m", "bench.row_and_message", database.dsn, on.zookeeper]
+                with subprocess.Popen(command) as relay:
+                    theirs, their_ms = _measure(database.dsn, threads, _outboxed, watch)
+                    relay.kill()
+    detail = {"p50_ms": our_ms, "outbox_p50_ms": their_ms, "latency_ratio": our_ms / their_ms}
+    return Result(case, ours, "tx/s", theirs, {name: round(value, 2) for name, value in detail.items()})
+
+
+def _decided(client: Client) -> Work:
+    def work(connection: psycopg.Connection, number: int) -> None:
+        with client.transaction(connection) as transaction:
+            connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
+            transaction.send("bench", _NUMBER.pack(number) + PAYLOAD)
+
+    return work
+
+
+def _outboxed(connection: psycopg.Connection, number: int) -> None:
+    with connection.transaction():
+        connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
+        connection.execute("INSERT INTO outbox VALUES (%s, %s)", (number, _NUMBER.pack(number) + PAYLOAD))
+
+
+class _Watch:
+    """Consumes, and knows when each message came."""
+
+    def __init__(self, client: Client) -> None:
+        self.came: dict[int, int] = {}
+        self.consumer = client.consumer("bench-rows")
+        self.consumer.subscribe("bench", self._take)
+
+    def wait_ready(self) -> None:
+        while not self.consumer.owned():
+            time.sleep(0.05)
+
+    def _take(self, batch: Batch) -> None:
+        now = time.monotonic_ns()
+        for message in batch.messages:
+            self.came[_NUMBER.unpack_from(message.payload)[0]] = now
+
+
+def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, float]:
+    """Transactions a second after the warm-up, and the median milliseconds from commit to consumer."""
+    committed: dict[int, int] = {}
+    base = time.monotonic_ns()  # numbers of this measurement
+    stopping = threading.Event()
+
+    def run(thread: int) -> None:
+        with psycopg.connect(dsn) as connection:
+            number = base + thread * 10**12
+            while not stopping.is_set():
+                number += 1
+                work(connection, number)
+                committed[number] = time.monotonic_ns()
+
+    workers = [threading.Thread(target=run, args=(thread,)) for thread in range(threads)]
+    for worker in workers:
+        worker.start()
+    time.sleep(WARM_UP_S)
+    first = time.monotonic_ns()
+    time.sleep(SECONDS)
+    last = time.monotonic_ns()
+    stopping.set()
+    for worker in workers:
+        worker.join()
+    deadline = time.monotonic() + 60
+    while missing := committed.keys() - watch.came.keys():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(missing)} of {len(committed)} messages did not come")
+        time.sleep(0.05)
+    counted = [number for number, at in committed.items() if first <= at <= last]
+    delays = [max(0, watch.came[number] - committed[number]) / 1e6 for number in counted]
+    return len(counted) / ((last - first) / 1e9), statistics.median(delays)
+
+
+def relay(dsn: str, zookeeper: str) -> None:
+    """Send what is in the outbox, until it is killed."""
+    with Client(zookeeper) as client, psycopg.connect(dsn) as connection:
+        producer = client.producer()
+        while True:
+            with connection.transaction():
+                payloads = connection.execute(TAKE, (AT_ONCE,)).fetchall()
+                for (payload,) in payloads:
+                    producer.send_async("bench", payload)
+                producer.flush()
+            if len(payloads) < AT_ONCE:
+                time.sleep(POLL_S)
+
+
+if __name__ == "__main__":
+    relay(*sys.argv[1:])
