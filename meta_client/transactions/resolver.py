@@ -133,6 +133,12 @@ class Resolver:
             if row.gtrid in self._through and row.is_old:
                 # Until then its transaction, whose COMMIT got no answer, may still have to ask how it ended.
                 self._done.add(row.gtrid)
+        left = {row.gtrid for row in rows} | due.keys()
+        self._problems = {
+            what: problem
+            for what, problem in self._problems.items()
+            if not what.startswith(self._name.qualifier) or what.partition(" ")[0] in left
+        }
         self._delete_done(table)
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
