@@ -189,10 +189,11 @@ class Client:
     ) -> "Transaction":
         """A `with` block that commits *connection*'s transaction together with the messages sent in it, or neither.
 
-        *connection*: of psycopg 3 or sqlite3, in a transaction or not, to a database with a decision table (`metaq txn
-        init`); the block's end commits it, or rolls it back. *wait*: return only once brokers have committed, too, so
-        that whoever is told next can read the messages; without it they follow within moments. *connect* makes another
-        connection for whoever finishes a transaction, where what *connection* was made with will not do.
+        *connection*: of psycopg 3 or sqlite3, or an SQLAlchemy Session, scoped_session or Connection over one; in a
+        transaction or not, to a database with a decision table (`metaq txn init`); the block's end commits it, or rolls
+        it back. *wait*: return only once brokers have committed, too, so that whoever is told next can read the
+        messages; without it they follow within moments. *connect* makes another connection of the driver for whoever
+        finishes a transaction, where what *connection* was made with will not do.
         Raises CannotEnlist for what can't decide; entering the block raises the rest.
         """
         return self._transactions_here().transaction(connection, self.producer(), connect, waits=wait)

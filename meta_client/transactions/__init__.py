@@ -4,9 +4,9 @@
         connection.execute("INSERT INTO orders ...")
         transaction.send("orders", b"...")
 
-Read: names, steps, errors, table (what a database must be able to do) -> statements, postgres, sqlite, databases ->
-branches (while it works), brokers (once it is prepared) -> committing (the order) -> resolver -> background (a
-thread) -> transaction -> manager. docs/transactions.md says why it is safe.
+Read: names, steps, errors, table (what a database must be able to do) -> statements, postgres, sqlite, databases,
+sqlalchemy -> branches (while it works), brokers (once it is prepared) -> committing (the order) -> resolver ->
+background (a thread) -> transaction -> manager. docs/transactions.md says why it is safe.
 """
 
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable

@@ -113,7 +113,14 @@ class Committing:
                 self._branches.rollback()
                 self._reach(Step.ROLLED_BACK)
                 raise
-            if not self._was_committed(brokers, began):
+            is_committed = self._was_committed(brokers, began)
+            if error.is_foreign:
+                if is_committed:
+                    self._finish(brokers, waits=False)
+                else:
+                    self._reach(Step.ROLLED_BACK)
+                raise error.__cause__ or error from None
+            if not is_committed:
                 self._reach(Step.ROLLED_BACK)
                 reason = f"its COMMIT got no answer, and it turned out to be rolled back: {error}"
                 raise PrepareFailed(self._xid, DATABASE, reason) from error

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.table import DecisionTable, Identity, Session
+from meta_client.transactions.table import DecisionTable, DriverSession, Identity, Session
 
 _SQLITE: Final = "sqlite:"
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -36,6 +36,17 @@ class _Kind:
 def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Session:
     """*connection* as a transaction uses it. *connect* makes another one for whoever finishes a transaction, where what
     *connection* was made with will not do. Raises CannotEnlist for what can't decide."""
+    if _is_sqlalchemy(connection):
+        from meta_client.transactions.sqlalchemy import SqlAlchemySession
+
+        return SqlAlchemySession(connection, connect)
+    return driver_session(connection, connect)
+
+
+def driver_session(
+    connection: Any, connect: Callable[[], Any] | None = None, *, is_managed: bool = False
+) -> DriverSession:
+    """As session_of, for a connection of a driver. *is_managed*: a framework begins and ends its transactions."""
     if isinstance(connection, sqlite3.Connection):
         from meta_client.transactions.sqlite import SqliteSession
 
@@ -44,11 +55,19 @@ def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Ses
     if psycopg is not None and isinstance(connection, psycopg.Connection):
         from meta_client.transactions.postgres import PostgresSession
 
-        return PostgresSession(connection, connect)
+        return PostgresSession(connection, connect, is_managed=is_managed)
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise CannotEnlist(
-        f"a {kind} can't decide about messages: give a connection of psycopg 3 (psycopg.connect), or of sqlite3"
+        f"a {kind} can't decide about messages: give a connection of psycopg 3 (SQLAlchemy: postgresql+psycopg://...) "
+        f"or of sqlite3"
     )
+
+
+def _is_sqlalchemy(connection: Any) -> bool:
+    """Whether it is a Session, a Connection, or the scoped_session of one: none, unless its module was imported."""
+    orm, engine = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.engine")
+    kinds = (*((orm.Session, orm.scoped_session) if orm else ()), *((engine.Connection,) if engine else ()))
+    return isinstance(connection, kinds)
 
 
 def table_at(url: str) -> DecisionTable:

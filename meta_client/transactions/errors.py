@@ -27,4 +27,11 @@ class CopiedTable(CannotEnlist):
 
 
 class CommitUnknown(Exception):
-    """The database gave no answer to COMMIT: it may have committed or not. Ask the table for the decision."""
+    """The database gave no answer to COMMIT: it may have committed or not. Ask the table for the decision.
+
+    *is_foreign*: the cause came from somebody else's code around COMMIT, and is raised again once that is known.
+    """
+
+    def __init__(self, reason: str, *, is_foreign: bool = False) -> None:
+        super().__init__(reason)
+        self.is_foreign = is_foreign

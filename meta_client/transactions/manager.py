@@ -62,7 +62,7 @@ class Transactions:
         self, connection: Any, producer: Producer, connect: Callable[[], Any] | None, *, waits: bool
     ) -> Transaction:
         """As Client.transaction, which gives the *producer* that `Transaction.send` uses."""
-        return Transaction(self, connection, session_of(connection, connect), producer, waits=waits)
+        return Transaction(self, session_of(connection, connect), producer, waits=waits)
 
     def resolve(self, url: str) -> TableName:
         """Resolve in the background what the database at *url* decides about. Raises as databases.table_at."""

@@ -83,6 +83,7 @@ _NO_TRANSACTION: Final = {
     TransactionStatus.INERROR: "a statement failed and the block went on: let the error out, or use a savepoint",
     TransactionStatus.UNKNOWN: "the connection is lost",
 }
+_DONE_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)  # by callers
 # Classes of SQLSTATE after which nobody knows what became of a COMMIT; every other error rolls it back.
 _LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
 
@@ -112,11 +113,18 @@ class _Undone(Exception):
 class PostgresSession:
     """One connection, in any isolation level, with autocommit or without, in a transaction or not."""
 
-    def __init__(self, connection: Connection, connect: Callable[[], Connection] | None = None) -> None:
-        """*connect* makes another connection, where what this one was made with will not do."""
+    def __init__(
+        self, connection: Connection, connect: Callable[[], Connection] | None = None, *, is_managed: bool = False
+    ) -> None:
+        """*connect* makes another connection, where what this one was made with will not do. *is_managed*: a framework
+        calls the connection's own commit() and rollback()."""
         self._connection = connection
         self._connect = connect
+        self._is_managed = is_managed
         self._block: psycopg.Transaction | None = None  # if the database transaction was begun here
+
+    def driver_connection(self) -> object:
+        return self._connection
 
     def begin(self) -> Identity:
         connection = self._connection
@@ -132,11 +140,18 @@ class PostgresSession:
                 "client.transaction(...) outside, and transaction() inside if you want a savepoint"
             )
         try:
-            if status is TransactionStatus.IDLE:
+            if status is TransactionStatus.IDLE and self._is_managed:
+                connection.execute("SELECT")  # begins, as psycopg does before any statement
+                if connection.info.transaction_status is TransactionStatus.IDLE:
+                    raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
+            elif status is TransactionStatus.IDLE:
                 block = psycopg.Transaction(connection)
                 block.__enter__()
                 self._block = block
             return self._know().identity
+        except _DONE_AGAIN:
+            self.rollback()
+            raise
         except psycopg.OperationalError as error:
             self.rollback()
             raise Unreachable(DATABASE, one_line(error)) from error
@@ -157,8 +172,8 @@ class PostgresSession:
         try:
             with self._connection.cursor(row_factory=tuple_row) as cursor:
                 cursor.execute(statement, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
-        except (errors.SerializationFailure, errors.DeadlockDetected):
-            raise  # callers do it again
+        except _DONE_AGAIN:
+            raise
         except psycopg.Error as error:
             raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, _reason(error, known)) from error
 
@@ -177,10 +192,16 @@ class PostgresSession:
         except psycopg.Error as error:
             if connection.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
                 self.rollback()  # it was not sent
-            is_open = error.sqlstate is None or error.sqlstate.startswith(_LEAVES_OPEN)
-            if is_open or connection.info.transaction_status is not TransactionStatus.IDLE:
+            if self.is_unknown(error):
                 raise CommitUnknown(one_line(error)) from error
             raise
+
+    def is_unknown(self, error: Exception) -> bool:
+        if not isinstance(error, psycopg.Error):
+            return True
+        if error.sqlstate is None or error.sqlstate.startswith(_LEAVES_OPEN):
+            return True
+        return self._connection.info.transaction_status is not TransactionStatus.IDLE
 
     def rollback(self) -> None:
         block, self._block = self._block, None

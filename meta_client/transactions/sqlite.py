@@ -76,6 +76,9 @@ class SqliteSession:
         self._began_s = 0.0  # not after the database transaction
         self._identity: Identity | None = None
 
+    def driver_connection(self) -> object:
+        return self._connection
+
     def begin(self) -> Identity:
         connection = self._connection
         try:
@@ -122,6 +125,9 @@ class SqliteSession:
                 raise CommitUnknown(one_line(error)) from error
             connection.rollback()
             raise
+
+    def is_unknown(self, error: Exception) -> bool:
+        return not isinstance(error, sqlite3.Error) or not self._connection.in_transaction
 
     def rollback(self) -> None:
         try:

@@ -85,6 +85,10 @@ Opener = Callable[[], DecisionTable]  # raises Unreachable, CannotEnlist; the ca
 class Session(Protocol):
     """A caller's connection, for one transaction. Its owner's thread alone."""
 
+    def driver_connection(self) -> object:
+        """The connection of the database's driver, which can be in one transaction with messages at a time. First of
+        all. Raises as `begin`."""
+
     def begin(self) -> Identity:
         """Check the connection, and be in a database transaction. Raises CannotEnlist, TransactionMisuse, Unreachable;
         then it is as it was."""
@@ -104,6 +108,13 @@ class Session(Protocol):
 
     def opener(self) -> Opener:
         """Opens the table over another connection to the same database; holds nothing of this one."""
+
+
+class DriverSession(Session, Protocol):
+    """A driver's connection, whose transactions a framework may begin and end in its own way."""
+
+    def is_unknown(self, error: Exception) -> bool:
+        """Whether nobody knows what became of a COMMIT that raised *error*; if not, it is rolled back."""
 
 
 def brokers_text(brokers: Collection[int]) -> str:

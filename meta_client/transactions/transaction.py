@@ -2,7 +2,7 @@
 
 import threading
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from meta_client.branch_puts import BranchHandle
 from meta_client.errors import TransactionMisuse
@@ -36,9 +36,9 @@ class Transaction:
     """What `Client.transaction` returns: the caller's database transaction, and what is sent with it. Used once, by the
     thread that enters it; `join` hands it over."""
 
-    def __init__(self, host: Host, connection: Any, session: Session, producer: Producer, *, waits: bool) -> None:
+    def __init__(self, host: Host, session: Session, producer: Producer, *, waits: bool) -> None:
         self._host = host
-        self._connection = connection
+        self._connection: object = None  # the driver's, once it is entered
         self._session = session
         self._producer = producer
         self._waits = waits
@@ -88,7 +88,8 @@ class Transaction:
         as it was then."""
         if self._committing is not None:
             raise TransactionMisuse("a transaction is used once: make another one with client.transaction(...)")
-        self._claim()
+        connection = self._session.driver_connection()
+        self._claim(connection)
         try:
             identity = self._session.begin()
             try:
@@ -114,13 +115,11 @@ class Transaction:
         assert self._committing is not None
         for producer in self._producers:
             producer.leave()
-        try:
-            if error is None:
-                self._committing.commit(waits=self._waits)
-            else:
-                self._committing.roll_back()
-        finally:
-            self._let_go()
+        self._let_go()  # before it ends: a pool may give the connection to others then
+        if error is None:
+            self._committing.commit(waits=self._waits)
+        else:
+            self._committing.roll_back()
 
     def _open(self, name: TableName) -> None:
         background = self._host.background(name, self._session)
@@ -138,14 +137,14 @@ class Transaction:
             )
         return self._branches
 
-    def _claim(self) -> None:
+    def _claim(self, connection: object) -> None:
         with _lock:
-            if id(self._connection) in _in_use:
+            if id(connection) in _in_use:
                 raise TransactionMisuse(
                     "the connection is in a transaction with messages already: end that block first; inside it, a "
                     "savepoint undoes rows alone"
                 )
-            _in_use[id(self._connection)] = self._connection
+            _in_use[id(connection)] = self._connection = connection
 
     def _let_go(self) -> None:
         with _lock:

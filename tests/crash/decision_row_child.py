@@ -7,22 +7,29 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 
 import psycopg
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 from meta_client import Client, SendFailed, TransactionConfig
 from meta_client.coordinator import CoordinatorError
-from meta_client.transactions import Step
+from meta_client.transactions import Step, Transaction
+from tests.meta_client.transactions.crashing import engine_of
 
 THREADS = 8
 BASE = 1_000_000  # numbers of a life; of a thread in it, a hundredth
+
+
+Write = Callable[[Client, int, random.Random], None]
 
 
 class _Cancelled(Exception):
     pass
 
 
-def main(dsn: str, zookeeper: str, life: str) -> None:
+def main(dsn: str, zookeeper: str, life: str, way: str) -> None:
     chance = random.Random(int(life))
 
     def observe(step: Step, gtrid: str) -> None:
@@ -31,10 +38,11 @@ def main(dsn: str, zookeeper: str, life: str) -> None:
         if step in (Step.PREPARED, Step.RECORDED) and chance.random() < 0.02:
             raise _Cancelled
 
+    write = WAYS[way](dsn)
     config = TransactionConfig(observer=observe, age_s=0.5, interval_s=0.2)
     with Client(zookeeper, transactions=config) as client:
         threads = [
-            threading.Thread(target=work, args=(client, dsn, int(life) * BASE + number * BASE // 100), daemon=True)
+            threading.Thread(target=work, args=(client, write, int(life) * BASE + number * BASE // 100), daemon=True)
             for number in range(THREADS)
         ]
         for thread in threads:
@@ -44,25 +52,55 @@ def main(dsn: str, zookeeper: str, life: str) -> None:
             thread.join()
 
 
-def work(client: Client, dsn: str, first: int) -> None:
+def work(client: Client, write: Write, first: int) -> None:
     chance, number = random.Random(first), first
-    connection: psycopg.Connection | None = None
     while True:
         number += 1
         try:
-            if connection is None or connection.closed:
-                connection = psycopg.connect(dsn, connect_timeout=5)
-            with client.transaction(connection, wait=chance.random() < 0.2) as transaction:
-                connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
-                transaction.send("orders", str(number).encode())
-                if number % 3 == 0:
-                    transaction.send("bills", str(number).encode())
-                if chance.random() < 0.05:
-                    raise _Cancelled
+            write(client, number, chance)
         except _Cancelled:
             continue
-        except (psycopg.Error, CoordinatorError, SendFailed):
+        except (psycopg.Error, sqlalchemy.exc.SQLAlchemyError, CoordinatorError, SendFailed):
             time.sleep(0.05)  # somebody is down
+
+
+def send(transaction: Transaction, number: int, chance: random.Random) -> None:
+    transaction.send("orders", str(number).encode())
+    if number % 3 == 0:
+        transaction.send("bills", str(number).encode())
+    if chance.random() < 0.05:
+        raise _Cancelled
+
+
+def with_psycopg(dsn: str) -> Write:
+    """A connection for each thread."""
+    own = threading.local()
+
+    def write(client: Client, number: int, chance: random.Random) -> None:
+        if not hasattr(own, "connection") or own.connection.closed:
+            own.connection = psycopg.connect(dsn, connect_timeout=5)
+        with client.transaction(own.connection, wait=chance.random() < 0.2) as transaction:
+            own.connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
+            send(transaction, number, chance)
+
+    return write
+
+
+def with_sqlalchemy(dsn: str) -> Write:
+    """A session for each transaction, and fewer connections than threads."""
+    engine = engine_of(dsn, pool_size=THREADS - 2, max_overflow=0)
+
+    def write(client: Client, number: int, chance: random.Random) -> None:
+        with Session(engine) as session:
+            session.execute(sqlalchemy.text("SELECT 1"))
+            with client.transaction(session, wait=chance.random() < 0.2) as transaction:
+                session.execute(sqlalchemy.text(f"INSERT INTO numbers VALUES ({number})"))
+                send(transaction, number, chance)
+
+    return write
+
+
+WAYS: Mapping[str, Callable[[str], Write]] = {"psycopg": with_psycopg, "sqlalchemy": with_sqlalchemy}
 
 
 if __name__ == "__main__":

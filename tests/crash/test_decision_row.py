@@ -24,6 +24,7 @@ from tests.meta_client.transactions.conftest import World, make_postgres, runnin
 from zk.corner import Corner
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "4"))
+WAYS = ("psycopg", "sqlalchemy")  # of a life of the service, in turn
 ROOT = Path(__file__).parents[2]
 QUIET_S = 20.0  # on a busy machine: what a look takes, and a broker that comes back
 
@@ -70,7 +71,7 @@ def resolvers(world: World, directory: Path) -> Iterator[None]:
 def one_life(world: World, server: EmbeddedPostgres, life: int, random: Random) -> None:
     """A service that works, who is killed meanwhile, and its own end."""
     module = "tests.crash.decision_row_child"
-    command = [sys.executable, "-m", module, world.deciding.url, world.zookeeper, str(life)]
+    command = [sys.executable, "-m", module, world.deciding.url, world.zookeeper, str(life), WAYS[life % len(WAYS)]]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as service:
         assert service.stdout is not None
         assert service.stdout.readline() == b"works\n", service.stderr and service.stderr.read().decode()

@@ -1,11 +1,34 @@
 """A program that works on one transaction and kills itself, with SIGKILL, at a given step. Run by test_crashes."""
 
+import importlib
 import os
 import signal
 import sys
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 from meta_client import Client
 from meta_client.transactions import Step, TransactionConfig
+
+
+def connect(driver: str, place: str) -> Any:
+    """A connection of *driver*, or an SQLAlchemy session over it."""
+    driver, _, framework = driver.partition("+")
+    if not framework:
+        return importlib.import_module(driver).connect(place)
+    return Session(engine_of(place))
+
+
+def engine_of(place: str, **options: Any) -> sqlalchemy.Engine:
+    """An engine over PostgreSQL, where *place* says so in libpq's words, or over an SQLite file."""
+    if "=" not in place:
+        return sqlalchemy.create_engine(f"sqlite:///{place.removeprefix('sqlite:///')}", **options)
+    query = psycopg.conninfo.conninfo_to_dict(place)
+    url = sqlalchemy.URL.create("postgresql+psycopg", query={name: str(value) for name, value in query.items()})
+    return sqlalchemy.create_engine(url, **options)
 
 
 def main(driver: str, place: str, zookeeper: str, number: str, step_name: str) -> None:
@@ -13,12 +36,10 @@ def main(driver: str, place: str, zookeeper: str, number: str, step_name: str) -
         if step.name == step_name:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    import importlib
-
     config = TransactionConfig(observer=observe)
-    connection = importlib.import_module(driver).connect(place)
+    connection, insert = connect(driver, place), f"INSERT INTO numbers VALUES ({number})"
     with Client(zookeeper, transactions=config) as client, client.transaction(connection) as transaction:
-        connection.execute(f"INSERT INTO numbers VALUES ({number})")
+        connection.execute(sqlalchemy.text(insert) if isinstance(connection, Session) else insert)
         transaction.send("orders", number.encode()).result()
         if step_name == "BODY":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -29,9 +29,9 @@ KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
 QUICK: dict[str, Any] = {"age_s": 0.3, "interval_s": 0.1}
 
 
-@pytest.fixture(params=["psycopg", "sqlite3"])
+@pytest.fixture(params=["psycopg", "sqlite3", "psycopg+sqlalchemy", "sqlite3+sqlalchemy"])
 def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[tuple[str, World]]:
-    is_lite = request.param == "sqlite3"
+    is_lite = request.param.startswith("sqlite3")
     deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
     with running_world(deciding, tmp_path, zookeeper) as world:
         yield request.param, world
@@ -65,7 +65,7 @@ def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None
 
 
 def _an_hour_ago(driver: str) -> str:
-    return "now() - interval '1 hour'" if driver == "psycopg" else "decided_at - 3600"
+    return "now() - interval '1 hour'" if driver.startswith("psycopg") else "decided_at - 3600"
 
 
 def test_a_fleet_s_resolver(world: World) -> None:

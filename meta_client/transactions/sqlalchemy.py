@@ -1,0 +1,195 @@
+"""SQLAlchemy 2: a Session or a Connection whose own commit() is the decision.
+
+The decision's row goes through the driver's connection of the open transaction; flush, events and expiry are what
+SQLAlchemy does. The only file here that imports SQLAlchemy; imported when one of its objects is enlisted.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, Engine, TwoPhaseTransaction
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
+
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.errors import TransactionMisuse
+from meta_client.transactions.databases import driver_session
+from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.statements import one_line
+from meta_client.transactions.table import DriverSession, Identity, Opener
+
+log = logging.getLogger(__name__)
+
+_SEVERAL: Final = "the session works with several engines, and only one database can decide: use a session for each"
+
+
+class SqlAlchemySession:
+    """One Session or Connection, begun or not."""
+
+    def __init__(
+        self, given: Session | Connection | scoped_session[Any], connect: Callable[[], Any] | None = None
+    ) -> None:
+        """*connect* makes another connection of the driver, where what the engine makes will not do."""
+        self._given: Session | Connection = given() if isinstance(given, scoped_session) else given
+        self._connect = connect
+        self._was_begun = False
+        self._transaction: object = None
+        self._root: object = None  # the transaction of the connection
+        self._connection: Connection
+        self._driver: DriverSession
+        self._opener: Opener
+        self._is_sent = False  # COMMIT is, or may be, on its way
+
+    def driver_connection(self) -> object:
+        given = self._given
+        if given.in_nested_transaction():
+            raise TransactionMisuse(
+                "it is inside a savepoint, which ends before the transaction does: put client.transaction(...) outside "
+                "and begin_nested() inside"
+            )
+        self._was_begun = given.in_transaction()
+        try:
+            self._connection = connection = _begun(given)
+            driver = connection.connection.driver_connection
+            connect = self._connect or functools.partial(_new_connection, connection.engine)
+            self._driver = driver_session(driver, connect, is_managed=True)
+        except BaseException:
+            self._leave_as_it_was()
+            raise
+        self._transaction, self._root = given.get_transaction(), connection.get_transaction()
+        return driver
+
+    def begin(self) -> Identity:
+        try:
+            with self._as_sqlalchemy_raises():
+                identity = self._driver.begin()
+            self._opener = self._driver.opener()
+        except BaseException:
+            self._leave_as_it_was()
+            raise
+        return identity
+
+    def problem(self) -> str | None:
+        given = self._given
+        if given.get_transaction() is not self._transaction:
+            return "its transaction was ended inside the block: leave commit() and rollback() to the block's end"
+        if isinstance(given, Session):
+            if not given.is_active:
+                return "a flush failed and the block went on: let the error out, or use begin_nested()"
+            given.flush()
+            if _has_several(given):
+                return _SEVERAL
+        return self._driver.problem()
+
+    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+        with self._as_sqlalchemy_raises():
+            self._driver.decide(gtrid, brokers)
+
+    def commit(self) -> None:
+        event.listen(self._connection, "commit", self._on_commit)
+        try:
+            self._given.commit()
+        except Exception as error:
+            if not self._is_sent:
+                self.rollback()
+                raise
+            cause = error.orig if isinstance(error, DBAPIError) and not self._has_committed() else None
+            if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
+                self.rollback()
+                raise
+            # Without a cause it is a listener's own: of after_commit, most likely.
+            raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
+        finally:
+            event.remove(self._connection, "commit", self._on_commit)
+        if not self._is_sent:
+            self._driver.rollback()
+            raise InvalidRequestError("commit() did not send COMMIT: rows and messages are rolled back")
+
+    def rollback(self) -> None:
+        if self._is_sent and not self._has_committed():
+            self._driver.rollback()  # SQLAlchemy takes the transaction for ended, and would send nothing
+        try:
+            self._given.rollback()
+        except SQLAlchemyError as error:
+            log.warning("session could not be rolled back, and is given up reason=%s", one_line(error))
+            self._given.invalidate()
+
+    def _has_committed(self) -> bool:
+        """Whether COMMIT was answered; then the driver's connection may be another one's already."""
+        return self._connection.closed or self._connection.get_transaction() is not self._root
+
+    def opener(self) -> Opener:
+        return self._opener
+
+    @contextmanager
+    def _as_sqlalchemy_raises(self) -> Iterator[None]:
+        """What the driver raises, in the class by which callers know what to do again."""
+        known = self._connection.dialect.loaded_dbapi.Error
+        try:
+            yield
+        except known as error:
+            raise DBAPIError.instance("metaq_decision", (), error, known) from error
+
+    def _on_commit(self, connection: Connection) -> None:
+        """Called right before COMMIT is sent."""
+        del connection
+        if (problem := self._driver.problem()) is not None:  # PostgreSQL would answer it with ROLLBACK
+            raise InvalidRequestError(problem)
+        self._is_sent = True
+
+    def _leave_as_it_was(self) -> None:
+        if not self._was_begun:
+            self.rollback()
+
+
+def _begun(given: Session | Connection) -> Connection:
+    """The connection of the transaction that *given* is in, from now on. Raises CannotEnlist."""
+    if isinstance(given, Session):
+        if given.twophase:
+            raise CannotEnlist(
+                "the session was made with twophase=True, and would prepare instead of deciding: make it without; for "
+                "two databases there is meta_client.coordinator"
+            )
+        return _connection_of(given)
+    if not given.in_transaction():
+        given.begin()
+    if isinstance(given.get_transaction(), TwoPhaseTransaction):
+        raise CannotEnlist("the connection was begun with begin_twophase(): begin it with begin()")
+    return given
+
+
+def _connection_of(session: Session) -> Connection:
+    named = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})  # since 2.1, and before
+    binds = {session.bind, *named.values()} - {None}
+    if any(isinstance(bind, Connection) for bind in binds):
+        raise CannotEnlist(
+            "the session is bound to a connection, whose transaction may be another one's to commit: bind it to an "
+            "engine, or give the connection itself"
+        )
+    if len(binds) > 1 or _has_several(session):
+        raise CannotEnlist(_SEVERAL)
+    try:
+        if session.bind is None and binds:
+            return session.connection(bind_arguments={"bind": next(iter(binds))})
+        return session.connection()
+    except UnboundExecutionError as error:
+        raise CannotEnlist(f"the session is bound to no engine: {one_line(error)}") from error
+
+
+def _has_several(session: Session) -> bool:
+    """Whether more than one connection works in the session's transaction. Which, only private names tell."""
+    connections = getattr(session.get_transaction(), "_connections", {})
+    return len({id(entry[0]) for entry in connections.values()}) > 1
+
+
+def _new_connection(engine: Engine) -> Any:
+    """Another connection of the driver, made as *engine* makes them, beside its pool and the limits of that."""
+    made = engine.pool.recreate().connect()
+    driver: Any = made.driver_connection
+    made.detach()
+    driver.commit()  # what listeners of "connect" have set stays set
+    return driver
