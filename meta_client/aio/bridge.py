@@ -6,7 +6,10 @@ which awaits it like any other, and brings its outcome back in. No thread is inv
 and nothing but `wait` gives up control. Waiting in any other way would stop the whole loop.
 """
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextvars import copy_context
 from typing import ParamSpec, TypeVar, cast
 
@@ -46,3 +49,26 @@ def wait(awaitable: Awaitable[Outcome]) -> Outcome:
     assert isinstance(inner, _Rules), "rules that wait belong into run()"
     assert inner.parent is not None
     return cast(Outcome, inner.parent.switch(awaitable))
+
+
+async def in_thread(
+    work: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Outcome:
+    """Call *work* in a thread of its own, and in a copy of the context. A task that is cancelled does not wait for it.
+
+    The loop's default executor is the user's: *work* may wait for listeners, and they for a place in it.
+    """
+    done: Future[Outcome] = Future()
+    done.set_running_or_notify_cancel()
+    context = copy_context()
+
+    def call() -> None:
+        try:
+            outcome = context.run(work, *arguments, **named)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(outcome)
+
+    threading.Thread(target=call, name=f"metaq {getattr(work, '__name__', work)}", daemon=True).start()
+    return await asyncio.wrap_future(done)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator
 from types import TracebackType
 from typing import Final, Self, cast
 
-from meta_client.aio.bridge import run, wait
+from meta_client.aio.bridge import in_thread, run, wait
 from meta_client.aio.connections import Connections
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import Producer
@@ -22,7 +22,7 @@ from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
 from meta_client.consumer.offsets import OffsetStore
-from meta_client.errors import ClientClosed
+from meta_client.errors import ClientClosed, ConsumerMisuse
 from meta_client.identity import default_qualifier
 from meta_client.placing import Partitioner
 from meta_client.single_sends import SingleSends
@@ -67,10 +67,10 @@ class Client:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as opened:
-            await asyncio.to_thread(self.session.start)
-            opened.push_async_callback(asyncio.to_thread, self.session.close)
+            await in_thread(self.session.start)
+            opened.push_async_callback(in_thread, self.session.close)
             self.topology.start()
-            opened.push_async_callback(asyncio.to_thread, self.topology.close)
+            opened.push_async_callback(in_thread, self.topology.close)
             opened.push_async_callback(self.connections.close)
             opened.push_async_callback(self.consumer_connections.close)
             self._sender = sender = Sender(self.topology, self.connections, self._batching)
@@ -147,12 +147,17 @@ class Client:
             raise ClientClosed("the client is not open: use it inside `async with`")
 
     async def close(self) -> None:
-        """Close every consumer, send what is gathered, within ten seconds, then close all connections. Idempotent."""
+        """Close every consumer, send what is gathered, within ten seconds, then close all connections. Idempotent; not
+        for a listener. Tasks that wait for anything of the client's get ClientClosed, or the error of what they do."""
+        if any(consumer.is_listening() for consumer in self._consumers):
+            raise ConsumerMisuse("a listener can't close its client, it would wait for itself")
         opened, self._opened = self._opened, None
         if opened is not None:
             async with opened:
-                for consumer in self._consumers:
-                    await asyncio.to_thread(consumer.close)
+                closing = (in_thread(consumer.close) for consumer in self._consumers)
+                for failure in await asyncio.gather(*closing, return_exceptions=True):
+                    if failure is not None:
+                        raise failure
 
     def _on_session_event(self, event: SessionEvent) -> None:
         """On kazoo's thread: hand it on, nothing else."""
@@ -169,10 +174,10 @@ class _WaitedSession:
         self.paths = session.paths
 
     def children(self, path: str) -> list[str]:
-        return wait(asyncio.to_thread(self._session.children, path))
+        return wait(in_thread(self._session.children, path))
 
     def read_many(self, paths: Collection[str]) -> dict[str, Node]:
-        return wait(asyncio.to_thread(self._session.read_many, paths))
+        return wait(in_thread(self._session.read_many, paths))
 
 
 def _take(messages: Iterator[ReceivedMessage]) -> list[ReceivedMessage]:

@@ -4,13 +4,11 @@ Fetching, delivery, acknowledgement and what becomes of a message that is not ta
 in tasks here; membership and rebalancing are its thread's, which tasks never wait for.
 """
 
-import asyncio
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
-from meta_client.aio.bridge import is_inside, run, wait
+from meta_client.aio.bridge import in_thread, run
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.consumer import Consumer as Rules
@@ -25,8 +23,6 @@ from meta_client.errors import ConsumerMisuse
 from meta_client.refused.waiting import Waiting
 from zk.forks import in_its_own_process, made_here
 from zk.nodes import Partition
-
-Delivered = TypeVar("Delivered", Batch, ReceivedMessage)
 
 
 class Consumer:
@@ -66,13 +62,13 @@ class Consumer:
 
         meta_client.Consumer.subscribe says what the rest means; a listener that is cancelled has not taken what it
         was given. *accept*, and *on_reject* if it is a function, are plain functions and must not wait.
-        Raises ConsumerMisuse, ValueError.
+        Raises ConsumerMisuse, ValueError, TypeError for a listener that is a plain function, which would stop the loop.
         """
         self._rules.subscribe(
             topic,
-            None if on_batch is None else _awaited(topic, on_batch),
+            on_batch,
             max_bytes,
-            on_message=None if on_message is None else _awaited(topic, on_message),
+            on_message=on_message,
             accept=accept,
             acknowledge=acknowledge,
             retries_max=retries_max,
@@ -86,7 +82,7 @@ class Consumer:
 
     async def start(self) -> None:
         """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError."""
-        await asyncio.to_thread(self._rules.start)
+        await in_thread(self._rules.start)
 
     async def close(self) -> None:
         """Wait for the listeners to return, commit, release, leave. Idempotent; not for a listener."""
@@ -94,7 +90,7 @@ class Consumer:
             raise ConsumerMisuse(
                 f"consumer {self.consumer_id}: a listener can't close its consumer, it would wait for itself"
             )
-        await asyncio.to_thread(self._rules.close)
+        await in_thread(self._rules.close)
 
     async def fetch(self, max_messages: int = 1000, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Up to *max_messages* of the topics without a listener, in order within a partition; wait up to *timeout_s*
@@ -178,30 +174,11 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Start, if there are subscriptions already; else start() is yours to call."""
-        await asyncio.to_thread(self._rules.__enter__)
+        await in_thread(self._rules.__enter__)
         return self
 
     @in_its_own_process
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._rules.__exit__, kind, error, trace)
-
-
-def _awaited(topic: str, listener: Callable[[Delivered], Awaitable[object]]) -> Callable[[Delivered], object]:
-    """*listener*, as rules call one. Raises ConsumerMisuse for a plain function, which would stop the whole loop."""
-    function = listener if inspect.isfunction(listener) or inspect.ismethod(listener) else type(listener).__call__
-    if not inspect.iscoroutinefunction(function):
-        raise ConsumerMisuse(f"topic {topic}: a listener in asyncio is a coroutine function, `async def`")
-    loop = asyncio.get_running_loop()
-
-    def call(delivered: Delivered) -> object:
-        if is_inside():
-            return wait(listener(delivered))
-        return asyncio.run_coroutine_threadsafe(_result_of(listener(delivered)), loop).result()  # a redelivery's thread
-
-    return call
-
-
-async def _result_of(awaitable: Awaitable[object]) -> object:
-    return await awaitable
+        await in_thread(self._rules.__exit__, kind, error, trace)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 from concurrent.futures import Future
 
-from meta_client.aio.bridge import wait
+from meta_client.aio.bridge import in_thread, wait
 from meta_client.topology import TopicView
 from meta_client.topology import Topology as ThreadedTopology
 from zk.broker_url import BrokerUrl
@@ -19,10 +19,10 @@ class Topology(ThreadedTopology):
         return view if view is not None and view.partitions else None
 
     def read_masters(self) -> dict[int, BrokerUrl]:
-        return wait(asyncio.to_thread(super().read_masters))
+        return wait(in_thread(super().read_masters))
 
     def read_absent(self, masters: Collection[int]) -> set[int]:
-        return wait(asyncio.to_thread(super().read_absent, masters))
+        return wait(in_thread(super().read_absent, masters))
 
     def _result(self, done: "Future[TopicView]", timeout_s: float) -> TopicView:
         return wait(asyncio.wait_for(asyncio.shield(asyncio.wrap_future(done)), timeout_s))

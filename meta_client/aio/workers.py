@@ -1,10 +1,21 @@
 """A consumer's fetching and listeners as tasks, beside the group's thread: the twin of consumer/workers.py."""
 
 import asyncio
+import functools
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
+from typing import Any, Final, TypeVar, cast
 
-from meta_client.aio.bridge import is_inside, run, wait
+from meta_client.aio.bridge import in_thread, is_inside, run, wait
+from meta_client.consumer.exits import failure_of, is_coroutine_function
+
+RESTART_S: Final = 0.1  # a loop that cancels all its tasks ends before that
+
+Delivered = TypeVar("Delivered")
+
+_log = logging.getLogger(__name__)
 
 
 class LoopCondition(threading.Condition):
@@ -38,12 +49,16 @@ class LoopCondition(threading.Condition):
 
 
 class Tasks:
-    """A task each. Made on the loop's thread; `start` and `join` are for the group's."""
+    """A task each. Made on the loop's thread; `start` and `join` are for the group's.
+
+    A task that somebody else cancels, or that an exit goes through, is replaced, as long as the loop goes on.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.get_ident()
+        self._is_ending = False
 
     def condition(self) -> threading.Condition:
         return LoopCondition(self._loop)
@@ -52,6 +67,7 @@ class Tasks:
         asyncio.run_coroutine_threadsafe(self._start(work, count, name), self._loop).result()
 
     def join(self) -> None:
+        self._is_ending = True
         if self._tasks:
             asyncio.run_coroutine_threadsafe(self._join(), self._loop).result()
 
@@ -62,15 +78,87 @@ class Tasks:
 
     def block(self, work: Callable[[], None]) -> None:
         if is_inside():
-            wait(asyncio.to_thread(work))
+            wait(in_thread(work))
         else:  # a thread of its own: who offers what was refused
             work()
 
+    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+        if not is_coroutine_function(function):
+            raise TypeError(
+                f"topic {topic}: listener {function!r} is no coroutine function (`async def`) and would stop the "
+                "loop: meta_client.Client, the client with threads, calls plain functions"
+            )
+        coroutine_of = cast(Callable[[Delivered], Coroutine[Any, Any, object]], function)
+
+        def call(delivered: Delivered) -> object:
+            handled = _Handled(coroutine_of(delivered))
+            if is_inside():
+                return wait(handled)
+            return asyncio.run_coroutine_threadsafe(_result_of(handled), self._loop).result()  # a redelivery's thread
+
+        return call
+
     async def _start(self, work: Callable[[], None], count: int, name: str) -> None:
-        self._tasks = {asyncio.create_task(run(work), name=f"{name} {number}") for number in range(count)}
+        for number in range(count):
+            self._begin(work, f"{name} {number}")
+
+    def _begin(self, work: Callable[[], None], name: str) -> None:
+        task = self._loop.create_task(run(work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(self._on_ended, work))
+
+    def _on_ended(self, work: Callable[[], None], task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not self._is_ending:
+            _log.error("runner ended, another one begins name=%s error=%r", task.get_name(), error, exc_info=error)
+            self._loop.call_later(RESTART_S, self._replace, work, task)
+
+    def _replace(self, work: Callable[[], None], task: "asyncio.Task[None]") -> None:
+        if not self._is_ending:
+            self._tasks.discard(task)
+            self._begin(work, task.get_name())
 
     async def _join(self) -> None:
         await asyncio.wait(self._tasks)
+
+
+class _Handled:
+    """What a listener makes of one message or batch: its coroutine, awaited in a copy of the task's context.
+
+    What it raises that is no Exception counts as raised, unless that is the task's own end, come from outside.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, object]:
+        coroutine, context, task = self._coroutine, copy_context(), asyncio.current_task()
+        step: Callable[[], object] = functools.partial(coroutine.send, None)
+        is_closed = False
+        while True:
+            try:
+                awaited = context.run(step)
+            except StopIteration as returned:
+                return returned.value
+            except Exception:
+                raise
+            except asyncio.CancelledError as error:
+                if task is not None and task.cancelling():
+                    raise
+                raise failure_of(error) from error
+            except BaseException as error:
+                if is_closed:
+                    raise
+                raise failure_of(error) from error
+            try:
+                step = functools.partial(coroutine.send, (yield awaited))
+            except BaseException as error:
+                is_closed = isinstance(error, GeneratorExit)
+                step = functools.partial(coroutine.throw, error)
+
+
+async def _result_of(handled: _Handled) -> object:
+    return await handled
 
 
 async def _within(woken: "asyncio.Future[None]", timeout_s: float | None) -> bool:

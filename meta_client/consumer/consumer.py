@@ -1,6 +1,7 @@
 """What users hold: a member of a group with its listeners."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
@@ -8,6 +9,7 @@ from typing import Self
 from meta_client.consumer.assigned import AssignedMember
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
+from meta_client.consumer.exits import check_plain, contained
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.group import GroupMember
 from meta_client.consumer.holdings import Holdings
@@ -96,6 +98,7 @@ class Consumer:
         self._parking = Parking(config, group, self._fetcher.assignments, self._workers)
         self._assigned: tuple[TopicPartition, ...] | None = None
         self._member: GroupMember | AssignedMember | None = None
+        self._closing = threading.Lock()  # who comes second waits until it is closed
         self._is_closed = False
         made_here(self)
 
@@ -124,7 +127,8 @@ class Consumer:
 
         *accept* tells which messages are delivered; the others count as consumed. With *acknowledge* "manual" nothing
         does until acknowledge(). *max_bytes* is how much to fetch at a time; a larger message comes alone.
-        Raises ConsumerMisuse after start() or for a topic that has been subscribed to, ValueError.
+        Each call has a copy of the context (contextvars) to itself. Raises ConsumerMisuse after start() or for a topic
+        that has been subscribed to, ValueError, TypeError for a coroutine function: meta_client.aio.Client takes those.
         """
         self._check_not_started("subscribe before start()")
         if topic in self._subscriptions:
@@ -136,13 +140,16 @@ class Consumer:
             )
         if on_reject == "park" and not self._parking.has_directory:
             raise ValueError('on_reject "park" needs ConsumerConfig.refused_directory, where to')
+        for what, function in (("accept", accept), ("on_reject", on_reject)):
+            if callable(function):
+                check_plain(topic, what, function)
         self._subscriptions[check_name(topic)] = subscription(
-            on_batch=on_batch,
-            on_message=on_message,
+            on_batch=None if on_batch is None else self._workers.listener(topic, on_batch),
+            on_message=None if on_message is None else self._workers.listener(topic, on_message),
             max_bytes=max_bytes,
             acknowledge=acknowledge,
             policy=RetryPolicy(retries_max, reject_handler(on_reject, self._parking.park)),
-            sieve=Sieve(accept, self._duplicates),
+            sieve=Sieve(None if accept is None else contained(accept), self._duplicates),
             buffer=self._buffer,
             tracker=self._tracker,
         )
@@ -185,10 +192,10 @@ class Consumer:
             raise ConsumerMisuse(
                 f"consumer {self.consumer_id}: a listener can't close its consumer, it would wait for itself"
             )
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with contextlib.ExitStack() as closing:  # the last one first
+        with self._closing, contextlib.ExitStack() as closing:  # the last one first
+            if self._is_closed:
+                return
+            self._is_closed = True
             closing.callback(self._closed, self)
             closing.callback(self._parking.close)
             if self._member is not None:

@@ -152,28 +152,31 @@ class Fetcher:
     def _run(self) -> None:
         """A runner."""
         while (item := self._queue.take()) is not None:
-            if not self.assignments.wait_unpaused():
-                return
-            if isinstance(item, _Sweep):
-                self._asker.flights.give_up(self._asker.timeout_s)
-                self._queue.put(item, SWEEP_S)
-                continue
-            while (verdict := self.assignments.may_go_on(item)) is MayGoOn.YES:
-                if not self._has_next_round(item):
-                    break
-            if verdict is MayGoOn.GONE:
-                self._asker.flights.take(item)  # what it brought back is nobody's
+            try:
+                if not self.assignments.wait_unpaused():
+                    return
+                self._attend(item)
+            except BaseException:
+                self._queue.put(item, 0)  # another runner's turn: this one ends
+                raise
+
+    def _attend(self, item: "FetchRequest | _Sweep") -> None:
+        if isinstance(item, _Sweep):
+            self._asker.flights.give_up(self._asker.timeout_s)
+            self._queue.put(item, SWEEP_S)
+            return
+        while (verdict := self.assignments.may_go_on(item)) is MayGoOn.YES:
+            if not self._has_next_round(item):
+                break
+        if verdict is MayGoOn.GONE:
+            self._asker.flights.take(item)  # what it brought back is nobody's
 
     def _has_next_round(self, request: FetchRequest) -> bool:
         """One round of one partition; False: the request is not this runner's any more."""
-        try:
-            if self._serve(request):
-                if request.jump is not None:
-                    self._recall(request.key)  # it was ordered elsewhere while it was being sent
-                return False
-        except BaseException:
-            self._go_on(request)  # another runner's turn: this one ends
-            raise
+        if self._serve(request):
+            if request.jump is not None:
+                self._recall(request.key)  # it was ordered elsewhere while it was being sent
+            return False
         if request.is_at_end and not request.rest_s:
             return True  # to send it to the broker to wait there takes no time
         self._queue.put(request, request.rest_s)

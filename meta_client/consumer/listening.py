@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
-from meta_client.consumer.exits import RAISED, failure_of
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.refusing import Attempts, Retry, RetryPolicy
 from meta_client.consumer.sifting import Sieve
@@ -66,8 +65,8 @@ class MessageDelivery:
                         break  # rolled back, or sought: the rest of the batch is not wanted
                 elif window is not None:
                     window.pass_over(message)
-        except RAISED as error:
-            raise _NotTaken(index, failure_of(error)) from error
+        except Exception as error:
+            raise _NotTaken(index, error) from error
         self._attempts.clear()
         return self._taken(batch, len(batch.messages))
 
@@ -92,8 +91,7 @@ class MessageDelivery:
             return Failure(error, attempt, stops=True)
         try:
             self._policy.refuse(message, error)
-        except RAISED as raised:
-            failed = failure_of(raised)
+        except Exception as failed:
             failed.__context__ = error
             return Failure(failed, attempt)
         return None
@@ -140,8 +138,7 @@ class BatchDelivery:
                 self._listener(batch)
             elif wanted := self._sieve.sift(batch.messages):
                 self._listener(Batch(batch.topic, batch.partition, batch.offset, batch.next_offset, wanted))
-        except RAISED as raised:
-            error = failure_of(raised)
+        except Exception as error:
             attempt = self._attempts.count(batch.offset)
             if not self._policy.is_over(error, attempt):
                 return Outcome(

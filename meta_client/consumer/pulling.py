@@ -13,7 +13,6 @@ from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
-from meta_client.consumer.exits import RAISED, failure_of
 from meta_client.consumer.offsets import OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.refusing import Attempts
@@ -246,8 +245,8 @@ class PullDelivery:
         last = batch.messages[-1]
         try:
             wanted = batch.messages if self._sieve.passes_all else self._sieve.sift(batch.messages)
-        except RAISED as error:
-            return Outcome(batch.offset, None, Failure(failure_of(error), self._attempts.count(batch.offset)))
+        except Exception as error:
+            return Outcome(batch.offset, None, Failure(error, self._attempts.count(batch.offset)))
         if wanted:
             self._buffer.put(Fetched(self, wanted, last))
         elif not self._buffer.pass_over(self, last) and (self.window is None or self.window.is_settled):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.exits import contained
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def drop(message: ReceivedMessage, error: Exception) -> None:
 def reject_handler(on_reject: OnReject, park: RejectHandler) -> RejectHandler | None:
     """What a RetryPolicy does; *park* is what "park" means. Raises ValueError for a word that means nothing."""
     if callable(on_reject):
-        return on_reject
+        return contained(on_reject)
     match on_reject:
         case "stop":
             return None

@@ -2,7 +2,11 @@
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from meta_client.consumer.exits import check_plain, contained
+
+Delivered = TypeVar("Delivered")
 
 
 class Workers(Protocol):
@@ -22,6 +26,10 @@ class Workers(Protocol):
 
     def block(self, work: Callable[[], None]) -> None:
         """Call *work*, which waits for a disk, for one of them."""
+
+    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+        """A user's *function* as they call it: in a copy of their context each time, and raising Exceptions alone.
+        Raises TypeError for one that they can't call."""
 
 
 class Threads:
@@ -47,3 +55,7 @@ class Threads:
 
     def block(self, work: Callable[[], None]) -> None:
         work()
+
+    def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
+        check_plain(topic, "listener", function)
+        return contained(function)

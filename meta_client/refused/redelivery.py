@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from journal.errors import JournalError
 from meta_client.consumer.assignments import Assignments
-from meta_client.consumer.exits import RAISED, failure_of
 from meta_client.consumer.listening import MessageListener
 from meta_client.protocol.errors import MetaError
 from meta_client.refused.store import RefusedStore
@@ -89,8 +88,7 @@ class Redelivery:
             return False
         try:
             listener(message)
-        except RAISED as raised:
-            error = failure_of(raised)
+        except Exception as error:
             self._store.tried(place, error)
             _log.warning("refused again group=%s message=%s error=%r", self._group, place, error)
             return False
