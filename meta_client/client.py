@@ -248,6 +248,8 @@ class Client:
                 return
             self._is_closed = True
         with self._opened:
+            if self._transactions is not None:
+                self._transactions.stop_waiting()  # a listener may be the one that waits
             for consumer in self._consumers:
                 consumer.close()
             if self._transactions is not None:

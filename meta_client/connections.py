@@ -88,6 +88,7 @@ class Connections:
         if rest_s > (deadline.remaining_s() if patient else 0.0):
             raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
         self._closing.wait(rest_s)
+        self._check_open()
         try:
             connection = self._open(url, _connect_timeout_s(deadline))
         except NotConnected:

@@ -14,6 +14,7 @@ from typing import Final
 from journal.batches import BatchSequence
 from meta_client.deadline import Deadline
 from meta_client.errors import (
+    ClientClosed,
     ConnectionLost,
     Destination,
     NoBroker,
@@ -86,7 +87,8 @@ class SingleSends:
         sequence: BatchSequence,
     ) -> SendResult:
         avoided: set[int] = set()
-        is_sent, failures, closed = False, 0, 0
+        unanswered: SendUnknown | None = None
+        failures, closed = 0, 0
         while True:
             partition = choice.choose_patiently(view, wanted, avoided)
             is_again_elsewhere = False
@@ -102,15 +104,19 @@ class SingleSends:
                 avoided.add(partition.broker_id)
                 is_again_elsewhere = wanted is None and not avoided.issuperset(view.by_broker)
             except _Unanswered as error:
-                failure = error.failure
+                failure = unanswered = error.failure
                 if not error.is_repeatable:
                     raise failure from error
-                wanted, is_sent = partition, True  # anywhere else it might be a second one
+                wanted = partition  # anywhere else it might be a second one
+            except ClientClosed as error:
+                if unanswered is not None:
+                    raise unanswered from error  # it may be stored, and nobody asks again
+                raise
             failures += 1
             if not is_again_elsewhere:
                 self._rest(failures, deadline)
             if not deadline.remaining_s():
-                raise _given_up(failure, partition, deadline, failures, is_sent=is_sent) from failure
+                raise _given_up(failure, partition, deadline, failures, is_sent=unanswered is not None) from failure
             view = self._look_again(view)
 
     def _attempt(

@@ -166,6 +166,8 @@ class Topology:
         if not self._thread.is_alive():
             raise ClientClosed("the client is closed: make a new one")
         self._events.put(_Publish(topic, done))
+        if not self._thread.is_alive():
+            self._refuse_waiting()  # it ended meanwhile
         try:
             return self._result(done, timeout_s)
         except FutureTimeout as error:

@@ -28,6 +28,7 @@ class Connections:
     def __init__(self) -> None:
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._is_closed = False
+        self._waiting: set[asyncio.Timeout] = set()  # of tasks that connect, or rest before they do
         made_here(self)
 
     def live(self, url: BrokerUrl) -> Connection | None:
@@ -46,6 +47,18 @@ class Connections:
         """
         self._check_open()
         slot = self._slots.setdefault(url, _Slot())
+        try:
+            async with asyncio.timeout(None) as until_closed:
+                self._waiting.add(until_closed)
+                try:
+                    return await self._connected(url, slot, timeout_s, patient=patient)
+                finally:
+                    self._waiting.discard(until_closed)
+        except TimeoutError:
+            self._check_open()
+            raise
+
+    async def _connected(self, url: BrokerUrl, slot: _Slot, timeout_s: float, *, patient: bool) -> Connection:
         try:
             async with asyncio.timeout(timeout_s if patient else min(timeout_s, ATTEMPT_S)):
                 await slot.connecting.acquire()
@@ -81,6 +94,8 @@ class Connections:
         """Close every connection; what is pending on them fails. Idempotent."""
         self._is_closed = True
         slots, self._slots = self._slots, {}
+        for until_closed in self._waiting:
+            until_closed.reschedule(asyncio.get_running_loop().time())
         connections = [slot.connection for slot in slots.values() if slot.connection is not None]
         for connection in connections:
             connection.close()

@@ -109,7 +109,7 @@ class Sender:
         self._unconnected: dict[int, list[Batch]] = {}  # by broker id, what was taken and has no connection
         self._connecting: dict[int, asyncio.Task[None]] = {}  # by broker id
         self._timer: asyncio.TimerHandle | None = None
-        self._is_closing = False
+        self._is_closing = self._is_closed = False
         made_here(self)
         self._look: asyncio.TimerHandle | None = None  # while something is under way
 
@@ -172,6 +172,7 @@ class Sender:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 while not self._lanes.is_empty:
                     await self._until_any()
+        self._is_closed = True
         for task in list(self._connecting.values()):
             task.cancel()
         for timer in (self._timer, self._look):
@@ -262,7 +263,10 @@ class Sender:
         try:
             while batches := self._unconnected.pop(broker_id, None):
                 for batch in batches:
-                    await self._send(batch)
+                    if self._is_closed:
+                        self._settle(batch, closed(batch))
+                    else:
+                        await self._send(batch)
         finally:
             del self._connecting[broker_id]
 
@@ -357,6 +361,9 @@ class Sender:
             self._settle(batch, outcome)
 
     def _again(self, batch: Batch, error: Exception) -> None:
+        if self._is_closed:
+            self._settle(batch, closed(batch))
+            return
         now = time.monotonic()
         batch.failures += 1
         if (failure := given_up(batch, error, now)) is not None:

@@ -81,6 +81,7 @@ class Sender:
         self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
         self._failure: SendFailed | None = None  # the first since the last flush
         self._is_closing = False
+        self._is_ended = False  # nobody sends any more; under the lock
         made_here(self)
         self._thread: threading.Thread | None = None
         self._sending = threading.Lock()  # held from taking batches until they are submitted: keeps their order
@@ -194,6 +195,7 @@ class Sender:
                     self._send(batch)
             self._give_up_waiting()
         with self._lock:
+            self._is_ended = True
             waiting = self._lanes.take_all()
             under_way, self._under_way = list(self._under_way.values()), {}
         for batch in (*waiting, *under_way):
@@ -304,14 +306,17 @@ class Sender:
         if batch.failures == 1:
             _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, where(batch), error)
         with self._lock:
-            self._lanes.again(batch, now)
-            self._work.notify()
+            if not self._is_ended:
+                self._lanes.again(batch, now)
+                self._work.notify()
+                return
+        self._settle(batch, closed(batch))
 
     def _moved(self, batch: Batch, now: float) -> bool:
         """Whether a broker that is up takes *batch* in place of its own, which can't be reached."""
         view = self._topology.maybe_view(batch.topic)
         with self._lock:
-            if not self._lanes.maybe_move(batch, view, now):
+            if self._is_ended or not self._lanes.maybe_move(batch, view, now):
                 return False
             self._work.notify()
             return True

@@ -12,6 +12,7 @@ from typing import Protocol
 from journal.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, HeuristicOutcome, Unreachable
 from meta_client.coordinator.participants import Ended
+from meta_client.errors import ClientClosed
 
 log = logging.getLogger(__name__)
 
@@ -60,18 +61,31 @@ def commit_until_done(participant: Finishable, xid: Xid, receipt: str, rest: Cal
         try:
             commit_once(participant, xid, receipt, is_repeated=bool(reason))
         except Unreachable as error:
+            if _is_closed(error):
+                raise _given_up(participant, xid) from error
             if str(error) != reason:
                 reason = str(error)
                 log.warning("decided commit waits xid=%s reason=%s", xid, reason)
         else:
             break
         if rest(wait_s):
-            raise CoordinatorClosed(
-                f"transaction {xid.gtrid.decode()} is decided and will commit, but {participant.name} has not heard "
-                f"of it yet, and nobody waits any longer: recover() at the next start, or a resolver, tells it"
-            )
+            raise _given_up(participant, xid)
     if reason:
         log.info("decided commit went through xid=%s participant=%s", xid, participant.name)
+
+
+def _given_up(participant: Finishable, xid: Xid) -> CoordinatorClosed:
+    return CoordinatorClosed(
+        f"transaction {xid.gtrid.decode()} is decided and will commit, but {participant.name} has not heard of it yet, "
+        "and nobody waits any longer: recover() at the next start, or a resolver, tells it"
+    )
+
+
+def _is_closed(error: BaseException | None) -> bool:
+    """Whether *error* comes from a client that was closed, which no repetition mends."""
+    while error is not None and not isinstance(error, ClientClosed):
+        error = error.__cause__
+    return error is not None
 
 
 def commit_once(participant: Finishable, xid: Xid, receipt: str, *, is_repeated: bool) -> bool:

@@ -24,7 +24,8 @@ class Background:
 
     def __init__(self, brokers: Brokers, resolver: Resolver, interval_s: float, *, looks: bool) -> None:
         """*looks*: whether it resolves what others left, too, every *interval_s*."""
-        self.closing = threading.Event()
+        self.closing = threading.Event()  # callers wait no more for what is decided
+        self._ending = threading.Event()  # nor does the thread
         self._brokers = brokers
         self._resolver = resolver
         self._interval_s = interval_s
@@ -41,7 +42,7 @@ class Background:
     def start(self) -> None:
         """Begin. Idempotent."""
         with self._starting:
-            if self._thread.ident is None and not self.closing.is_set():
+            if self._thread.ident is None and not self._ending.is_set():
                 self._thread.start()
 
     def tell(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
@@ -69,22 +70,23 @@ class Background:
     def close(self) -> None:
         """Finish what is decided, as far as it can be reached, and end."""
         self.closing.set()
+        self._ending.set()
         self._queue.put(None)
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
 
     def _run(self) -> None:
         next_look = self._after_a_look() if self._looks else float("inf")
-        while not self.closing.is_set():
+        while not self._ending.is_set():
             try:
                 if decided := self._gathered(next_look):
                     self._resolver.finish(decided)
-                if time.monotonic() >= next_look and not self.closing.is_set():
+                if time.monotonic() >= next_look and not self._ending.is_set():
                     next_look = self._after_a_look()
                     self._resolver.look()
             except Exception:  # a mistake of ours: what it left undone, a look finds
                 log.exception("a look failed, and is repeated")
-                self.closing.wait(self._interval_s)
+                self._ending.wait(self._interval_s)
         try:
             self._resolver.finish(self._waiting())
         finally:
@@ -98,7 +100,7 @@ class Background:
             return []
         if first is None:
             return []
-        self.closing.wait(GATHER_S)
+        self._ending.wait(GATHER_S)
         return [first, *self._waiting()]
 
     def _waiting(self) -> list[Decided]:

@@ -85,6 +85,14 @@ class Transactions:
         with self._lock:
             return {name.table_id: one.counts for name, one in self._backgrounds.items()}
 
+    def stop_waiting(self) -> None:
+        """Have callers wait no more for brokers that are away: CoordinatorClosed, and for an answer to COMMIT:
+        DecisionUnknown. What is decided goes on."""
+        with self._lock:
+            backgrounds = list(self._backgrounds.values())
+        for one in backgrounds:
+            one.closing.set()
+
     def close(self) -> None:
         """Finish what is decided, as far as brokers and databases answer. Idempotent."""
         with self._lock:
