@@ -1,4 +1,5 @@
 """A service that makes a database row of every message, in the transaction that keeps its offset, until it is killed.
+In style "producing" it makes a message of each, too, in the same transaction.
 
     python -m tests.crash.effects_child ZOOKEEPER DSN STYLE SEED
 
@@ -23,9 +24,10 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.offset_stores import TransactionOffsetStore
+from meta_client.transactions import Step, TransactionConfig
 
 GROUP = "effects"
-TOPIC = "orders"
+TOPIC, MADE = "orders", "invoices"
 FETCH_BYTES = 1500
 INSERT = "INSERT INTO effects (number, place) VALUES (%s, %s)"
 
@@ -37,8 +39,10 @@ def say(*words: object) -> None:
 class Service:
     """The listener. *style*: how it speaks to its database."""
 
-    def __init__(self, dsn: str, style: str, random: Random) -> None:
+    def __init__(self, dsn: str, style: str, random: Random, client: Client) -> None:
         self._dsn = dsn
+        self._client = client
+        self._is_producing = style == "producing"
         self._random = random
         self._engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
         self._is_session = style == "session"
@@ -55,7 +59,15 @@ class Service:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[tuple[Any, Any]]:
-        if self._is_session:
+        if self._is_producing:
+            with psycopg.connect(self._dsn) as connection, self._client.transaction(connection) as transaction:
+
+                def insert(number: int, place: str) -> None:
+                    connection.execute(INSERT, (number, place))
+                    transaction.send(MADE, b"%d" % number)
+
+                yield connection, insert
+        elif self._is_session:
             with Session(self._engine) as session, session.begin():
                 statement = text("INSERT INTO effects (number, place) VALUES (:number, :place)")
                 yield session, lambda number, place: session.execute(statement, {"number": number, "place": place})
@@ -70,8 +82,15 @@ class Service:
 
 
 def main(zookeeper: str, dsn: str, style: str, seed: str) -> None:
-    service = Service(dsn, style, Random(seed))
-    with Client(zookeeper, session_timeout_ms=20_000) as client:
+    random = Random(seed)
+
+    def dawdle(step: Step, gtrid: str) -> None:
+        """So that a kill comes between two steps as often as not."""
+        time.sleep(random.random() * 0.01)
+
+    resolving = TransactionConfig(age_s=0.5, interval_s=0.2, observer=dawdle)
+    with Client(zookeeper, session_timeout_ms=20_000, transactions=resolving) as client:
+        service = Service(dsn, style, random, client)
         who = client.session.credentials
         say(who.session_id, who.password.hex())
         consumer = client.consumer(GROUP, service.offsets, config=ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2))

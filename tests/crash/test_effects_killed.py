@@ -8,92 +8,24 @@ METAQ_CRASH_SEED repeats the choices of a run that failed, not its timing.
 
 import contextlib
 import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from random import Random
 
-from kazoo.client import KazooClient
-
 from meta_client.client import Client
 from tests.crash.effects_child import TOPIC
+from tests.crash.effects_lives import WAIT_S, Life, kill_all
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from zk.corner import Corner
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "4"))
 MESSAGES_PER_ROUND = 1200
-WAIT_S = 60
 OUT_OF_ORDER = """
 SELECT count(*) FROM (SELECT number - lag(number) OVER (PARTITION BY place ORDER BY id) AS step FROM effects) AS steps
 WHERE step <= 0
 """
 STYLES = ("dbapi", "session")
-
-
-class Life:
-    """One process of the service, and what it said so far."""
-
-    def __init__(self, zookeeper: str, dsn: str, seed: int, errors: Path) -> None:
-        self._zookeeper = zookeeper
-        self._errors = errors
-        command = [sys.executable, "-m", "tests.crash.effects_child", zookeeper, dsn, STYLES[seed % 2], str(seed)]
-        with errors.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self._session = self._next().split()
-        self.repeated = 0  # messages that were delivered though their rows were there
-
-    def work(self, transactions: int) -> None:
-        """Return once it has done so many more."""
-        for _ in range(transactions):
-            _, took, _, of = self._next().split()
-            self.repeated += int(of) - int(took)
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        if self._process.returncode is not None:
-            return
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def expire(self) -> None:
-        """End its session, as ZooKeeper would in some seconds."""
-        session_id, password = self._session
-        usurper = KazooClient(self._zookeeper, client_id=(int(session_id), bytes.fromhex(password.decode())))
-        usurper.start()
-        usurper.stop()
-        usurper.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-
-    def _next(self) -> bytes:
-        try:
-            return self._lines.get(timeout=WAIT_S)
-        except queue.Empty:
-            raise AssertionError(f"it does nothing: {self._errors.read_text()}") from None
-
-
-def kill_all(lives: list[Life]) -> None:
-    for life in lives:
-        life.kill()
 
 
 def test_every_message_has_one_row(
@@ -108,7 +40,11 @@ def test_every_message_has_one_row(
     lives: list[Life] = []
 
     def be_born() -> Life:
-        lives.append(Life(zookeeper.connect, database.dsn, len(lives), tmp_path / f"life-{len(lives)}.err"))
+        lives.append(
+            Life(
+                zookeeper.connect, database.dsn, STYLES[len(lives) % 2], len(lives), tmp_path / f"life-{len(lives)}.err"
+            )
+        )
         return lives[-1]
 
     with contextlib.ExitStack() as stack:

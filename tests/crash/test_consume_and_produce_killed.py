@@ -1,0 +1,84 @@
+"""A service that consumes, stores and produces in one block takes SIGKILL at random moments: offsets, rows and produced
+messages agree exactly.
+
+Each life is killed in the middle of its work, and the next one ends what it left prepared. METAQ_CRASH_ROUNDS rounds
+(default 3); METAQ_CRASH_SEED repeats the choices of a run that failed, not its timing.
+"""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from random import Random
+
+from meta_client.client import Client
+from meta_client.offset_stores.places import TABLE
+from meta_client.transactions.databases import init
+from meta_client.transactions.table import KEEP_S
+from tests.crash.effects_child import GROUP, MADE, TOPIC
+from tests.crash.effects_lives import WAIT_S, Life, kill_all
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.postgres import Database
+from tests.fixtures.reading import read_whole
+from tests.fixtures.replicas import wait_until
+from zk.corner import Corner
+
+ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
+MESSAGES_PER_ROUND = 400
+
+
+def test_offsets_rows_and_messages_agree(
+    broker: BrokerProcess, zookeeper: Corner, database: Database, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"METAQ_CRASH_SEED={seed}")
+    random = Random(seed)
+    with database.connect() as connection:
+        connection.execute("CREATE TABLE effects (id bigserial PRIMARY KEY, number int NOT NULL, place text NOT NULL)")
+    qualifier = init(database.dsn, KEEP_S).name.qualifier
+    lives: list[Life] = []
+
+    def be_born() -> Life:
+        number = len(lives)
+        lives.append(Life(zookeeper.connect, database.dsn, "producing", number, tmp_path / f"life-{number}.err"))
+        return lives[-1]
+
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(zookeeper.connect))
+        stack.callback(kill_all, lives)
+        producer = client.producer()
+        total = in_doubt = 0
+        for _ in range(ROUNDS):
+            for number in range(total + 1, total + MESSAGES_PER_ROUND + 1):
+                producer.send_async(TOPIC, b"%d" % number)
+            producer.flush()
+            total += MESSAGES_PER_ROUND
+            life = be_born()
+            life.work(random.randrange(1, 6))
+            time.sleep(random.random() * 0.02)
+            life.kill()
+            in_doubt += _prepared(client, qualifier)
+            life.expire()
+        be_born()
+        wait_until(lambda: database.value("SELECT count(*) FROM effects") >= total, "all rows are there", WAIT_S)
+        wait_until(lambda: not _prepared(client, qualifier), "nothing is prepared", WAIT_S)
+        time.sleep(0.3)  # for what would be one too many
+        made = sorted(int(message.payload) for message in read_whole(client, MADE, 2))
+        ends = {str(message.partition): message.next_offset for message in read_whole(client, TOPIC, 4)}
+    everything = list(range(1, total + 1))
+    with database.connect() as connection:
+        rows = [number for (number,) in connection.execute("SELECT number FROM effects ORDER BY number")]
+        query = f'SELECT partition, "offset" FROM {TABLE} WHERE topic = %s AND group_id = %s'
+        offsets = dict(connection.execute(query.encode(), (TOPIC, GROUP)).fetchall())
+        hazards = connection.execute("SELECT count(*) FROM metaq_decision WHERE hazard IS NOT NULL").fetchone()
+    assert rows == everything, f"METAQ_CRASH_SEED={seed}"
+    assert made == everything, f"METAQ_CRASH_SEED={seed}"
+    assert offsets == ends
+    assert hazards == (0,)
+    print(f"{ROUNDS} rounds, {total} messages, rows and messages; prepared when a life was killed: {in_doubt}")
+
+
+def _prepared(client: Client, qualifier: str) -> int:
+    listing = client.producer(qualifier).tpc_list()
+    assert not listing.failures
+    return sum(map(len, listing.keys.values()))
