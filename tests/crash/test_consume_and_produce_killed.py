@@ -24,7 +24,7 @@ from tests.fixtures.replicas import wait_until
 from zk.corner import Corner
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
-MESSAGES_PER_ROUND = 400
+MESSAGES_PER_ROUND = 600
 
 
 def test_offsets_rows_and_messages_agree(
@@ -54,8 +54,8 @@ def test_offsets_rows_and_messages_agree(
             producer.flush()
             total += MESSAGES_PER_ROUND
             life = be_born()
-            life.work(random.randrange(1, 6))
-            time.sleep(random.random() * 0.02)
+            life.work(random.randrange(1, 9))
+            time.sleep(random.random() * 0.06)
             life.kill()
             in_doubt += _prepared(client, qualifier)
             life.expire()
