@@ -5,7 +5,7 @@
         transaction.send("orders", b"...")
 
 Read: names, steps, errors, table (what a database must be able to do) -> statements, postgres, sqlite, databases,
-sqlalchemy -> branches (while it works), brokers (once it is prepared) -> committing (the order) -> resolver ->
+sqlalchemy, django -> branches (while it works), brokers (once it is prepared) -> committing (the order) -> resolver ->
 background (a thread) -> transaction -> manager. docs/transactions.md says why it is safe.
 """
 

@@ -36,6 +36,8 @@ class _Kind:
 def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Session:
     """*connection* as a transaction uses it. *connect* makes another one for whoever finishes a transaction, where what
     *connection* was made with will not do. Raises CannotEnlist for what can't decide."""
+    if isinstance(connection, Session):  # a framework's: django
+        return connection
     if _is_sqlalchemy(connection):
         from meta_client.transactions.sqlalchemy import SqlAlchemySession
 
@@ -59,7 +61,7 @@ def driver_session(
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise CannotEnlist(
         f"a {kind} can't decide about messages: give a connection of psycopg 3 (SQLAlchemy: postgresql+psycopg://...) "
-        f"or of sqlite3"
+        f"or of sqlite3; in Django, use meta_client.transactions.django.send_on_commit"
     )
 
 

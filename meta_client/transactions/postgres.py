@@ -150,18 +150,22 @@ class PostgresSession:
                 self._block = block
             return self._know().identity
         except _DONE_AGAIN:
-            self.rollback()
+            self._leave_as_it_was()
             raise
         except psycopg.OperationalError as error:
-            self.rollback()
+            self._leave_as_it_was()
             raise Unreachable(DATABASE, one_line(error)) from error
         except psycopg.Error as error:
-            self.rollback()
+            self._leave_as_it_was()
             raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
         except BaseException:
             if self._block is not None:
                 self.rollback()
             raise
+
+    def _leave_as_it_was(self) -> None:
+        if not self._is_managed:  # a framework has to see that its transaction has failed
+            self.rollback()
 
     def problem(self) -> str | None:
         return _NO_TRANSACTION.get(self._connection.info.transaction_status)

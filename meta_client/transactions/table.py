@@ -7,7 +7,7 @@ inserts it waits until that one has committed or rolled back. docs/transactions.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from meta_client.transactions.names import TableName
 
@@ -82,6 +82,7 @@ class DecisionTable(Protocol):
 Opener = Callable[[], DecisionTable]  # raises Unreachable, CannotEnlist; the caller closes it
 
 
+@runtime_checkable
 class Session(Protocol):
     """A caller's connection, for one transaction. Its owner's thread alone."""
 

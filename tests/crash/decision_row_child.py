@@ -3,6 +3,7 @@
 Some requests fail in the middle, some take their time between PREPARE and COMMIT, some lose their patience.
 """
 
+import contextlib
 import random
 import sys
 import threading
@@ -11,12 +12,16 @@ from collections.abc import Callable, Mapping
 
 import psycopg
 import sqlalchemy
+from django.db import Error as DjangoError
+from django.db import connections, transaction
 from sqlalchemy.orm import Session
 
 from meta_client import Client, SendFailed, TransactionConfig
 from meta_client.coordinator import CoordinatorError
 from meta_client.transactions import Step, Transaction
+from meta_client.transactions.django import send_on_commit
 from tests.meta_client.transactions.crashing import engine_of
+from tests.meta_client.transactions.django_shop import use
 
 THREADS = 8
 BASE = 1_000_000  # numbers of a life; of a thread in it, a hundredth
@@ -60,14 +65,14 @@ def work(client: Client, write: Write, first: int) -> None:
             write(client, number, chance)
         except _Cancelled:
             continue
-        except (psycopg.Error, sqlalchemy.exc.SQLAlchemyError, CoordinatorError, SendFailed):
+        except (psycopg.Error, sqlalchemy.exc.SQLAlchemyError, DjangoError, CoordinatorError, SendFailed):
             time.sleep(0.05)  # somebody is down
 
 
-def send(transaction: Transaction, number: int, chance: random.Random) -> None:
-    transaction.send("orders", str(number).encode())
+def send(open_one: Transaction, number: int, chance: random.Random) -> None:
+    open_one.send("orders", str(number).encode())
     if number % 3 == 0:
-        transaction.send("bills", str(number).encode())
+        open_one.send("bills", str(number).encode())
     if chance.random() < 0.05:
         raise _Cancelled
 
@@ -79,9 +84,9 @@ def with_psycopg(dsn: str) -> Write:
     def write(client: Client, number: int, chance: random.Random) -> None:
         if not hasattr(own, "connection") or own.connection.closed:
             own.connection = psycopg.connect(dsn, connect_timeout=5)
-        with client.transaction(own.connection, wait=chance.random() < 0.2) as transaction:
+        with client.transaction(own.connection, wait=chance.random() < 0.2) as open_one:
             own.connection.execute("INSERT INTO numbers VALUES (%s)", (number,))
-            send(transaction, number, chance)
+            send(open_one, number, chance)
 
     return write
 
@@ -93,14 +98,38 @@ def with_sqlalchemy(dsn: str) -> Write:
     def write(client: Client, number: int, chance: random.Random) -> None:
         with Session(engine) as session:
             session.execute(sqlalchemy.text("SELECT 1"))
-            with client.transaction(session, wait=chance.random() < 0.2) as transaction:
+            with client.transaction(session, wait=chance.random() < 0.2) as open_one:
                 session.execute(sqlalchemy.text(f"INSERT INTO numbers VALUES ({number})"))
-                send(transaction, number, chance)
+                send(open_one, number, chance)
 
     return write
 
 
-WAYS: Mapping[str, Callable[[str], Write]] = {"psycopg": with_psycopg, "sqlalchemy": with_sqlalchemy}
+def with_django(dsn: str) -> Write:
+    """An atomic block, and often a failed one inside."""
+    alias = use(dsn)
+
+    def write(client: Client, number: int, chance: random.Random) -> None:
+        with transaction.atomic(using=alias):
+            connections[alias].cursor().execute("INSERT INTO numbers VALUES (%s)", (number,))
+            if chance.random() < 0.2:
+                with contextlib.suppress(_Cancelled), transaction.atomic(using=alias):
+                    send_on_commit(client, "orders", b"-1", using=alias)
+                    raise _Cancelled
+            send_on_commit(client, "orders", str(number).encode(), using=alias)
+            if number % 3 == 0:
+                send_on_commit(client, "bills", str(number).encode(), using=alias)
+            if chance.random() < 0.05:
+                raise _Cancelled
+
+    return write
+
+
+WAYS: Mapping[str, Callable[[str], Write]] = {
+    "psycopg": with_psycopg,
+    "sqlalchemy": with_sqlalchemy,
+    "django": with_django,
+}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tests.meta_client.transactions.conftest import World, make_postgres, runnin
 from zk.corner import Corner
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "4"))
-WAYS = ("psycopg", "sqlalchemy")  # of a life of the service, in turn
+WAYS = ("psycopg", "sqlalchemy", "django")  # of a life of the service, in turn
 ROOT = Path(__file__).parents[2]
 QUIET_S = 20.0  # on a busy machine: what a look takes, and a broker that comes back
 

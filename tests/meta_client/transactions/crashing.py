@@ -8,10 +8,14 @@ from typing import Any
 
 import psycopg
 import sqlalchemy
+from django.db import connections
+from django.db.transaction import atomic
 from sqlalchemy.orm import Session
 
 from meta_client import Client
 from meta_client.transactions import Step, TransactionConfig
+from meta_client.transactions.django import send_on_commit
+from tests.meta_client.transactions.django_shop import use
 
 
 def connect(driver: str, place: str) -> Any:
@@ -37,6 +41,13 @@ def main(driver: str, place: str, zookeeper: str, number: str, step_name: str) -
             os.kill(os.getpid(), signal.SIGKILL)
 
     config = TransactionConfig(observer=observe)
+    if driver.endswith("+django"):
+        alias = use(place)
+        with Client(zookeeper, transactions=config) as client, atomic(using=alias):
+            connections[alias].cursor().execute(f"INSERT INTO numbers VALUES ({number})")
+            send_on_commit(client, "orders", number.encode(), using=alias)
+            if step_name == "BODY":
+                os.kill(os.getpid(), signal.SIGKILL)
     connection, insert = connect(driver, place), f"INSERT INTO numbers VALUES ({number})"
     with Client(zookeeper, transactions=config) as client, client.transaction(connection) as transaction:
         connection.execute(sqlalchemy.text(insert) if isinstance(connection, Session) else insert)

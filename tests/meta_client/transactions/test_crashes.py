@@ -29,7 +29,9 @@ KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
 QUICK: dict[str, Any] = {"age_s": 0.3, "interval_s": 0.1}
 
 
-@pytest.fixture(params=["psycopg", "sqlite3", "psycopg+sqlalchemy", "sqlite3+sqlalchemy"])
+@pytest.fixture(
+    params=["psycopg", "sqlite3", "psycopg+sqlalchemy", "sqlite3+sqlalchemy", "psycopg+django", "sqlite3+django"]
+)
 def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[tuple[str, World]]:
     is_lite = request.param.startswith("sqlite3")
     deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))

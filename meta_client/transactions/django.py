@@ -1,0 +1,162 @@
+"""Django: messages that go with the rows of an `atomic` block, decided by the COMMIT of the outermost one.
+
+    with transaction.atomic():
+        Parcel.objects.create(...)
+        send_on_commit(client, "orders", b"...")
+
+Messages wait in Django's own list of what is to happen on commit, which forgets them when a savepoint or the whole is
+rolled back. The outermost block ends with one call, `connection.commit()`: that of the connection's object, which is
+one thread's alone, is replaced by one that has brokers prepare and writes the row first. What it raises leaves the
+block, rolled back. The only file here that imports Django.
+"""
+
+import functools
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db.transaction import TransactionManagementError
+
+from meta_client.client import Client
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.errors import TransactionMisuse
+from meta_client.transactions.databases import driver_session
+from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.statements import one_line
+from meta_client.transactions.table import DriverSession, Identity, Opener
+from zk.nodes import Partition
+
+log = logging.getLogger(__name__)
+
+
+def send_on_commit(
+    client: Client,
+    topic: str,
+    payload: bytes,
+    attribute: str | None = None,
+    partition: Partition | str | None = None,
+    *,
+    using: str = DEFAULT_DB_ALIAS,
+) -> None:
+    """Send one message if, and only if, the `atomic` block around it commits in the database *using*.
+
+    Not before: brokers have it when the outermost block ends, which raises what Client.transaction's block would, and
+    is rolled back then. Of ATOMIC_REQUESTS that block is the request's. Raises TransactionMisuse outside of `atomic`,
+    CannotEnlist for a database that can't decide, TypeError for a payload that is not bytes.
+    """
+    if not isinstance(payload, bytes):
+        raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it")
+    wrapper = connections[using]
+    if not wrapper.in_atomic_block:
+        raise TransactionMisuse("there is no transaction to send it with: put it inside transaction.atomic()")
+    session = DjangoSession(wrapper)
+    session.driver_connection()
+    session.begin()
+    waiting = _waiting(wrapper)
+    if waiting and waiting[0].client is not client:
+        raise TransactionMisuse("the transaction has messages of another client: send all of them with one")
+    if "commit" not in vars(wrapper):
+        wrapper.commit = functools.partial(_commit, wrapper)
+    wrapper.on_commit(_Message(client, topic, payload, attribute, partition))
+
+
+class _Message:
+    """One that waits for COMMIT, as Django waits with what is to happen on it."""
+
+    def __init__(
+        self, client: Client, topic: str, payload: bytes, attribute: str | None, partition: Partition | str | None
+    ) -> None:
+        self.client = client
+        self.values = topic, payload, attribute, partition
+        self.is_committed = False
+
+    def __call__(self) -> None:
+        """Called by Django after COMMIT, when everything is done. Raises TransactionMisuse if it is not."""
+        if not self.is_committed:
+            raise TransactionMisuse(
+                f"a message to {self.values[0]} was not sent: no COMMIT of Django's came before its on_commit "
+                f"callbacks; in tests use TransactionTestCase"
+            )
+
+
+def _waiting(wrapper: Any) -> list[_Message]:
+    return [entry[1] for entry in wrapper.run_on_commit if isinstance(entry[1], _Message)]
+
+
+def _commit(wrapper: Any) -> None:
+    """The connection's commit(), with the messages that wait for it."""
+    messages = _waiting(wrapper)
+    if not messages:
+        type(wrapper).commit(wrapper)
+        return
+    session = DjangoSession(wrapper)
+    try:
+        with messages[0].client.transaction(session) as transaction:
+            for message in messages:
+                transaction.send(*message.values)
+    except BaseException:  # of Error alone does Django roll back by itself
+        try:
+            wrapper.rollback()
+        except Error as error:
+            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
+            wrapper.close()
+        raise
+    for message in messages:
+        message.is_committed = True
+    if session.is_lost():  # inside COMMIT, which turned out to have committed: Django goes on with another connection
+        after = wrapper.run_on_commit
+        wrapper.close()
+        wrapper.run_on_commit = after
+    wrapper.run_commit_hooks_on_set_autocommit_on = True
+
+
+class DjangoSession:
+    """Django's connection to one database, in an atomic block or at the end of the outermost one."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+        self._connection: Any = None  # the driver's
+        self._driver: DriverSession
+        self._opener: Opener
+
+    def driver_connection(self) -> object:
+        self._connection = self._wrapper.connection
+        if self._connection is None or self._wrapper.closed_in_transaction:
+            raise CannotEnlist("the database connection was lost: the atomic block will be rolled back")
+        self._driver = driver_session(self._connection, is_managed=True)
+        return self._connection
+
+    def begin(self) -> Identity:
+        with self._wrapper.wrap_database_errors:
+            identity = self._driver.begin()
+        self._opener = self._driver.opener()
+        return identity
+
+    def problem(self) -> str | None:
+        return self._driver.problem()
+
+    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+        with self._wrapper.wrap_database_errors:
+            self._driver.decide(gtrid, brokers)
+
+    def commit(self) -> None:
+        if (problem := self.problem()) is not None:
+            raise TransactionManagementError(problem)
+        try:
+            type(self._wrapper).commit(self._wrapper)
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, Error) else None
+            if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
+                raise
+            raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
+
+    def rollback(self) -> None:
+        self._driver.rollback()
+
+    def opener(self) -> Opener:
+        return self._opener
+
+    def is_lost(self) -> bool:
+        """Whether the driver's connection is closed."""
+        return bool(getattr(self._connection, "closed", False))
