@@ -204,7 +204,7 @@ def test_closing_ends_the_wait_and_recovery_finishes(world: World) -> None:
             threading.Timer(0.3, opened[0].close).start()
 
     opened.append(world.coordinator(kill))
-    with pytest.raises(CoordinatorClosed, match=r"is decided and will commit.*run recover"):
+    with pytest.raises(CoordinatorClosed, match=r"is decided and will commit.*recover\(\) at the next start"):
         world.work(opened[0], world.producer(), 1)
     with world.coordinator() as coordinator:
         (report,) = coordinator.recover([world.connection], [world.producer()])
