@@ -1,4 +1,4 @@
-"""How long a broker with thousands of topics takes until it serves: answers a put, and has every topic registered."""
+"""Time until a broker with thousands of topics serves: answers a put, and has every topic registered."""
 
 import contextlib
 import signal

@@ -55,7 +55,7 @@ def published_in(
     spans: Mapping[PartitionName, tuple[int, int]],
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Publication]:
-    """What fills the offsets [start, end) of each partition in *spans*, gaps closed; ends once all of it is there.
+    """Yield what fills the offsets [start, end) of each partition in *spans*, gaps closed; end once all of it is there.
 
     Raises as `history`, which reads the records below *until* for it.
     """

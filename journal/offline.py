@@ -86,7 +86,7 @@ def opened_store(
 
 @contextmanager
 def opened_below(directory: Path, lsn: int, sink: PublicationSink) -> Iterator[tuple[Segments, Recovered]]:
-    """What the records below *lsn* add up to in the directory of a broker that does not run, locked.
+    """Fold the records below *lsn* in the directory of a broker that does not run, locked.
 
     Nothing is appended; a torn tail is cut. Raises as `opened_store`.
     """

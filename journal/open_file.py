@@ -44,7 +44,7 @@ class OpenFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_block(self, position: int, end: int, error: OSError) -> bytes:
-        """What a read that failed with *error* wanted of the block at *position*: another block may be the bad one.
+        """Read the block at *position*, after a longer read failed with *error*: another block may be the bad one.
 
         The page cache reads, and fails, in folios of up to FOLIO_BYTES_MAX. So what it has there is let go, and the
         block is asked for without read-ahead, for which a folio of its own is made.
@@ -66,7 +66,7 @@ class OpenFile:
         raise UnreadableRange(self._path, start, size, error.strerror or str(error)) from error
 
     def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
-        """As `read`, without waiting for the disk: None if that must be waited for, or fails. Where the file system
+        """Read without waiting for the disk: None if that must be waited for, or fails. Where the file system
         can't tell, it reads all the same."""
         data = bytearray(size)
         try:

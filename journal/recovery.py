@@ -130,7 +130,7 @@ def recover(segments: Segments, sink: PublicationSink, publish_below: Lsn = LSN_
 
 
 def recover_below(segments: Segments, sink: PublicationSink, lsn: int) -> Recovered:
-    """As `recover`, but records that end above *lsn* are neither added nor told to *sink*: the next start does that.
+    """Recover, but leave out records that end above *lsn*, for *sink*, too: the next start adds them.
 
     The whole journal is durable on return all the same. A checkpoint that holds more than *lsn* is no reason to fail.
     """

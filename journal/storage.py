@@ -39,7 +39,7 @@ class FileReader(Protocol):
         """
 
     def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
-        """As `read`, if the disk need not be waited for; else None, and `read` has them, or tells why not."""
+        """Return the bytes if the disk need not be waited for; else None, and `read` has them, or tells why not."""
 
 
 class StorageFile(Protocol):

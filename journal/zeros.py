@@ -6,5 +6,5 @@ _ZEROS: Final = bytes(2 * 1024 * 1024)
 
 
 def is_zero(data: bytes) -> bool:
-    """Whether all of *data* is zero."""
+    """True if all of *data* is zero."""
     return _ZEROS.startswith(data) if len(data) <= len(_ZEROS) else data.count(0) == len(data)

@@ -93,7 +93,7 @@ class Broker:
                 return
 
     async def _open(self, loop: asyncio.AbstractEventLoop, on_ready: Callable[[str], None]) -> LostTail | None:
-        """As `serve`; returns what is to be taken back before it is opened again, None when it is to end."""
+        """Serve until told to stop; return what to take back before it is opened again, None when it is to end."""
         stop: Stop = loop.create_future()
         self._stop = stop
 

@@ -28,7 +28,7 @@ class Change(Enum):
 
 
 class Step(NamedTuple):
-    """What was believed to be *before_ms* at the latest is as old as *by_ms* later."""
+    """A step forward: records of *before_ms* at the latest are as old as *by_ms* later."""
 
     before_ms: int
     by_ms: int
@@ -93,7 +93,7 @@ class BelievedTime:
         self._suspected = None
 
     def age_ms(self, time_ms: int) -> int:
-        """How long ago a record of *time_ms* was written, at least: what no clock denies; negative for the future."""
+        """Least age of a record of *time_ms*: what no clock denies; negative for the future."""
         present_ms = self._present_ms
         if self._known_ms is not None:
             present_ms = min(present_ms, self._known_ms + self._steady - self._known_at)
@@ -137,7 +137,7 @@ class Clock:
         return self._believed.steps
 
     def begin_after(self, newest_ms: int, steps: tuple[Step, ...] = ()) -> None:
-        """As BelievedTime.begin_after; *steps* were believed in earlier lives."""
+        """Begin after the newest record, as BelievedTime does; *steps* were believed in earlier lives."""
         self._believed.steps = steps
         now_ms = self._read(self._wall_ms())
         if not self._believed.begin_after(newest_ms):
@@ -148,7 +148,7 @@ class Clock:
             )
 
     def age_ms(self, time_ms: int) -> int:
-        """As BelievedTime.age_ms, by a new reading."""
+        """Least age of a record of *time_ms*, by a new reading of both clocks."""
         self._read(self._wall_ms())
         return self._believed.age_ms(time_ms)
 

@@ -34,7 +34,7 @@ def _left() -> int | None:
 
 
 def room_for(connections_max: int, files: int = 0) -> int:
-    """How many connections can be open beside what is open now, and *files* more, *connections_max* at most.
+    """Number of connections that can be open beside what is open now and *files* more, *connections_max* at most.
 
     At the system's limit accepting fails before anybody could be told why, and so does the next segment, with which the
     journal stops: fewer connections are the better bound.

@@ -57,7 +57,7 @@ class Offering:
         self.topics_changed({topic})
 
     def topics_changed(self, topics: Collection[str]) -> None:
-        """As topic_changed, of many: what is stored is looked at once."""
+        """Announce many topics, as topic_changed does one: what is stored is looked at once."""
         for topic, registration in self._registrations(topics).items():
             if registration is None:
                 self._topics.used.discard(topic)

@@ -94,7 +94,7 @@ class RegistrationPlan:
         self._checksum = checksum
 
     def topic_used(self, topic: str, registration: TopicRegistration) -> None:
-        """As topic_changed, unless something is said of the topic already."""
+        """Note a topic as topic_changed does, unless something is said of it already."""
         if self._topics.get(topic) is None:
             self.topic_changed(topic, registration)
 
@@ -123,7 +123,7 @@ class RegistrationPlan:
         return None
 
     def wait_s(self, now: float) -> float | None:
-        """How long after *now*, when there is no step, time alone may make one; None: it does not."""
+        """Seconds after *now* until time alone may make a step, where there is none; None: it does not."""
         if not self._is_connected:
             return None
         times = (*self._due_at.values(), *(retry.at for retry in self._failed.values()))
@@ -162,7 +162,7 @@ class RegistrationPlan:
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything was written, but for topics that failed by themselves."""
+        """True once everything was written, except topics that failed by themselves."""
         return self._is_registered and not self._pending
 
     @property

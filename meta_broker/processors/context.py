@@ -72,7 +72,7 @@ class Peer(Protocol):
         """It is answered."""
 
     def retry(self, request: Request) -> None:
-        """What it was held for is there: handle *request* once more, then go on; nothing if the peer has gone."""
+        """Handle *request* once more, for which the peer was held, then go on; nothing if it has gone."""
 
     def hand_over(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer*, and let who *attach* gives speak on the connection from now on. False: it can't be."""

@@ -73,7 +73,7 @@ class Reading:
         return await self._far.read(read)
 
     async def warmed(self, ask: Callable[[], T]) -> T:
-        """What *ask* returns, which looks into an index; what of that is not in memory is read. Raises IndexDamaged."""
+        """Return what *ask* says, which looks into an index; read what is not in memory. Raises IndexDamaged."""
         while True:
             try:
                 return ask()

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 async def warmed(worker: Executor, ask: Callable[[], T]) -> T:
-    """What *ask* returns, which looks into an index; *worker* reads what is not in memory. Raises IndexDamaged."""
+    """Return what *ask* says, which looks into an index; *worker* reads what is not in memory. Raises IndexDamaged."""
     while True:
         try:
             return ask()
