@@ -89,15 +89,19 @@ def put_unacknowledged(pair: Replicas) -> None:
     pair.master.kill()
 
 
+def start_both_and_see_all(pair: Replicas) -> None:
+    pair.master.start()
+    pair.slaves[0].start()
+    wait_until(lambda: seen(pair.master) == [*FIRST, UNACKNOWLEDGED], "the slave has it, and everybody sees it")
+
+
 def test_what_was_acknowledged_is_shown_after_a_crash_without_any_slave_and_nothing_else(pair: Replicas) -> None:
     put_unacknowledged(pair)
     for _ in range(2):  # the second start finds the records of the first one
         pair.master.start()
         assert seen(pair.master) == FIRST
         pair.master.kill()
-    pair.master.start()
-    pair.slaves[0].start()
-    wait_until(lambda: seen(pair.master) == [*FIRST, UNACKNOWLEDGED], "the slave has it, and everybody sees it")
+    start_both_and_see_all(pair)
 
 
 def test_a_checkpoint_of_a_stopped_master_shows_no_more_than_was_acknowledged(pair: Replicas) -> None:
@@ -108,9 +112,7 @@ def test_a_checkpoint_of_a_stopped_master_shows_no_more_than_was_acknowledged(pa
         pair.master.start()
         assert seen(pair.master) == FIRST
         pair.master.kill()
-    pair.master.start()
-    pair.slaves[0].start()
-    wait_until(lambda: seen(pair.master) == [*FIRST, UNACKNOWLEDGED], "the slave has it, and everybody sees it")
+    start_both_and_see_all(pair)
 
 
 def test_a_promoted_slave_shows_what_its_master_had_acknowledged_before_it_has_a_slave_itself(pair: Replicas) -> None:
