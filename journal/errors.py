@@ -1,4 +1,4 @@
-"""What can go wrong with a journal, by what the reader of the message has to do."""
+"""Errors of a journal, one class for each thing a caller or operator can do about them."""
 
 from os import PathLike
 
@@ -12,13 +12,13 @@ class StorageFailed(JournalError):
 
     @property
     def errno(self) -> int | None:
-        """The errno of the OSError that this was raised from; None if it was none."""
+        """The errno of the OSError that caused this; None without one."""
         cause = self.__cause__
         return cause.errno if isinstance(cause, OSError | StorageFailed) else None
 
 
 class UnreadableRange(StorageFailed):
-    """The disk does not give back bytes [position, position + size) of the file *path*. The rest of it may read."""
+    """The disk cannot read bytes [position, position + size) of the file *path*. The rest may be readable."""
 
     def __init__(self, path: str | PathLike[str], position: int, size: int, reason: str) -> None:
         super().__init__(f"{path}: bytes {position} to {position + size} cannot be read: {reason}")
@@ -51,33 +51,32 @@ class DirectoryInUse(JournalError):
     """Another process holds the directory. Stop it, or name another directory."""
 
 
-class RottenJournal(JournalError):
-    """Bytes that were once fsynced no longer read back. Nothing was touched; see `metaq journal check` and `repair`.
+class CorruptJournal(JournalError):
+    """Bytes that were once fsynced do not read back. Nothing was touched; see `metaq journal check` and `repair`.
 
-    *lsn* is the first bad byte, *resumes* the next record that is whole (None when there is none).
+    *lsn*: the first bad byte. *next_valid_lsn*: the next whole record, None if there is none.
     """
 
-    def __init__(self, lsn: int, resumes: int | None, reason: str, path: str) -> None:
-        until = "the end of the journal" if resumes is None else f"LSN {resumes}"
+    def __init__(self, lsn: int, next_valid_lsn: int | None, reason: str, path: str) -> None:
+        until = "the end of the journal" if next_valid_lsn is None else f"LSN {next_valid_lsn}"
         super().__init__(
-            f"{path}: the journal is rotten at LSN {lsn} ({reason}): acknowledged bytes from there to {until} "
+            f"{path}: the journal is corrupt at LSN {lsn} ({reason}): acknowledged bytes from there to {until} "
             f"do not read back; nothing was changed: keep a copy and run `metaq journal check`, then `repair`"
         )
         self.lsn = lsn
-        self.resumes = resumes
+        self.next_valid_lsn = next_valid_lsn
         self.reason = reason
 
 
 class NotRepairable(JournalError):
-    """A repair cannot be done with what there is. Nothing was changed."""
+    """A repair is impossible with the given directories. Nothing was changed."""
 
 
 class ForeignStream(JournalError):
-    """What was received does not continue the copy. Nothing of that record was kept: close the connection, and let the
-    stream begin again where the copy ends.
+    """Received bytes do not continue the copy. Nothing of that record was kept: close the connection, and restart the
+    stream at the end of the copy.
 
-    *is_final*: its bytes are whole and contradict what came before. The copy takes nothing more, until it is opened
-    again.
+    *is_final*: its bytes are whole and contradict earlier records. The copy accepts nothing more until it is reopened.
     """
 
     def __init__(self, lsn: int, reason: str, *, is_final: bool = False) -> None:
@@ -86,24 +85,26 @@ class ForeignStream(JournalError):
         self.is_final = is_final
 
 
-class CopySuperseded(ForeignStream):
-    """The copy was begun with a checkpoint of a former master, and whoever is master now never had all that it holds.
-    Begin it anew: it is no journal yet, and loses nothing by that."""
+class SyncSuperseded(ForeignStream):
+    """The initial sync began with a checkpoint of a former master that the present master never had in full. Restart
+    the initial sync: the directory is no journal yet, so nothing is lost."""
 
     def __init__(self, lsn: int, reason: str) -> None:
         super().__init__(lsn, reason, is_final=True)
 
 
-class CutTooDeep(JournalError):
-    """What a cut would leave could not be opened. Nothing was changed: empty the directory, and begin the copy anew."""
+class TruncationTooDeep(JournalError):
+    """The rest after a truncation could not be opened. Nothing was changed: empty the directory, and restart the
+    initial sync."""
 
 
-class UnfinishedCopy(JournalError):
-    """The directory holds the beginning of a copy, and is no journal yet. Start it as a slave until it is whole."""
+class UnfinishedSync(JournalError):
+    """The directory holds an unfinished initial sync, and is no journal yet. Start it as a slave until that is
+    complete."""
 
 
-class DirectoryIsCopy(JournalError):
-    """The journal is a slave's copy: nobody but its master adds to it. Nothing was changed."""
+class DirectoryIsReplica(JournalError):
+    """The journal is a slave's copy: only its master may append to it. Nothing was changed."""
 
 
 class RecordTooLarge(JournalError):
@@ -111,4 +112,4 @@ class RecordTooLarge(JournalError):
 
 
 class InvalidRecord(JournalError):
-    """A record passed its checksums but says something impossible: written by a newer or a broken metaq."""
+    """A record has valid checksums but impossible content: written by a newer or a broken metaq."""

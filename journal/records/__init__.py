@@ -1,0 +1,1 @@
+"""Records: header, codec, identifiers, states and value types. Pure."""

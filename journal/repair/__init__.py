@@ -1,0 +1,1 @@
+"""Check, damage and repair of a journal, and directories whose broker does not run."""

@@ -1,0 +1,86 @@
+"""Writes what a copy received: records byte for byte, in segments as announced by the stream."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from journal.errors import StorageFailed
+from journal.records.header import Lsn
+from journal.wal.log_writer import LogWriter
+from journal.wal.record_stream import RecordChunk
+from journal.wal.recovery_point import write_recovery_point
+from journal.wal.storage import Buffer
+
+
+class ReplicaAppender(LogWriter[RecordChunk]):
+    """Writes chunks of a stream to *segments*, through one thread."""
+
+    # Only a copy that is far behind has as much to write, and then no request waits for it.
+    batch_bytes_max = 8 * 1024 * 1024
+    recovery_point_every_s = 1.0  # two fsyncs each time
+    _when_durable: tuple[Lsn, Callable[[], None]] | None = None  # under the lock
+    _recovery_point_due = 0.0  # monotonic seconds; owned by the thread that fsyncs
+
+    def enqueue(self, chunks: Sequence[RecordChunk]) -> None:
+        """Queue *chunks*, whose bytes must not change until they are written. Raises StorageFailed, JournalClosed."""
+        with self._lock:
+            self._check_open()
+            idle = not self._queue
+            self._queue += chunks
+            self.queued_bytes += sum(len(chunk.data) for chunk in chunks)
+            self.end = chunks[-1].end
+            if idle:
+                self._wake_writer()
+
+    def run_when_durable(self, lsn: Lsn, action: Callable[[], None]) -> None:
+        """Run *action* on the thread that fsyncs, once everything below *lsn* is durable and before that is reported.
+        It may raise StorageFailed, which stops the journal."""
+        with self._lock:
+            self._when_durable = lsn, action
+
+    # -- the writer thread ------------------------------------------------------------------------------------
+
+    def _split(self, queue: list[RecordChunk]) -> tuple[list[RecordChunk], int]:
+        size = 0
+        for index, chunk in enumerate(queue):
+            size += len(chunk.data)
+            if size >= self.batch_bytes_max:
+                return queue[: index + 1], size
+        return queue, size
+
+    def _write(self, batch: list[RecordChunk]) -> None:
+        at = 0
+        while at < len(batch):
+            first = batch[at]
+            if first.segment is not None:
+                self._sync_dirty()  # before the next segment exists, as a roll does
+                base, file = self._segments.roll_to(first.segment)
+            else:
+                base, file = self._segments.locate(first.lsn)
+            buffers: list[Buffer] = []
+            end = first.lsn
+            while at < len(batch) and batch[at].lsn == end and (not buffers or batch[at].segment is None):
+                buffers.append(batch[at].data)
+                end = batch[at].end
+                at += 1
+            self._write_buffers(file, first.lsn - base, buffers)
+            self._mark_written(end, base, file)
+
+    def _has_waiters(self) -> bool:
+        return super()._has_waiters() and self.queued_bytes < self.batch_bytes_max  # else bytes are written twice
+
+    def _mark_durable(self, lsn: Lsn) -> None:
+        with self._lock:
+            waiting = self._when_durable
+            is_reached = waiting is not None and waiting[0] <= lsn
+            if is_reached:
+                self._when_durable = None
+        try:
+            if waiting is not None and is_reached:
+                waiting[1]()
+            if (now := time.monotonic()) >= self._recovery_point_due:
+                write_recovery_point(self._segments.storage, lsn)
+                self._recovery_point_due = now + self.recovery_point_every_s
+        except StorageFailed as error:
+            self._stop(error)
+            return
+        super()._mark_durable(lsn)

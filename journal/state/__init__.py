@@ -1,0 +1,1 @@
+"""State of a journal: fold, checkpoints, recovery, truncation and the transaction store."""

@@ -1,0 +1,60 @@
+"""Moves a file to another directory so that no crash loses or doubles it. Part of the storage seam."""
+
+import errno
+import filecmp
+import os
+import shutil
+from pathlib import Path
+
+from journal.errors import StorageFailed
+
+
+def move(source: Path, target: Path, shown: Path | None = None) -> None:
+    """Move a file; durable on return. At any moment the bytes stand whole under one of the two names, or both.
+
+    Repeating it finishes a move that a crash interrupted. *shown*: the name of *source* in messages. Raises
+    StorageFailed, also if *target* exists with other content.
+    """
+    shown = shown or source
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.parent.samefile(target.parent):
+            raise StorageFailed(f"{shown}: cannot be archived where it is: name another directory")
+        _make_second(source, target, shown)
+        sync_directory(target.parent)
+        source.unlink()
+        sync_directory(source.parent)
+    except OSError as error:
+        raise StorageFailed(f"{shown}: not archived as {target}: {error.strerror or error}") from error
+
+
+def _make_second(source: Path, target: Path, shown: Path) -> None:
+    try:
+        os.link(source, target)  # never replaces another file, as a rename would
+    except FileExistsError:
+        if not source.samefile(target) and not filecmp.cmp(source, target, shallow=False):
+            raise StorageFailed(
+                f"{target} is there already and is not {shown}: give every broker an archive of its own"
+            ) from None
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        _copy(source, target)  # another disk, or one that has no links
+
+
+def _copy(source: Path, target: Path) -> None:
+    temporary = target.with_name(target.name + ".tmp")
+    with source.open("rb") as reader, temporary.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
+    temporary.rename(target)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,163 @@
+"""Common part of every open journal: positions, reads, and waiting for durability.
+
+A broker's own journal (`journal`) and a slave's copy (`follower`) are read alike.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from journal.errors import StorageFailed
+from journal.records.header import Lsn
+from journal.wal.flush_mode import SYNC, FlushMode
+from journal.wal.log_writer import LogWriter
+from journal.wal.segments import Identity, Segments
+from journal.wal.storage import BLOCK_BYTES, FileReader, Storage
+from journal.wal.zeros import is_zero
+
+MIB = 1024 * 1024
+ZERO = b"\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalConfig:
+    """Settings of a journal. segment_bytes limits the longest record too."""
+
+    segment_bytes: int = 256 * MIB
+    flush: FlushMode = SYNC
+
+
+class OpenJournal:
+    """Read access to an open journal, and waiting for durability."""
+
+    def __init__(self, segments: Segments, writer: LogWriter[Any]) -> None:
+        self._segments = segments
+        self._writer = writer
+
+    @property
+    def identity(self) -> Identity:
+        return self._segments.identity
+
+    @property
+    def storage(self) -> Storage:
+        return self._segments.storage
+
+    @property
+    def segments(self) -> Segments:
+        return self._segments
+
+    @property
+    def flush_mode(self) -> FlushMode:
+        return self._writer.mode
+
+    @property
+    def start_lsn(self) -> Lsn:
+        return self._segments.start
+
+    @property
+    def end(self) -> Lsn:
+        """LSN of the next record."""
+        return self._writer.end
+
+    @property
+    def written(self) -> Lsn:
+        """First LSN not handed to the OS: everything below reads back, though a power failure may lose some."""
+        return self._writer.written
+
+    def notify_written(self, wanted: bool) -> None:
+        """Call on_progress also when `written` moved, or stop that: for replication of bytes before they are
+        fsynced."""
+        self._writer.notifies_written = wanted or self._writer.mode.interval_ms > 0
+
+    @property
+    def flushed(self) -> Lsn:
+        """First LSN that is not fsynced."""
+        return self._writer.flushed
+
+    @property
+    def acknowledged_here(self) -> Lsn:
+        """First LSN that the flush mode does not count as acknowledged yet."""
+        return self._writer.written if self._writer.mode.interval_ms else self._writer.flushed
+
+    @property
+    def failure(self) -> StorageFailed | None:
+        """Error that stopped the journal for good, or None."""
+        return self._writer.failure
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes appended and not yet handed to the OS, for back-pressure."""
+        return self._writer.queued_bytes
+
+    @property
+    def body_bytes_max(self) -> int:
+        return self._segments.body_bytes_max
+
+    @property
+    def syncs(self) -> int:
+        """Number of fsyncs since the start."""
+        return self._writer.syncs
+
+    def flush(self) -> None:
+        """Request an fsync of all that is queued, whatever the mode. Returns at once; any thread."""
+        self._writer.flush()
+
+    def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
+        """Block until every byte below *lsn* is fsynced. Any thread except an event loop's. Raises StorageFailed,
+        TimeoutError."""
+        self._writer.wait_flushed(lsn, timeout_s)
+
+    def read(self, lsn: int, size: int) -> bytes:
+        """Return bytes of one record's body. Blocks on the disk. Raises KeyError, UnreadableRange, StorageFailed."""
+        return self._segments.read(lsn, size)
+
+    def reader(self, lsn: int) -> tuple[Lsn, FileReader]:
+        """Return the base of the segment that holds *lsn*, and a reader of its file, which stays valid when the segment
+        is dropped. Raises KeyError."""
+        return self._segments.reader(lsn)
+
+    def drop_before(self, lsn: int, archive: str | None) -> int:
+        """Delete the segments that end at or below *lsn*, or move them to *archive*. Returns their number.
+
+        Blocks: call it from a worker thread, one at a time. The newest checkpoint must hold every partition's new
+        start. Raises StorageFailed; the remaining segments stay part of the journal.
+        """
+        return self._segments.drop_before(lsn, archive)
+
+    def close(self) -> None:
+        """Write and fsync what is queued, then release the files. Idempotent.
+
+        Raises StorageFailed if the journal had stopped; the files are released all the same.
+        """
+        try:
+            self._writer.close()
+        finally:
+            self._segments.close()
+
+
+def make_end_durable(segments: Segments, durable: int, end: int, *, is_clear: bool = False) -> None:
+    """Make the journal end at *end*: everything below on the disk, everything beyond zero, durably.
+
+    *durable*: LSN below which everything was fsynced successfully. Later bytes may be pages that a failed fsync has
+    left readable and clean. Another fsync does not store them; and what ext4 writes to such a page is lost as well, if
+    the failure left its extent unwritten. So they are written past the page cache, which drops them. Later segments are
+    dropped first, since each proves the one before it whole. *is_clear*: the bytes beyond *end* were read, and are
+    zero.
+    """
+    if not len(segments):
+        return
+    base, file = segments.locate(end - 1)
+    segments.drop_from(base + file.size)
+    kept = end - base
+    position = (min(durable, end) - base) // BLOCK_BYTES * BLOCK_BYTES
+    while position < kept or (not is_clear and (position := file.next_data(position)) < file.size):
+        position -= position % BLOCK_BYTES
+        data = file.reader().read(position, min(MIB, file.size - position))
+        if position < kept:
+            data = data[: kept - position].ljust(
+                min(-(-(kept - position) // BLOCK_BYTES) * BLOCK_BYTES, len(data)), ZERO
+            )
+            file.write_direct(position, data)
+        elif not is_zero(data):
+            file.write_direct(position, bytes(len(data)))
+        position += len(data)
+    file.sync()

@@ -1,0 +1,416 @@
+"""The seam to the disk: with file_move and open_file, the only files of this package that call the operating system.
+
+All other files use the protocols `Storage` and `StorageFile`, so that tests can fail every call in turn and cut the
+power. System errors become StorageFailed here.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from journal.errors import DirectoryInUse, StorageFailed
+from journal.wal.file_move import move, sync_directory
+from journal.wal.open_file import OpenFile
+
+IOV_MAX = 1024  # limit of Linux for one pwritev
+MIB = 1024 * 1024
+BLOCK_BYTES = 4096  # unit of direct writes that every disk and file system accepts
+TMP_SUFFIX = ".tmp"  # of a file not renamed into place yet; never read
+# Zeros written per fsync while a file is prezeroed: one fsync of the whole file would delay the writer's.
+PREZERO_BYTES = 4 * MIB
+Buffer = bytes | bytearray | memoryview
+
+
+class FileReader(Protocol):
+    """Reads a file; stays valid when the file is closed or deleted."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes [position, position + size). Blocks on the disk; any thread. Raises UnreadableRange,
+        StorageFailed."""
+
+    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
+        """Return the bytes if that needs no wait for the disk; else None: call `read` for the bytes or the error."""
+
+
+class StorageFile(Protocol):
+    """One preallocated file of fixed size."""
+
+    @property
+    def size(self) -> int: ...
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """Write the buffers contiguously from *position*. Handed to the OS on return; not durable."""
+
+    def write_direct(self, position: int, data: Buffer) -> None:
+        """Write *data* past the page cache, dropping cached pages there; durable after `sync`.
+
+        Both position and length are multiples of BLOCK_BYTES. Raises StorageFailed.
+        """
+
+    def sync(self) -> None:
+        """Make all earlier writes durable. Never call it again after it failed."""
+
+    def reader(self) -> FileReader:
+        """Return a reader. Raises ValueError once the file is closed."""
+
+    def drop_cache(self) -> None:
+        """Write dirty pages back, then drop cached ones: later reads show the disk's content.
+
+        After a failed fsync Linux keeps the pages, readable and clean, though the disk never got them. Raises
+        StorageFailed.
+        """
+
+    def next_data(self, position: int) -> int:
+        """Return the first position at or after *position* that may hold other bytes than zeros; *size* if there is
+        none."""
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+
+
+class Storage(Protocol):
+    """One directory."""
+
+    @property
+    def path(self) -> str:
+        """Path of the directory, for messages."""
+
+    def names(self) -> list[str]:
+        """Return the names of the files in it, sorted."""
+
+    def sync_all(self) -> None:
+        """Make the directory's content durable: names, bytes, and the directory's name, whatever process wrote them.
+        Does not store what an earlier fsync failed to store."""
+
+    def create(self, name: str, size: int, head: bytes) -> StorageFile:
+        """Make a file of *size* zero bytes that begins with *head*; file and name are durable on return."""
+
+    def preallocate(self, name: str, size: int, head: bytes, skip_prezero: Callable[[], bool]) -> StorageFile:
+        """Make a file like `create`, ahead of need and under a temporary name; `rename_into_place` renames it.
+
+        Writes its zeros out, so that later writes change only bytes. That takes long: it calls *skip_prezero* now and
+        then, and once that is true leaves the rest allocated and unwritten. Any thread.
+        """
+
+    def rename_into_place(self, name: str) -> None:
+        """Rename a file of `preallocate` to its name, replacing another file; durable on return."""
+
+    def link(self, name: str, as_name: str) -> None:
+        """Give the file *name* a second name, which it may already have; durable on return. Raises StorageFailed, also
+        if another file has that name."""
+
+    def open(self, name: str, *, writable: bool) -> StorageFile: ...
+
+    def read(self, name: str) -> bytes:
+        """Return the whole file, written by `replace`, which renames it only once the disk has it."""
+
+    def replace(self, name: str, data: Buffer) -> None:
+        """Make *name* hold *data*: all of it or, after a crash, its former content. Durable on return."""
+
+    def remove(self, name: str) -> None:
+        """Delete the file; durable on return."""
+
+    def archive(self, name: str, directory: str) -> None:
+        """Move the file to *directory*, which may be on another disk; durable on return.
+
+        Repeating it finishes a move that a crash interrupted. Raises StorageFailed, also if another file has the name.
+        """
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failed(path, error) from error
+
+
+def _failed(path: Path, error: OSError) -> StorageFailed:
+    return StorageFailed(f"{path}: {error.strerror or error}")
+
+
+class DirectoryFile:
+    """A StorageFile on a real disk."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+        self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        # What _translated does, without making a context manager each time: these two are called with every commit.
+        try:
+            for start in range(0, len(buffers), IOV_MAX):
+                position = self._write_some(position, buffers[start : start + IOV_MAX])
+        except OSError as error:
+            raise _failed(self._path, error) from error
+
+    def _write_some(self, position: int, buffers: Sequence[Buffer]) -> int:
+        wanted = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, position)
+        if written < wanted:  # a signal or a nearly full disk: write the rest in a loop, until done or failed
+            rest = memoryview(b"".join(buffers))
+            while written < wanted:
+                written += os.pwrite(self._fd, rest[written:], position + written)
+        return position + wanted
+
+    def write_direct(self, position: int, data: Buffer) -> None:
+        with _translated(self._path), mmap.mmap(-1, len(data)) as aligned:
+            aligned[:] = data
+            try:
+                fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.write(position, [data])  # a file system in memory, say, which no disk fails
+                return
+            try:
+                written = 0
+                with memoryview(aligned) as view:
+                    while written < len(data):
+                        with view[written:] as rest:
+                            written += os.pwritev(fd, [rest], position + written)
+            finally:
+                os.close(fd)
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise _failed(self._path, error) from error
+
+    def reader(self) -> OpenFile:
+        if self._file is None:
+            raise ValueError(f"{self._path} is closed")
+        return self._file
+
+    def drop_cache(self) -> None:
+        with _translated(self._path):
+            os.fdatasync(self._fd)
+            _drop_clean(self._fd)
+
+    def next_data(self, position: int) -> int:
+        if position >= self.size:
+            return self.size
+        with _translated(self._path):
+            try:
+                return os.lseek(self._fd, position, os.SEEK_DATA)  # returns position if the file system has no holes
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return self.size  # only a hole from here on
+
+    def close(self) -> None:
+        self._fd = -1
+        self._file = None  # closed with the last reader
+
+
+class DirectoryStorage:
+    """A Storage on a real directory, locked by one process at a time.
+
+    Uses the directory's descriptor, not its path: a directory that is moved stays this storage's, and a new one at the
+    path is another.
+    """
+
+    def __init__(self, path: Path, fd: int | None) -> None:
+        self._path = path
+        self._fd = fd  # of the directory, locked; None for a reader
+        # A reader of an unlocked directory diagnoses a disk: it must not see pages that only memory has.
+        self._distrusts_cache = fd is None and not self.is_held()
+
+    @property
+    def path(self) -> str:
+        return str(self._path)
+
+    @classmethod
+    def open_for_writing(cls, path: Path) -> "DirectoryStorage":
+        """Lock the directory, making it if missing. Raises DirectoryInUse, StorageFailed."""
+        with _translated(path):
+            path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise DirectoryInUse(
+                f"{path} is in use by another process: stop that broker first, or give this one its own directory"
+            ) from error
+        except OSError as error:
+            os.close(fd)
+            raise StorageFailed(f"{path}: cannot be locked: {error.strerror or error}") from error
+        return cls(path, fd)
+
+    @classmethod
+    def open_for_reading(cls, path: Path) -> "DirectoryStorage":
+        """Open a directory, live or dead, for tools: no lock, no change. Raises StorageFailed."""
+        if not path.is_dir():
+            raise StorageFailed(f"{path}: not a directory: name the data directory of a broker")
+        return cls(path, None)
+
+    def is_held(self) -> bool:
+        """Return True if a process has the directory locked. Only checks; False too where Linux cannot tell."""
+        try:
+            status = self._path.stat()
+            held = Path("/proc/locks").read_text(encoding="ascii")
+        except FileNotFoundError:
+            return False
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        return any("FLOCK" in line and file in line.split() for line in held.splitlines())
+
+    def names(self) -> list[str]:
+        with _translated(self._path):
+            if self._fd is None:
+                return _file_names(self._path)
+            # Another descriptor: two scans of one would share its position.
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+            try:
+                return _file_names(fd)
+            finally:
+                os.close(fd)
+
+    def sync_all(self) -> None:
+        for name in self.names():
+            with _translated(self._path / name):
+                fd = self._open(name, os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        with _translated(self._path):
+            self._sync_directory()
+            _sync_ancestors(self._path)
+
+    def create(self, name: str, size: int, head: bytes) -> DirectoryFile:
+        file = self.preallocate(name, size, head, lambda: True)
+        try:
+            self.rename_into_place(name)
+        except StorageFailed:
+            file.close()
+            raise
+        return file
+
+    def preallocate(self, name: str, size: int, head: bytes, skip_prezero: Callable[[], bool]) -> DirectoryFile:
+        with _translated(self._path / name):
+            fd = self._open(name + TMP_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            try:
+                os.posix_fallocate(fd, 0, size)
+                _prezero(fd, size, skip_prezero)
+                os.pwrite(fd, head, 0)
+                os.fsync(fd)
+                return DirectoryFile(self._path / name, fd)
+            except OSError:
+                os.close(fd)
+                raise
+
+    def rename_into_place(self, name: str) -> None:
+        with _translated(self._path / name):
+            self._rename(name + TMP_SUFFIX, name)
+            self._sync_directory()
+
+    def link(self, name: str, as_name: str) -> None:
+        source, target = self._place(name), self._place(as_name)
+        with _translated(self._path / as_name):
+            try:
+                os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            except FileExistsError as error:
+                if not os.path.samestat(os.stat(source, dir_fd=self._fd), os.stat(target, dir_fd=self._fd)):
+                    raise StorageFailed(
+                        f"{self._path / as_name}: it is another file already: move it away first"
+                    ) from error
+            self._sync_directory()
+
+    def open(self, name: str, *, writable: bool) -> DirectoryFile:
+        path = self._path / name
+        with _translated(path):
+            fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
+            try:
+                if self._distrusts_cache:
+                    _drop_clean(fd)
+                return DirectoryFile(path, fd)
+            except OSError:
+                os.close(fd)
+                raise
+
+    def read(self, name: str) -> bytes:
+        with _translated(self._path / name), os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:
+            return file.read()
+
+    def replace(self, name: str, data: Buffer) -> None:
+        temporary = f"{name}.tmp"
+        with _translated(self._path / name):
+            with os.fdopen(self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._rename(temporary, name)
+            self._sync_directory()
+
+    def remove(self, name: str) -> None:
+        with _translated(self._path / name):
+            os.unlink(self._place(name), dir_fd=self._fd)
+            self._sync_directory()
+
+    def archive(self, name: str, directory: str) -> None:
+        # By the descriptor, too: the path may hold another process's directory by now.
+        here = self._path if self._fd is None else Path(f"/proc/self/fd/{self._fd}")
+        move(here / name, Path(directory) / name, self._path / name)
+
+    def _place(self, name: str) -> str:
+        return name if self._fd is not None else str(self._path / name)
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(self._place(name), flags | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+
+    def _rename(self, source: str, target: str) -> None:
+        os.rename(self._place(source), self._place(target), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _sync_directory(self) -> None:
+        if self._fd is not None:
+            os.fsync(self._fd)
+        else:
+            sync_directory(self._path)
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def _file_names(directory: Path | int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if entry.is_file())
+
+
+def _sync_ancestors(path: Path) -> None:
+    """Make the names that lead to *path* durable, up to its mount point: a killed start may have made them."""
+    device = path.stat().st_dev
+    for parent in path.resolve().parents:
+        if parent.stat().st_dev != device:
+            return
+        with suppress(PermissionError):  # made by another user, hence without a name made here
+            sync_directory(parent)
+
+
+def _drop_clean(fd: int) -> None:
+    """Drop clean pages from the page cache: after a failed fsync, the disk lacks some of them."""
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _prezero(fd: int, size: int, skip_prezero: Callable[[], bool]) -> None:
+    """Write zeros over allocated blocks: otherwise the first write to each would also change the file's extents."""
+    zeros = memoryview(bytes(PREZERO_BYTES))
+    for position in range(0, size, PREZERO_BYTES):
+        if skip_prezero():
+            return
+        os.pwrite(fd, zeros[: min(PREZERO_BYTES, size - position)], position)
+        os.fdatasync(fd)
