@@ -1,8 +1,7 @@
 """ZooKeeper as MetaQ uses it (spec 6 and 9), and an embedded server for machines that have none.
 
-Read, pure: errors, nodes, paths (what the tree holds), strategy (who gets which partitions), transactions,
-claims (how a partition is owned), lease
--> credentials, link, session (the only file that speaks to kazoo about nodes), former_session, ephemerals, watches
--> registration, replication (a broker's side), cluster (who is there)
--> membership, ownership, offsets (a consumer's side), groups (an operator's)
--> java, embedded_config, embedded, corner (a server to talk to)."""
+Read: errors, forks -> tree, pure: broker_url, nodes, paths (the tree's layout), transactions, claims (partition
+ownership) -> session: credentials, lease, lease_keeper, session (the only file that uses kazoo for nodes),
+former_session, ephemerals, watches -> brokers: registration, replication, cluster (the brokers that are up) -> groups:
+strategy (assignment of partitions), membership, ownership, offsets, listing (for operators) -> embedded: java, config,
+server, chroot."""

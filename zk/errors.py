@@ -1,4 +1,4 @@
-"""What can go wrong with ZooKeeper, by what the caller does next. Every message is one line with a remedy."""
+"""Errors of this package, one class for each thing a caller can do about them. Messages are one line with a remedy."""
 
 
 class ZooKeeperError(Exception):
@@ -6,11 +6,11 @@ class ZooKeeperError(Exception):
 
 
 class ZooKeeperUnavailable(ZooKeeperError):
-    """No answer in time, or the session is gone; the last request may have acted or not. Wait, do it again."""
+    """ZooKeeper did not answer in time, or the session expired. The last request may have taken effect: retry later."""
 
 
 class MalformedNode(ZooKeeperError):
-    """A node holds data that its path does not allow. Do not act on it; an operator must look."""
+    """A node holds data that its path does not allow. Do not act on it; an operator must correct or delete it."""
 
     def __init__(self, path: str, data: bytes, expected: str) -> None:
         shown = repr(data[:80]) + ("..." if len(data) > 80 else "")
@@ -20,7 +20,7 @@ class MalformedNode(ZooKeeperError):
 
 
 class JavaNotFound(ZooKeeperError):
-    """No usable Java on this machine. Install one and start again."""
+    """This machine has no usable Java. Install one and start again."""
 
 
 class EmbeddedZooKeeperFailed(ZooKeeperError):
@@ -28,4 +28,4 @@ class EmbeddedZooKeeperFailed(ZooKeeperError):
 
 
 class EmbeddedZooKeeperMissing(EmbeddedZooKeeperFailed):
-    """No server to start on this machine. Install one, or use a cluster's own."""
+    """This machine has no ZooKeeper server to start. Install one, or use an existing ensemble."""

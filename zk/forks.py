@@ -1,8 +1,8 @@
-"""Keeps a forked child from using objects that were made before the fork and belong to the parent alone.
+"""Prevents a forked child from using clients that its parent made.
 
-Parent and child would speak on one socket and take each other's answers, and the child has none of the threads that its
-copies rely on. So in the child they become `Inherited`: whatever is asked of one raises MadeBeforeFork, and leaving a
-block with it changes nothing. That costs the parent nothing, and whoever makes new ones in the child nothing either.
+Parent and child would share one socket and read each other's replies, and the child has none of the clients' threads.
+So each copy becomes an `Inherited` in the child: using it raises CreatedBeforeFork, and leaving its `with` block does
+nothing. The parent, and new objects in the child, are unaffected.
 """
 
 import functools
@@ -19,29 +19,29 @@ _inherited_kinds: set[type] = set()
 _made: "weakref.WeakKeyDictionary[object, Callable[[], None] | None]" = weakref.WeakKeyDictionary()
 
 
-class MadeBeforeFork(RuntimeError):
-    """It was made in the process that this one was forked from, and can only be used there. Make a new one here."""
+class CreatedBeforeFork(RuntimeError):
+    """The object belongs to the process that this one was forked from. Make a new one here."""
 
 
-def made_here(thing: object, let_go: Callable[[], None] | None = None) -> None:
-    """Have *thing*, of a plain class, become Inherited in every process that is forked from this one.
+def invalidate_after_fork(thing: object, detach: Callable[[], None] | None = None) -> None:
+    """Turn *thing*, of a plain class, into an Inherited in every process forked from this one.
 
-    *let_go* is called there first, for the child's copies of descriptors (`blank`). It must not hold *thing*.
+    *detach* runs there first, to disable the child's copies of descriptors. It must not reference *thing*.
     """
-    _made[thing] = let_go
+    _made[thing] = detach
 
 
 class HasDescriptor(Protocol):
-    """A socket, or what stands for one; -1 once it is closed."""
+    """A socket or a file; `fileno` is -1 once it is closed."""
 
     def fileno(self) -> int: ...
 
 
-def blank(file: HasDescriptor) -> None:
-    """In the child: put /dev/null in place of its copy of a descriptor.
+def detach_descriptor(file: HasDescriptor) -> None:
+    """Replace a descriptor by /dev/null. For the child's copy.
 
-    Nothing that still holds the number can reach the parent's peer by it; and the peer sees the parent's end when it
-    comes, not the child's. To be shut down, as a socket would be closed, would end the parent's conversation.
+    The child cannot reach the parent's peer any more, and the peer sees the connection end when the parent closes it.
+    Shutting the socket down instead would end the parent's connection.
     """
     if (fd := file.fileno()) < 0:
         return
@@ -51,7 +51,7 @@ def blank(file: HasDescriptor) -> None:
 
 
 class Inherited:
-    """State of an inherited object in the child."""
+    """An object of the parent as seen in the child: every use raises CreatedBeforeFork, `close` does nothing."""
 
     _was = ""
 
@@ -71,7 +71,7 @@ class Inherited:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The parent's block goes on; one that would commit at its end must not seem to have done so."""
+        """Do nothing, since the parent's block continues; raise for a transaction, which must not seem committed."""
         if error is None and type(self)._was.endswith("Transaction"):
             _refuse(self)
 
@@ -90,8 +90,8 @@ class Inherited:
         _refuse(self)
 
 
-def in_its_own_process(leave: Leave) -> Leave:
-    """For `__exit__` and `__aexit__`: a block that the parent has entered asks for them before the fork."""
+def skip_after_fork(leave: Leave) -> Leave:
+    """Decorate `__exit__` or `__aexit__`, which Python looks up on entry to the block: before the fork."""
 
     @functools.wraps(leave)
     def call(self: object, *arguments: Any) -> Any:
@@ -102,7 +102,7 @@ def in_its_own_process(leave: Leave) -> Leave:
 
 
 class _Nothing:
-    """Result of closing an inherited object: nothing, for threads and tasks alike."""
+    """Result of closing an inherited object, awaitable for asyncio clients."""
 
     def __await__(self) -> Any:
         return iter(())
@@ -113,12 +113,12 @@ def _nothing() -> _Nothing:
 
 
 def _refuse(thing: Any) -> NoReturn:
-    raise MadeBeforeFork(f"this {type(thing)._was} was made before fork, by the parent process: make a new one here")
+    raise CreatedBeforeFork(f"this {type(thing)._was} was made before fork, by the parent process: make a new one here")
 
 
 @functools.cache
 def _inherited(kind: type) -> type:
-    # Of the same bases, and nothing more: only such a class can take its place.
+    # `__class__` can only be set to a class with the same bases and layout.
     names = {name: value for name, value in vars(Inherited).items() if name not in ("__dict__", "__weakref__")}
     made = type(f"Inherited{kind.__name__}", kind.__bases__, names | {"_was": kind.__name__.lstrip("_")})
     _inherited_kinds.add(made)
@@ -126,10 +126,10 @@ def _inherited(kind: type) -> type:
 
 
 def _in_child() -> None:
-    for let_go in list(_made.values()):
-        if let_go is not None:
-            with suppress(OSError):  # it was closed by the parent already
-                let_go()
+    for detach in list(_made.values()):
+        if detach is not None:
+            with suppress(OSError):  # closed before the fork
+                detach()
     for thing in list(_made):
         kind: type = type(thing)
         thing.__class__ = _inherited(kind)

@@ -1,6 +1,6 @@
-"""One ZooKeeper session: connects in bounded time, answers in bounded time, tells its owner when it changes.
+"""One ZooKeeper session: connects and answers in bounded time, and reports its state changes to its owner.
 
-The only file that speaks to kazoo about nodes; the rest of the package sees typed values and two errors.
+The only file that uses kazoo for nodes; the rest of the package sees typed values and two errors.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
-from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
-from zk.forks import made_here
-from zk.lease import Lease
-from zk.link import BoundedHandler, LeaseKeeper
-from zk.nodes import Node
-from zk.paths import Paths
-from zk.transactions import Check, Create, Refused, Remove, Transaction, Why, Write
+from zk.forks import invalidate_after_fork
+from zk.session.credentials import SessionCredentials
+from zk.session.lease import Lease
+from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
+from zk.tree.nodes import Node
+from zk.tree.paths import Paths
+from zk.tree.transactions import Check, Create, RefusalReason, Remove, Transaction, TransactionRefused, Write
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
@@ -43,9 +43,13 @@ RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the sess
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
 
 _log = logging.getLogger("zk.kazoo")
-_log.addHandler(logging.NullHandler())  # who configured no logging gets our errors, not kazoo's retries
+_log.addHandler(logging.NullHandler())  # without configured logging, kazoo's retries are not printed
 
-_REASONS = ((NodeExistsError, Why.EXISTS), (NoNodeError, Why.MISSING), (BadVersionError, Why.VERSION))
+_REASONS = (
+    (NodeExistsError, RefusalReason.EXISTS),
+    (NoNodeError, RefusalReason.MISSING),
+    (BadVersionError, RefusalReason.VERSION),
+)
 _GONE = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 
 
@@ -59,8 +63,8 @@ class SessionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """The session's state changed. *epoch* counts sessions from 1: a CONNECTED of a higher epoch than the one
-    known means that every ephemeral node and watch must be made again."""
+    """A change of the session's state. *epoch* counts sessions from 1: when a CONNECTED has a higher epoch than the
+    last one, make every ephemeral node and watch again."""
 
     state: SessionState
     epoch: int
@@ -70,10 +74,10 @@ class ZooKeeperSession:
     """Owner of one client. Use as a context manager, or start() and close(), which may be repeated.
 
     *connect* is ``host:port,...`` with an optional ``/chroot``, made when missing; *root* is the tree's root.
-    *enqueue* gets every SessionEvent, first CONNECTED included, on kazoo's thread: it must only hand it over
-    (``SimpleQueue().put``, or ``partial(loop.call_soon_threadsafe, queue.put_nowait)``).
-    Every other method may be called from any thread but that one, waits at most the session timeout, and
-    raises ZooKeeperUnavailable then; the request may still act.
+    *enqueue* gets every SessionEvent, including the first CONNECTED, on kazoo's thread: it must only hand the event
+    over (``SimpleQueue().put``, or ``partial(loop.call_soon_threadsafe, queue.put_nowait)``).
+    The other methods may be called from any thread except that one. They wait at most the session timeout, then raise
+    ZooKeeperUnavailable; the request may still take effect.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class ZooKeeperSession:
         self.connect = connect
         self.paths = Paths(root)
         self.session_timeout_s = session_timeout_ms / 1000
-        self.lease = Lease()  # who acts on an ephemeral node's behalf asks it first: it ends before the node does
+        self.lease = Lease()  # check it before acting as a node's owner: it ends before the ephemeral node does
         self.epoch = 0  # written by kazoo's connection thread alone
         self._connect_timeout_ms = connect_timeout_ms
         self._enqueue = enqueue
@@ -96,13 +100,13 @@ class ZooKeeperSession:
         self._client: Any = None
         self._keeper: LeaseKeeper  # start() makes it, with the client
         self._is_open = False
-        made_here(self)
+        invalidate_after_fork(self)
 
     def start(self) -> None:
         """Connect. Returns with a live session, or raises ZooKeeperUnavailable and leaves nothing open."""
         assert not self._is_open, "already started"
         handler = BoundedHandler()
-        made_here(self, handler.let_go)
+        invalidate_after_fork(self, handler.detach)
         try:
             _, chroot = collect_hosts(self.connect)
             self._client = KazooClient(
@@ -142,11 +146,11 @@ class ZooKeeperSession:
         try:
             self._client.stop()
         except KazooException:
-            # Its thread still waits for a server that does not answer; it is a daemon and ends by itself.
+            # kazoo's thread still waits for a server; it is a daemon and ends by itself.
             _log.warning("session not closed cleanly connect=%s", self.connect)
         else:
             self._client.close()
-        self._state = SessionState.LOST  # last: until here kazoo's thread may have said something else
+        self._state = SessionState.LOST  # last: until here kazoo's thread may set it
 
     def __enter__(self) -> Self:
         self.start()
@@ -159,7 +163,7 @@ class ZooKeeperSession:
 
     @property
     def credentials(self) -> SessionCredentials:
-        """Who this session is; raises ZooKeeperUnavailable while there is no connection."""
+        """Credentials of the session. Raises ZooKeeperUnavailable while there is no connection."""
         identity: tuple[int, bytes] | None = self._client.client_id
         if identity is None or identity[0] is None:
             raise ZooKeeperUnavailable(f"not connected to ZooKeeper at {self.connect}: wait for it to return")
@@ -167,30 +171,30 @@ class ZooKeeperSession:
 
     @property
     def session_id(self) -> int:
-        """The session's id as Node.session_id shows it. Raises as `credentials`."""
+        """Id of the session, as in Node.session_id. Raises ZooKeeperUnavailable while there is no connection."""
         return self.credentials.session_id
 
     @property
     def is_connected(self) -> bool:
-        """Whether it was connected when last heard of. Any thread."""
+        """True if kazoo last reported the session connected. Any thread."""
         return self._state is SessionState.CONNECTED
 
     def read(self, path: str) -> Node | None:
-        """A node's data and facts; None when there is no such node."""
+        """Read a node; None if it does not exist."""
         return self.read_many([path]).get(path)
 
     def read_many(self, paths: Collection[str]) -> dict[str, Node]:
-        """Read many nodes, pipelined; those that do not exist are left out."""
+        """Read many nodes, pipelined. Omits those that do not exist."""
         found = {}
         for path, result in self._pipelined(paths, lambda path: self._client.get_async(path)):
             with contextlib.suppress(NoNodeError):
                 data, stat = self._wait(result, path)
-                # An ephemeral owner is an int64 that kazoo shows signed in both places.
+                # kazoo gives both this and the session id as signed int64.
                 found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
         return found
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """Names of a node's children; none for a node that does not exist (no watch is left then)."""
+        """Return the names of a node's children; of a missing node none, and no watch is set."""
         try:
             names: list[str] = self._wait(self._client.get_children_async(path, watch), path)
         except NoNodeError:
@@ -198,7 +202,7 @@ class ZooKeeperSession:
         return names
 
     def create(self, path: str, data: bytes | None = None, *, ephemeral: bool = False) -> bool:
-        """Create a node, missing parents as persistent nodes without data; False when it exists."""
+        """Create a node, with missing parents as persistent nodes without data. Returns False if it exists."""
         try:
             self._wait(self._client.create_async(path, data, ephemeral=ephemeral), path)
         except NodeExistsError:
@@ -228,7 +232,7 @@ class ZooKeeperSession:
         self.write_many({path: data})
 
     def write_many(self, data: Mapping[str, bytes]) -> None:
-        """As write, pipelined. When it raises, any subset may have been written."""
+        """Set the data of nodes, pipelined; create those that are missing. If it raises, any subset may be written."""
         missing = self.update_many(data)
         while missing:
             again = []
@@ -243,7 +247,7 @@ class ZooKeeperSession:
             missing = self.update_many({path: data[path] for path in again})
 
     def update_many(self, data: Mapping[str, bytes]) -> list[str]:
-        """Set the data of nodes that exist, pipelined; returns those that do not."""
+        """Set the data of existing nodes, pipelined. Returns the paths that do not exist."""
         missing = []
         for path, result in self._pipelined(data, lambda path: self._client.set_async(path, data[path])):
             try:
@@ -253,8 +257,8 @@ class ZooKeeperSession:
         return missing
 
     def exchange(self, path: str, data: bytes, version: int | None) -> int | None:
-        """Compare and set: write a persistent node that is at *version* (None: that is not there, nor need its parents
-        be). Returns its new version; None, and nothing is changed, when somebody else was faster."""
+        """Compare and set: write a persistent node if it is at *version* (None: if it is missing, with its parents).
+        Returns the new version, or None without a change if the version differs."""
         if version is None:
             return 0 if self.create(path, data) else None
         try:
@@ -263,16 +267,16 @@ class ZooKeeperSession:
             return None
 
     def ensure_parents(self, paths: Iterable[str]) -> None:
-        """As ensure, for what *paths* stand in; each parent once."""
+        """Make the parents of *paths*, each once, as ensure does."""
         for parent in sorted({_parent(path) for path in paths}):
             self.ensure(parent)
 
-    def transact_many(self, transactions: Sequence[Transaction]) -> list[Refused | None]:
-        """Do each transaction, whole or not at all, pipelined; what was refused comes with its reason.
+    def transact_many(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | None]:
+        """Do each transaction atomically, pipelined. Returns the refusal or None for each, in order.
 
-        When it raises, any of them may have been done.
+        If it raises, any of them may have been done.
         """
-        outcomes: list[Refused | None] = []
+        outcomes: list[TransactionRefused | None] = []
         for start in range(0, len(transactions), PIPELINE_MAX):
             part = transactions[start : start + PIPELINE_MAX]
             sent = [(operations, self._send_transaction(operations)) for operations in part]
@@ -296,7 +300,7 @@ class ZooKeeperSession:
         return request.commit_async()
 
     def delete(self, path: str, version: int = -1) -> bool:
-        """Delete a node; False when it is missing, has children, or is not at *version* (-1: any)."""
+        """Delete a node. Returns False if it is missing, has children, or is not at *version* (-1: any)."""
         try:
             self._wait(self._client.delete_async(path, version), path)
         except (NoNodeError, NotEmptyError, BadVersionError):
@@ -309,7 +313,7 @@ class ZooKeeperSession:
             yield from [(path, send(path)) for path in waiting[start : start + PIPELINE_MAX]]
 
     def _wait(self, result: Any, path: str) -> Any:
-        """The one place where an answer is waited for, and where kazoo's errors become ours."""
+        """Wait for a result, turning kazoo's errors into this package's."""
         try:
             return result.get(timeout=self.session_timeout_s)
         except _GONE as error:
@@ -318,14 +322,14 @@ class ZooKeeperSession:
                 "is it running? the request is safe to repeat"
             ) from error
         except (NoNodeError, NodeExistsError, NotEmptyError, BadVersionError):
-            raise  # answers, not failures: each caller has a value for them
+            raise  # each caller returns a value for these
         except KazooException as error:
             raise ZooKeeperError(
                 f"ZooKeeper at {self.connect} refused {path} ({type(error).__name__}): check its access rules"
             ) from error
 
     def _on_state(self, state: str) -> None:
-        """On kazoo's connection thread: count the session and hand the event over, nothing else."""
+        """Count sessions and hand the event over. kazoo's connection thread, hence nothing else."""
         new = SessionState(state)
         if new is SessionState.CONNECTED and self._state is SessionState.LOST:
             self.epoch += 1
@@ -334,11 +338,11 @@ class ZooKeeperSession:
         self._enqueue(SessionEvent(new, self.epoch))
 
 
-def _refusal(operations: Transaction, results: Sequence[object]) -> Refused | None:
-    """What kazoo's results say: one an operation, all exceptions if one of them is refused."""
+def _refusal(operations: Transaction, results: Sequence[object]) -> TransactionRefused | None:
+    """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused."""
     for operation, result in zip(operations, results, strict=True):
         if (why := next((why for kind, why in _REASONS if isinstance(result, kind)), None)) is not None:
-            return Refused(operation, why)
+            return TransactionRefused(operation, why)
         if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
             raise ZooKeeperError(
                 f"ZooKeeper refused {operation.path} ({type(result).__name__}): check its access rules"

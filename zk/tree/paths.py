@@ -1,4 +1,4 @@
-"""Every path of the tree (spec 6.2), built and parsed here and nowhere else. Pure.
+"""Builds and parses every path of the tree (spec 6.2). Pure.
 
 ROOT/brokers/ids/B                    master URL, persistent (old clients)      Broker
 ROOT/brokers/ids/B/master             master URL                                Master
@@ -12,7 +12,7 @@ ROOT/consumers/G/ids/C                topics of consumer C                      
 ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  Owner
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffset
 ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       Replication
-ROOT/metaq/epochs/G/T/B-p             how often it was claimed (metaq's own)    OwnerEpoch
+ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpoch
 """
 
 import re
@@ -21,11 +21,11 @@ from enum import Enum
 from typing import assert_never
 
 from zk.errors import ZooKeeperError
-from zk.nodes import BrokerName, Partition
+from zk.tree.nodes import BrokerName, Partition
 
 NAME_CHARACTERS_MAX = 1_024  # far above any topic or consumer id; a path must fit ZooKeeper's 1 MiB requests
 
-# What a ZooKeeper server or its Java client refuses in a path, and what would lead out of our tree.
+# Characters that a ZooKeeper server or its Java client refuses in a path, and the separator.
 _FORBIDDEN = re.compile("[/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 _SLAVE = re.compile(r"slave(0|[1-9][0-9]{0,9})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -117,7 +117,7 @@ class OwnerEpoch:
     partition: Partition
 
 
-Place = (
+NodeKey = (
     Broker
     | Master
     | Slave
@@ -152,9 +152,9 @@ class Paths:
         self.brokers = f"{self.root}/brokers/ids"
         self.groups = f"{self.root}/consumers"
 
-    def of(self, place: Place) -> str:
-        """The path of a place. Raises InvalidName for a topic, group or consumer id that cannot be one."""
-        match place:
+    def of(self, key: NodeKey) -> str:
+        """Return the path of a node. Raises InvalidName for a topic, group or consumer id that cannot be a node."""
+        match key:
             case Broker(broker_id):
                 return f"{self.brokers}/{broker_id}"
             case Master(broker_id):
@@ -179,25 +179,25 @@ class Paths:
                 return f"{self.root}/metaq/brokers/{broker_id}/replication"
             case OwnerEpoch(group, topic, partition):
                 return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
-        assert_never(place)
+        assert_never(key)
 
     def owners(self, group: str, topic: str) -> str:
-        """The folder of a topic's owner nodes."""
+        """Return the parent of a topic's owner nodes."""
         return f"{self.groups}/{check_name(group)}/owners/{check_name(topic)}"
 
     def topics(self, kind: TopicKind) -> str:
-        """The folder of all topics of one kind."""
+        """Return the parent of all topics of one kind."""
         return f"{self.root}/brokers/{kind.value}"
 
-    def maybe_parse(self, path: str) -> Place | None:
-        """The place at *path*; None for a path that is none of these."""
+    def maybe_parse(self, path: str) -> NodeKey | None:
+        """Parse *path*; None if it is no path of the tree."""
         if not path.startswith(f"{self.root}/"):
             return None
         match path[len(self.root) + 1 :].split("/"):
             case ["brokers", "ids", broker, *rest] if _NUMBER.fullmatch(broker):
-                return _broker_place(int(broker), rest)
+                return _broker_key(int(broker), rest)
             case ["brokers", folder, topic, *rest] if folder in _TOPIC_FOLDERS and topic:
-                return _topic_place(TopicKind(folder), topic, rest)
+                return _topic_key(TopicKind(folder), topic, rest)
             case ["consumers", group, "ids"] if group:
                 return ConsumerParent(group)
             case ["consumers", group, "ids", consumer_id] if group and consumer_id:
@@ -216,12 +216,12 @@ class Paths:
 
 
 def slave_id_of(child: str) -> int | None:
-    """The id in a child ``slaveS`` of a broker's node; None for its other children."""
+    """Return the id in a child ``slaveS`` of a broker's node; None for other children."""
     match = _SLAVE.fullmatch(child)
     return int(match[1]) if match else None
 
 
-def _broker_place(broker_id: int, rest: list[str]) -> Place | None:
+def _broker_key(broker_id: int, rest: list[str]) -> NodeKey | None:
     match rest:
         case []:
             return Broker(broker_id)
@@ -234,7 +234,7 @@ def _broker_place(broker_id: int, rest: list[str]) -> Place | None:
     return None
 
 
-def _topic_place(kind: TopicKind, topic: str, rest: list[str]) -> Place | None:
+def _topic_key(kind: TopicKind, topic: str, rest: list[str]) -> NodeKey | None:
     match rest:
         case []:
             return TopicParent(kind, topic)

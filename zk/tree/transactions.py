@@ -1,4 +1,4 @@
-"""Several changes of the tree in one step: all of them, or none (ZooKeeper's multi). Pure."""
+"""Atomic changes of several nodes (ZooKeeper's multi). Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; refused if it EXISTS, or its parent is MISSING. It is at version 0 then."""
+    """Make a node, at version 0; refused if it EXISTS, or its parent is MISSING."""
 
     path: str
     data: bytes
@@ -15,7 +15,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Set a node's data; refused if it is MISSING, or not at *version* (-1: any). That rises by one."""
+    """Set a node's data, which adds one to its version; refused if it is MISSING, or not at *version* (-1: any)."""
 
     path: str
     data: bytes
@@ -42,8 +42,8 @@ Operation = Create | Write | Remove | Check
 Transaction = tuple[Operation, ...]
 
 
-class Why(Enum):
-    """Why an operation was refused, and with it the whole transaction."""
+class RefusalReason(Enum):
+    """Reason for the refusal of an operation, and with it of the transaction."""
 
     EXISTS = "exists"
     MISSING = "missing"
@@ -51,8 +51,8 @@ class Why(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Nothing was changed: *operation* was the first that could not be done."""
+class TransactionRefused:
+    """A transaction that changed nothing: *operation* was the first that could not be done."""
 
     operation: Operation
-    why: Why
+    reason: RefusalReason

@@ -1,7 +1,7 @@
-"""Ephemeral nodes as claims: a node that says who is here, gone when its session is.
+"""Ephemeral nodes that claim an id for this session.
 
-A claim can be repeated: after a lost answer, after an expired session, or by a process that crashed and is
-back before ZooKeeper noticed.
+A claim can be repeated: after a lost reply, after the session expired, or by a process that restarts before the session
+of its crashed predecessor expired.
 """
 
 import threading
@@ -10,44 +10,44 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
-from zk.session import ZooKeeperSession
-from zk.transactions import Remove
+from zk.session.session import ZooKeeperSession
+from zk.tree.transactions import Remove
 
 EXPIRY_SLACK_S = 3.0  # a server expires sessions on its ticks, 2 s by default, not on the dot
 POLL_S = 0.1
-TAKE_ATTEMPTS = 10  # of one node, which a former session may be about to leave
+TAKE_OVER_ATTEMPTS = 10  # the former session may remove the node meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Another session that holds the node we want, and what it wrote there."""
+class NodeHolder:
+    """Another session that holds the wanted node, and the node's data."""
 
     data: bytes
     session_id: int
 
 
-def claim(session: ZooKeeperSession, path: str, data: bytes) -> Holder | None:
-    """Make *path* an ephemeral node of this session with exactly *data*: None when it is, else who holds it.
+def claim(session: ZooKeeperSession, path: str, data: bytes) -> NodeHolder | None:
+    """Make *path* an ephemeral node of this session with exactly *data*. Returns its holder if another session has it.
 
-    A node of our own with other data is made anew, not changed: peers watch for children, not for data.
+    Replaces a node of this session that has other data instead of changing it: peers watch children, not data.
     """
     while not session.create(path, data, ephemeral=True):
         if (node := session.read(path)) is None:
-            continue  # it went away between the two questions
+            continue  # it went between the two requests
         if node.session_id != session.session_id:
-            return Holder(node.data, node.session_id)
+            return NodeHolder(node.data, node.session_id)
         if node.data == data:
             return None
         session.delete(path, node.version)
     return None
 
 
-def take(session: ZooKeeperSession, path: str, data: bytes) -> None:
-    """As claim, for a node that is ours by right: another session's is deleted, it is what we left at a crash.
+def take_over(session: ZooKeeperSession, path: str, data: bytes) -> None:
+    """Claim a node that belongs to this process: delete another session's, left by a crash.
 
-    Raises ZooKeeperError when that can't be deleted.
+    Raises ZooKeeperError if it cannot be deleted.
     """
-    for _ in range(TAKE_ATTEMPTS):
+    for _ in range(TAKE_OVER_ATTEMPTS):
         if claim(session, path, data) is None:
             return
         session.delete(path)
@@ -59,13 +59,13 @@ def claim_waiting(
     path: str,
     data: bytes,
     *,
-    progress: Callable[[Holder, float], None],
+    progress: Callable[[NodeHolder, float], None],
     cancelled: threading.Event,
-) -> Holder | None:
-    """As claim, but give a holder that may be dead already one session timeout to disappear.
+) -> NodeHolder | None:
+    """Claim *path*, waiting one session timeout for a holder that may be dead.
 
-    Calls *progress* once with the holder and the seconds it may take; ends early when *cancelled* is set. Raises
-    ZooKeeperUnavailable as soon as the connection is gone: a request would wait for another one, cancelled or not.
+    Calls *progress* once with the holder and the seconds to wait at most; returns early once *cancelled* is set. Raises
+    ZooKeeperUnavailable as soon as the connection breaks: a request would ignore *cancelled* until the next one.
     """
     wait_s = session.session_timeout_s + EXPIRY_SLACK_S
     deadline: float | None = None
@@ -83,13 +83,13 @@ def claim_waiting(
 
 
 def release(session: ZooKeeperSession, path: str) -> bool:
-    """Delete *path* if this session made it; False when it is missing or a successor's."""
+    """Delete *path* if this session made it. Returns False if it is missing or a successor's."""
     node = session.read(path)
     return node is not None and node.session_id == session.session_id and session.delete(path, node.version)
 
 
 def release_many(session: ZooKeeperSession, paths: Collection[str]) -> None:
-    """As release, pipelined."""
+    """Delete those of *paths* that this session made; pipelined."""
     found, own = session.read_many(paths), session.session_id
-    # One that is refused has changed hands.
+    # A refused removal means that the node has a new owner.
     session.transact_many([(Remove(path, node.version),) for path, node in found.items() if node.session_id == own])

@@ -1,8 +1,8 @@
-"""What ZooKeeper holds about the copies of one broker: the epoch of its master, and who may take its place.
+"""The replication node of one broker: its master's epoch and its in-sync slaves, the candidates for promotion.
 
-The node outlives everybody. It is written by compare-and-set alone, and that is what fences a master: a promotion
-claims its epoch here before it touches a directory, and from then on the former master, cut off or paused, can't take a
-slave out of the in-sync set any more, which it must do before it acknowledges anything without it.
+The node is persistent and written by compare-and-set only, which fences a former master: a promotion claims its epoch
+here before it touches a directory. From then on the former master cannot remove a slave from the in-sync set, which it
+must do before it acknowledges anything without that slave.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 from zk.errors import MalformedNode, ZooKeeperError
-from zk.paths import Replication
-from zk.session import ZooKeeperSession
+from zk.session.session import ZooKeeperSession
+from zk.tree.paths import Replication
 
 SLAVES_MAX = 1024
 EPOCH_MAX = 2**31 - 1
@@ -23,10 +23,10 @@ Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
 
 
 class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
-    """The copies of one broker, as the holder of *epoch* says.
+    """Replicas of one broker, written by the holder of *epoch*.
 
-    *in_sync*: ids of the slaves without which nothing is acknowledged in mode sync; of them, *in_sync_min* must have
-    it. *master*: URL of who holds the epoch, blank while nobody serves yet. *claimed_by*: who was promoted to it.
+    *in_sync*: ids of the slaves that must have a record before mode sync acknowledges it; *in_sync_min*: their least
+    number. *master*: URL of the epoch's holder, blank until it serves. *claimed_by*: the broker promoted to the epoch.
     """
 
     epoch: Annotated[int, msgspec.Meta(ge=1, le=EPOCH_MAX)]
@@ -40,26 +40,26 @@ class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
 _DECODER = msgspec.json.Decoder(ReplicationNode)
 
 
-class Found(NamedTuple):
-    """The node as it was read. Both None: there is none."""
+class VersionedReplication(NamedTuple):
+    """A replication node and its version; both None if it does not exist."""
 
     node: ReplicationNode | None
     version: int | None
 
 
 class EpochTaken(ZooKeeperError):
-    """Somebody else claimed an epoch of this broker in the meantime. Look at who is its master now."""
+    """Another process claimed an epoch of this broker meanwhile. Look up its present master."""
 
 
-def read_replication(session: ZooKeeperSession, broker_id: int) -> Found:
-    """Raises MalformedNode, ZooKeeperUnavailable."""
+def read_replication(session: ZooKeeperSession, broker_id: int) -> VersionedReplication:
+    """Read the node of a broker. Raises MalformedNode, ZooKeeperUnavailable."""
     path = session.paths.of(Replication(broker_id))
     if (found := session.read(path)) is None:
-        return Found(None, None)
+        return VersionedReplication(None, None)
     try:
         if len(found.data) > _BYTES_MAX:
             raise ValueError(f"{len(found.data)} bytes")
-        return Found(_DECODER.decode(found.data), found.version)
+        return VersionedReplication(_DECODER.decode(found.data), found.version)
     except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
         raise MalformedNode(path, found.data, "what a metaq broker writes about its replication") from error
 
@@ -67,23 +67,25 @@ def read_replication(session: ZooKeeperSession, broker_id: int) -> Found:
 def write_replication(
     session: ZooKeeperSession, broker_id: int, node: ReplicationNode, version: int | None
 ) -> int | None:
-    """Write *node* over what was read at *version* (None: nothing). Returns the new version; None, and nothing is
-    changed, when somebody else wrote since: read again. Raises ZooKeeperUnavailable; it may have been written then."""
+    """Write *node* if the stored one is still at *version* (None: does not exist). Returns the new version, or None
+    without a change if another process wrote since: read again. After ZooKeeperUnavailable it may be written."""
     return session.exchange(session.paths.of(Replication(broker_id)), msgspec.json.encode(node), version)
 
 
-def claim_epoch(session: ZooKeeperSession, broker_id: int, found: Found, journal_epoch: int, who: str) -> int:
-    """Take the next epoch of this broker, above *journal_epoch* and above what *found* says. Durable on return: from
-    here on no former master acknowledges anything that a slave in sync does not have.
+def claim_epoch(
+    session: ZooKeeperSession, broker_id: int, found: VersionedReplication, journal_epoch: int, who: str
+) -> int:
+    """Claim the next epoch of this broker, above *journal_epoch* and that of *found*. Durable on return: from then on
+    no former master acknowledges anything that an in-sync slave lacks.
 
-    Raises EpochTaken when the node is not what *found* says any more, ZooKeeperUnavailable: it may be claimed then,
-    and claiming again takes a higher one.
+    Raises EpochTaken if the node changed since it was read; ZooKeeperUnavailable, after which the epoch may be claimed
+    and a repeated call claims a higher one.
     """
     former = found.node or ReplicationNode(epoch=1)
     epoch = max(former.epoch, journal_epoch) + 1
     if epoch > EPOCH_MAX:
         raise ZooKeeperError(f"broker {broker_id} has epoch {epoch - 1}, the highest there is: correct its node")
-    # Who was in sync stays on record until the new master serves: should this promotion end here, they may be promoted.
+    # The in-sync set stays until the new master serves: if this promotion fails here, those slaves remain candidates.
     node = msgspec.structs.replace(former, epoch=epoch, master="", claimed_by=who[:_TEXT_MAX])
     if write_replication(session, broker_id, node, found.version) is None:
         raise EpochTaken(

@@ -1,7 +1,7 @@
-"""Who in a consumer group gets which partitions. Pure: same lists, same answer, on every member.
+"""Strategies that assign partitions to the members of a group. Pure: same lists, same result, on every member.
 
-A member asks only for its own share; together the shares cover every partition exactly once, if all members
-use the same strategy and see the same lists (spec 9.5, 9.6, 9.8).
+Each member computes its own share. The shares cover every partition exactly once if all members use the same strategy
+and see the same lists (spec 9.5, 9.6, 9.8).
 """
 
 import bisect
@@ -10,15 +10,15 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 RING_DIGESTS = 40  # of four points each: 160 points a consumer, as ketama has them
 
 
 class LoadBalanceStrategy(Protocol):
-    """A rule that gives *consumer_id* its share of *partitions*.
+    """A function that returns the share of *consumer_id* in *partitions*.
 
-    *consumers* and *partitions* of one topic are sorted by `zk.nodes.string_order`, without duplicates. A
+    *consumers* and *partitions* of one topic are sorted by `zk.tree.nodes.string_order`, without duplicates. A
     consumer that is not in the list gets nothing.
     """
 
@@ -28,7 +28,7 @@ class LoadBalanceStrategy(Protocol):
 
 
 def balanced(consumer_id: str, consumers: Sequence[str], partitions: Sequence[Partition]) -> list[Partition]:
-    """The default: a contiguous slice each, the first members one longer when it does not come out even."""
+    """Assign contiguous slices, those of the first members one longer if there is a remainder. The default."""
     if consumer_id not in consumers:
         return []
     position = consumers.index(consumer_id)
@@ -38,7 +38,7 @@ def balanced(consumer_id: str, consumers: Sequence[str], partitions: Sequence[Pa
 
 
 def consistent(consumer_id: str, consumers: Sequence[str], partitions: Sequence[Partition]) -> list[Partition]:
-    """Consistent hashing on a ring: few partitions move when a member comes or goes; shares are uneven."""
+    """Assign by consistent hashing on a ring: few partitions move when a member comes or goes; shares are uneven."""
     if consumer_id not in consumers:
         return []
     ring: dict[int, str] = {}
@@ -55,7 +55,7 @@ def consistent(consumer_id: str, consumers: Sequence[str], partitions: Sequence[
 
 
 def ring_hash(text: str) -> int:
-    """Where a partition's name falls on the ring: the first four bytes of its MD5, little-endian."""
+    """Return the ring position of a partition's name: the first four bytes of its MD5, little-endian."""
     return int.from_bytes(_md5(text)[:4], "little")
 
 

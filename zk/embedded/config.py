@@ -11,15 +11,15 @@ CONNECTIONS_PER_ADDRESS_MAX = 1_000  # all clients share 127.0.0.1; still a boun
 HEAP_MIB = 128
 LOG_PREALLOCATED_KIB = 4_096  # the default, 64 MiB, is for disks of a real ensemble
 
-# The jars ZooKeeper needs of the three hundred that Spark ships: with all on the class path it takes twice
-# the time to start and half as much memory again.
+# The jars ZooKeeper needs of the three hundred that Spark ships: all of them would double the start time and take half
+# as much memory again.
 JAR_PATTERNS = ("zookeeper*", "slf4j-api*", "log4j*", "netty*", "metrics-core*", "snappy-java*")
 LOG_LINES_MAX = 4  # of a failed start, quoted in its error
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def server_config(data: Path, address: str, port: int) -> str:
-    """The text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command."""
+    """Return the text of zoo.cfg: one server, sessions of 1 s to 2 min, `srvr` its only command."""
     return "".join(
         f"{key}={value}\n"
         for key, value in {
@@ -41,7 +41,7 @@ def server_config(data: Path, address: str, port: int) -> str:
 
 
 def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
-    """The argument list that runs the server in the foreground: a small heap, warnings only on its output."""
+    """Return the command that runs the server in the foreground: a small heap, only warnings logged."""
     return [
         str(java),
         f"-Xmx{HEAP_MIB}m",
@@ -57,14 +57,14 @@ def server_command(java: Path, jars: Sequence[Path], config: Path) -> list[str]:
 
 
 def explain_log(text: str) -> str:
-    """What the end of a server's log says went wrong, on one line and without stack frames."""
+    """Return the errors at the end of a server's log on one line, without stack frames."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if " ERROR " in line or re.match(r"[\w.$]+(Exception|Error)\b", line)]
     return " | ".join((told or lines)[-LOG_LINES_MAX:]) or "(empty)"
 
 
 def _escaped(path: Path) -> str:
-    """A path as java.util.Properties reads it back: a backslash or a line end would change its meaning."""
+    """Escape a path for java.util.Properties. Raises ValueError for unprintable characters."""
     text = str(path)
     if not text.isprintable():
         raise ValueError(f"data directory {text!r} holds unprintable characters: choose another")

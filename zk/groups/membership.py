@@ -1,4 +1,4 @@
-"""A consumer in its group: its id node with the topics it subscribes to, and who else is there (spec 9.1, 9.3)."""
+"""A consumer's membership: its id node with the topics it subscribes to, and the other members (spec 9.1, 9.3)."""
 
 import os
 import threading
@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from zk.ephemerals import Holder, claim_waiting, release
 from zk.errors import ZooKeeperError
-from zk.nodes import decode_topics, encode_topics, string_order
-from zk.paths import Consumer, ConsumerParent, check_name
-from zk.session import ZooKeeperSession
-from zk.transactions import Create, Remove
+from zk.session.ephemerals import NodeHolder, claim_waiting, release
+from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import decode_topics, encode_topics, string_order
+from zk.tree.paths import Consumer, ConsumerParent, check_name
+from zk.tree.transactions import Create, Remove
 
 
 class ConsumerIdTaken(ZooKeeperError):
@@ -23,13 +23,13 @@ class GroupChanged(ZooKeeperError):
 
 
 def new_consumer_id(group: str, host: str, configured: str | None = None) -> str:
-    """``<group>_<configured>``, or an id of its own for this host, process and call. Raises InvalidName."""
+    """Return ``<group>_<configured>``, or an id unique to this host, process and call. Raises InvalidName."""
     return check_name(f"{group}_{configured or f'{host}-{os.getpid()}-{uuid.uuid4()}'}")
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The members of a group, by topic; each list in string order, as every strategy wants it."""
+    """The members of a group, by topic; each list in string order, as strategies require."""
 
     consumers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -44,16 +44,16 @@ class ConsumerMembership:
         self._cancelled = threading.Event()
 
     def join(self, topics: frozenset[str], progress: Callable[[str], None]) -> None:
-        """Enter the group with these topics; again after LOST, or with other topics.
+        """Enter the group with these topics. Call it again after LOST, or to change the topics.
 
-        A configured id that a crashed process left is waited for as long as its session may last, which
-        *progress* is told once. Raises ConsumerIdTaken, ZooKeeperUnavailable.
+        Waits one session timeout for a configured id that is taken, perhaps by a crashed process; calls *progress* once
+        with a text that says so. Raises ConsumerIdTaken, ZooKeeperUnavailable.
         """
         bad = sorted(topic for topic in topics if "," in topic)
         if bad:
             raise ZooKeeperError(f"topic {bad[0]!r} holds a comma, which separates topics in {self._path}: rename it")
 
-        def tell(holder: Holder, wait_s: float) -> None:
+        def tell(holder: NodeHolder, wait_s: float) -> None:
             progress(f"{self._path} exists: waiting up to {wait_s:.0f} s for its ZooKeeper session to end")
 
         holder = claim_waiting(
@@ -63,15 +63,15 @@ class ConsumerMembership:
             raise ConsumerIdTaken(f"{self._path} belongs to a live consumer: stop it, or use another consumer id")
 
     def cancel(self) -> None:
-        """Make a join() that waits give up at once."""
+        """Make a join() that waits raise at once."""
         self._cancelled.set()
 
-    def call_the_others(self) -> None:
-        """Make every member look at the group again: our id node is replaced by its like, in one step, so that nobody
-        sees the group without us, and all watches fire.
+    def trigger_rebalance(self) -> None:
+        """Make every member rebalance: replace this member's id node by an equal one, in one transaction, so that all
+        watches fire and no member sees the group without it.
 
-        A genuine member that has failed seven times is idle until something changes; for one whose view is up to date
-        nothing has. Raises ZooKeeperUnavailable.
+        Needed because a genuine member stays idle after seven failures until the group changes. Raises
+        ZooKeeperUnavailable.
         """
         node = self._session.read(self._path)
         if node is not None and node.session_id == self._session.session_id:
@@ -83,7 +83,7 @@ class ConsumerMembership:
         release(self._session, self._path)
 
     def topics(self) -> frozenset[str] | None:
-        """The topics our own node says; None when it is gone and join() must be called again."""
+        """Return the topics in the id node; None if it is gone and join() must be called again."""
         node = self._session.read(self._path)
         return None if node is None else decode_topics(self._path, node.data)
 

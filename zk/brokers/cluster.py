@@ -1,15 +1,15 @@
-"""Reading the cluster: which brokers there are, and which partitions of a topic they offer (spec 6.6).
+"""Reads the cluster: the brokers that are up, and the partitions of a topic they offer (spec 6.6).
 
-First the pure part, over what was read; then the readers.
+First the pure functions over what was read, then the readers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zk.broker_url import BrokerUrl
-from zk.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
-from zk.paths import Broker, Master, Slave, TopicBroker, TopicKind, TopicParent, slave_id_of
-from zk.session import ZooKeeperSession
+from zk.session.session import ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
+from zk.tree.paths import Broker, Master, Replication, Slave, TopicBroker, TopicKind, TopicParent, slave_id_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class BrokerEntry:
 
 
 Brokers = Mapping[int, BrokerEntry]
-"""Every broker id with at least one broker up. Two equal views mean: reconnect to nobody (spec 9.3)."""
+"""Every broker id with at least one broker up. Clients reconnect only when two views differ (spec 9.3)."""
 
 TopicBrokers = Mapping[BrokerName, TopicNode]
-"""What the brokers below one topics-pub/T or topics-sub/T say."""
+"""The children of one topics-pub/T or topics-sub/T, decoded."""
 
 
 def publishable_partitions(publishers: TopicBrokers) -> list[Partition]:
-    """Partitions a producer may choose from: the masters' alone, by number."""
+    """Return the partitions a producer may choose from, sorted: those of masters."""
     return sorted(
         Partition(name.broker_id, number)
         for name, node in publishers.items()
@@ -38,7 +38,7 @@ def publishable_partitions(publishers: TopicBrokers) -> list[Partition]:
 
 
 def subscribable_partitions(subscribed: TopicBrokers) -> list[Partition]:
-    """Partitions a group shares out: masters' and slaves', each once, in the order of their names."""
+    """Return the partitions that a group divides, of masters and slaves, each once, in string order."""
     found = {
         Partition(name.broker_id, number) for name, node in subscribed.items() for number in range(node.partitions)
     }
@@ -46,7 +46,7 @@ def subscribable_partitions(subscribed: TopicBrokers) -> list[Partition]:
 
 
 def master_urls(publishers: TopicBrokers, brokers: Brokers) -> dict[int, BrokerUrl]:
-    """Where to send messages of a topic, by broker id: its publishing masters that are up."""
+    """Return the URLs of the masters that are up and accept messages of a topic, by broker id."""
     return {
         name.broker_id: master
         for name in publishers
@@ -56,8 +56,18 @@ def master_urls(publishers: TopicBrokers, brokers: Brokers) -> dict[int, BrokerU
     }
 
 
+def known_broker_ids(session: ZooKeeperSession) -> set[int]:
+    """Return every broker id that has a node, up or not: the replication node (metaq's own) outlives the broker, and
+    its address may. Raises ZooKeeperUnavailable."""
+    paths = session.paths
+    own = f"{paths.root}/metaq/brokers"
+    nodes = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
+    nodes += [paths.maybe_parse(f"{own}/{child}/replication") for child in session.children(own)]
+    return {node.broker_id for node in nodes if isinstance(node, Broker | Replication)}
+
+
 def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
-    """Read all brokers that are up. A broker that vanishes meanwhile is left out. Raises MalformedNode."""
+    """Read all brokers that are up. Omits one that goes meanwhile. Raises MalformedNode."""
     paths = session.paths
     places = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
     ids = [place.broker_id for place in places if isinstance(place, Broker)]
@@ -85,9 +95,9 @@ def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
 
 
 def read_topic(session: ZooKeeperSession, kind: TopicKind, topic: str) -> dict[BrokerName, TopicNode]:
-    """Read what the brokers offer of a topic: TopicKind.PUB for producers, SUB for consumers.
+    """Read the brokers of a topic: TopicKind.PUB for producers, SUB for consumers.
 
-    Children that are no brokers are ignored. Raises MalformedNode.
+    Ignores children that are no brokers. Raises MalformedNode.
     """
     assert kind is not TopicKind.LEGACY, "those hold a plain number, for clients before 1.4.3"
     names = [
@@ -103,7 +113,7 @@ def read_topic(session: ZooKeeperSession, kind: TopicKind, topic: str) -> dict[B
 
 
 def read_topic_names(session: ZooKeeperSession) -> list[str]:
-    """Every topic that ever had a publisher or a subscriber, by name."""
+    """Return all topics that ever had a publisher or a subscriber, sorted."""
     return sorted(
         {topic for kind in (TopicKind.PUB, TopicKind.SUB) for topic in session.children(session.paths.topics(kind))}
     )

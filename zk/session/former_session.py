@@ -1,7 +1,6 @@
-"""The session that a killed process left behind: found by its id and password, and ended at once.
+"""Ends the session of a killed process, so that a restart need not wait for it to time out.
 
-ZooKeeper keeps a dead process's ephemeral nodes until its session times out. Who has the session's password can
-attach to it and close it instead, and a restart need not wait.
+Attaches to the session by its id and password, and closes it: its ephemeral nodes go at once.
 """
 
 import logging
@@ -9,10 +8,10 @@ import logging
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
-from zk.credentials import SessionCredentials
 from zk.errors import ZooKeeperUnavailable
-from zk.link import BoundedHandler
-from zk.session import RECONNECT_DELAY_S_MAX
+from zk.session.credentials import SessionCredentials
+from zk.session.lease_keeper import BoundedHandler
+from zk.session.session import RECONNECT_DELAY_S_MAX
 
 TIMEOUT_S = 5.0
 
@@ -20,10 +19,10 @@ _log = logging.getLogger("zk.kazoo")
 
 
 def end_session(connect: str, credentials: SessionCredentials, timeout_s: float = TIMEOUT_S) -> bool:
-    """End a session; its ephemeral nodes are gone on return. False when it was over already, or not this password's.
+    """End a session; its ephemeral nodes are gone on return. Returns False if it had expired or the password is wrong.
 
-    Only for a session whose process is known to be dead: a live one would lose everything it holds. Blocks, at
-    most about *timeout_s* when no server answers; raises ZooKeeperUnavailable then.
+    Call only if the session's process is known to be dead: a live one would lose its nodes. Blocks; raises
+    ZooKeeperUnavailable if no server answers within about *timeout_s*.
     """
     client = KazooClient(
         connect,
@@ -36,7 +35,7 @@ def end_session(connect: str, credentials: SessionCredentials, timeout_s: float 
     try:
         if not client.start_async().wait(timeout_s):
             raise ZooKeeperUnavailable(f"no ZooKeeper at {connect} within {timeout_s:g} s: is it running?")
-        # A server that does not know the session, or not with this password, lets the client begin a new one.
+        # For an unknown session or a wrong password, the server begins a new session instead.
         identity: tuple[int, bytes] | None = client.client_id
         return identity is not None and identity[0] == credentials.session_id
     finally:
@@ -44,7 +43,7 @@ def end_session(connect: str, credentials: SessionCredentials, timeout_s: float 
 
 
 def _close(client: KazooClient) -> None:
-    """Close the session the client has, whichever that is."""
+    """Close the client's session: the former one, or a new one."""
     try:
         client.stop()
     except KazooException:

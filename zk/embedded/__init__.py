@@ -1,0 +1,1 @@
+"""A ZooKeeper server as a child process, and the Java to run it."""

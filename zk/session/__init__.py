@@ -1,0 +1,1 @@
+"""One ZooKeeper session: its lease, ephemeral nodes and watches."""

@@ -1,0 +1,1 @@
+"""Paths, nodes and changes of the tree as values. Pure."""
