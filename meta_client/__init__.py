@@ -1,26 +1,21 @@
-"""The client of a MetaQ cluster: threads, synchronous; it owns the wire protocol, which brokers import.
+"""Client of a MetaQ cluster: threads, synchronous; owns the wire protocol, which brokers import.
 
-Read: protocol/ (pure: the wire) -> errors, deadline, identity, joined, opaques, heartbeat, results, calls -> sleepers,
-pending_reply, connection, connections -> topology and direct (who takes messages), allowed_codecs -> placing, puts,
-batching/, single_sends, local_transaction, xa_verbs, branch_puts, branch_flight, xa, producer -> consumer/ (pure parts
-first), offset_stores/ -> client (what users make) -> cli/. coordinator/ is built on a producer, transactions/ (a row
-and a message, decided by the database) on both. aio/ is the same for asyncio: these rules, but sockets and timers of
-its own.
+Read: protocol/ (pure: the wire) -> errors -> net/ (connections) -> metadata/ (brokers and partitions of a topic) ->
+producer/ (batches, local transactions, XA branches) -> consumer/ (with its offset stores and dead letters) -> client
+(entry point) -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided by the database)
+on both. aio/ is the same for asyncio, with the same rules over its own sockets and timers.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from journal.xid import Xid
-    from meta_client.batching.batch import SendHandle
-    from meta_client.batching.lanes import BatchingConfig
-    from meta_client.branch_puts import BranchHandle
+    from journal.records.xid import Xid
     from meta_client.client import Client
     from meta_client.consumer.batch import Batch, ReceivedMessage
     from meta_client.consumer.config import ConsumerConfig
     from meta_client.consumer.consumer import Consumer
+    from meta_client.consumer.error_policy import Reject, Retry
     from meta_client.consumer.offsets import OffsetStore
-    from meta_client.consumer.refusing import Reject, Retry
     from meta_client.errors import (
         BufferFull,
         ClientClosed,
@@ -40,17 +35,20 @@ if TYPE_CHECKING:
         TransactionMisuse,
         TransactionUnknown,
     )
-    from meta_client.local_transaction import LocalTransaction
-    from meta_client.placing import ByAttribute, Partitioner, ToPlace
-    from meta_client.producer import Producer
+    from meta_client.producer.batch import SendHandle
+    from meta_client.producer.branch_batch import BranchHandle
+    from meta_client.producer.local_transaction import LocalTransaction
+    from meta_client.producer.partition_queues import BatchingConfig
+    from meta_client.producer.partitioners import ByAttribute, PartitionContext, Partitioner
+    from meta_client.producer.producer import Producer
+    from meta_client.producer.results import SendResult
+    from meta_client.producer.xa_verbs import Listing
     from meta_client.protocol.answers import BranchStatus
     from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError, XaError
     from meta_client.protocol.xa import XaCode
-    from meta_client.results import SendResult
     from meta_client.transactions.manager import TransactionConfig
     from meta_client.transactions.transaction import Transaction
-    from meta_client.xa_verbs import Listing
-    from zk.nodes import Partition
+    from zk.tree.nodes import Partition
 
 __all__ = [
     "Batch",
@@ -77,6 +75,7 @@ __all__ = [
     "OffsetStore",
     "Partition",
     "PartitionClosed",
+    "PartitionContext",
     "Partitioner",
     "Producer",
     "ReceivedMessage",
@@ -89,7 +88,6 @@ __all__ = [
     "SendRefused",
     "SendResult",
     "SendUnknown",
-    "ToPlace",
     "Transaction",
     "TransactionConfig",
     "TransactionFailed",
@@ -103,20 +101,20 @@ __all__ = [
 # Imported when first used: a broker needs only meta_client.protocol, and the command line only its own commands.
 _HOMES = {
     "Batch": "meta_client.consumer.batch",
-    "BatchingConfig": "meta_client.batching.lanes",
-    "BranchHandle": "meta_client.branch_puts",
+    "BatchingConfig": "meta_client.producer.partition_queues",
+    "BranchHandle": "meta_client.producer.branch_batch",
     "BranchStatus": "meta_client.protocol.answers",
     "BufferFull": "meta_client.errors",
-    "ByAttribute": "meta_client.placing",
+    "ByAttribute": "meta_client.producer.partitioners",
     "Client": "meta_client.client",
     "ClientClosed": "meta_client.errors",
     "Consumer": "meta_client.consumer.consumer",
     "ConsumerConfig": "meta_client.consumer.config",
     "ConsumerMisuse": "meta_client.errors",
     "InvalidGroup": "meta_client.errors",
-    "Listing": "meta_client.xa_verbs",
+    "Listing": "meta_client.producer.xa_verbs",
     "LocalProtocolError": "meta_client.protocol.errors",
-    "LocalTransaction": "meta_client.local_transaction",
+    "LocalTransaction": "meta_client.producer.local_transaction",
     "MetaError": "meta_client.protocol.errors",
     "NoBroker": "meta_client.errors",
     "NoPartition": "meta_client.errors",
@@ -124,21 +122,21 @@ _HOMES = {
     "NotReplicated": "meta_client.errors",
     "NotSupported": "meta_client.errors",
     "OffsetStore": "meta_client.consumer.offsets",
-    "Partition": "zk.nodes",
+    "Partition": "zk.tree.nodes",
     "PartitionClosed": "meta_client.errors",
-    "Partitioner": "meta_client.placing",
-    "Producer": "meta_client.producer",
+    "Partitioner": "meta_client.producer.partitioners",
+    "Producer": "meta_client.producer.producer",
     "ReceivedMessage": "meta_client.consumer.batch",
-    "Reject": "meta_client.consumer.refusing",
+    "Reject": "meta_client.consumer.error_policy",
     "RemoteError": "meta_client.protocol.errors",
     "ReplyTimeout": "meta_client.errors",
-    "Retry": "meta_client.consumer.refusing",
+    "Retry": "meta_client.consumer.error_policy",
     "SendFailed": "meta_client.errors",
-    "SendHandle": "meta_client.batching.batch",
+    "SendHandle": "meta_client.producer.batch",
     "SendRefused": "meta_client.errors",
-    "SendResult": "meta_client.results",
+    "SendResult": "meta_client.producer.results",
     "SendUnknown": "meta_client.errors",
-    "ToPlace": "meta_client.placing",
+    "PartitionContext": "meta_client.producer.partitioners",
     "Transaction": "meta_client.transactions.transaction",
     "TransactionConfig": "meta_client.transactions.manager",
     "TransactionFailed": "meta_client.errors",
@@ -146,7 +144,7 @@ _HOMES = {
     "TransactionUnknown": "meta_client.errors",
     "XaCode": "meta_client.protocol.xa",
     "XaError": "meta_client.protocol.errors",
-    "Xid": "journal.xid",
+    "Xid": "journal.records.xid",
 }
 
 

@@ -1,4 +1,4 @@
-"""What users make first: a client of one cluster, from which producers and consumers come."""
+"""A client of one cluster, from which producers and consumers are made."""
 
 import contextlib
 import threading
@@ -6,28 +6,28 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from meta_client.allowed_codecs import AllowedCodecs
-from meta_client.batching.lanes import BatchingConfig
-from meta_client.batching.sender import Sender
-from meta_client.connections import Connections
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
 from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetStore
-from meta_client.direct import DirectTopology, parse_brokers
 from meta_client.errors import ClientClosed, NotSupported
-from meta_client.identity import default_qualifier
-from meta_client.placing import Partitioner
-from meta_client.producer import Producer
+from meta_client.metadata.allowed_codecs import AllowedCodecs
+from meta_client.metadata.direct import DirectTopology, parse_brokers
+from meta_client.metadata.topology import Directory, Topology
+from meta_client.net.connections import Connections
+from meta_client.net.identity import default_qualifier
+from meta_client.producer.outgoing import Compression
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.partitioners import Partitioner
+from meta_client.producer.producer import Producer
+from meta_client.producer.sender import Sender
+from meta_client.producer.single_sends import SingleSends
 from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
 from meta_client.protocol.errors import LocalProtocolError
-from meta_client.puts import Compression
-from meta_client.single_sends import SingleSends
-from meta_client.topology import Directory, Topology
-from zk.broker_url import BrokerUrl
-from zk.forks import made_here
-from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+from zk.forks import invalidate_after_fork
+from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
 
 if TYPE_CHECKING:
     from meta_client.transactions.manager import TransactionConfig, Transactions
@@ -36,22 +36,23 @@ if TYPE_CHECKING:
 
 CONFIG = ConsumerConfig()
 BATCHING = BatchingConfig()
-MakeSession = Callable[[Callable[[SessionEvent], None]], ZooKeeperSession]  # given who hears of the session's events
+MakeSession = Callable[[Callable[[SessionEvent], None]], ZooKeeperSession]  # takes the callback for session events
 COMPRESSION_BYTES_MIN = 256  # a shorter text hardly shrinks by more than what a codec adds
 
 
 class Client:
-    """One ZooKeeper session, shared by everything made here, and so are the connections. Any thread.
+    """One ZooKeeper session and the broker connections, shared by everything made here. Any thread.
 
-    One per broker for what is sent and asked, and another one for what consumers read: on one alone, a send's answer
-    would stand behind megabytes of messages, and wait while the broker's disk looks for them.
+    Per broker one connection sends, and another one reads for consumers: on a shared one, a send's reply would queue
+    behind megabytes of messages.
 
-    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Making
-    one connects, or raises ZooKeeperError and leaves nothing open. Close it, or use it as a context manager.
+    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's path in it. The
+    constructor connects, or raises ZooKeeperError and leaves nothing open. Close the client, or use it as a context
+    manager.
 
-    *batching* is how send_async gathers and retries. Messages for topics that no broker offers go, under their own
-    name, to the brokers and partitions of *default_topic*, if it is given and they take any topic (spec 7.2).
-    *transactions* is how `transaction` behaves.
+    *batching* configures batches and retries of send_async. Messages for topics that no broker offers go, under their
+    own name, to the brokers and partitions of *default_topic*, if it is given and they accept any topic (spec 7.2).
+    *transactions* configures `transaction`.
     """
 
     def __init__(
@@ -116,12 +117,12 @@ class Client:
         brokers: Sequence[BrokerUrl] = (),
         transactions: "TransactionConfig | None" = None,
     ) -> None:
-        self._lock = threading.Lock()  # guards the next two
-        made_here(self)
+        self._lock = threading.Lock()  # guards the next two fields
+        invalidate_after_fork(self)
         self._consumers: tuple[Consumer, ...] = ()  # swapped whole: kazoo's thread walks it
         self._is_closed = False
         self._transaction_config = transactions
-        self._transactions: Transactions | None = None  # made with the first
+        self._transactions: Transactions | None = None  # made on first use
         self._session: ZooKeeperSession | None
         with contextlib.ExitStack() as opened:
             self.connections, self.consumer_connections = connections, connections.twin()
@@ -187,25 +188,26 @@ class Client:
     def transaction(
         self, connection: Any, *, wait: bool = False, connect: Callable[[], Any] | None = None
     ) -> "Transaction":
-        """A `with` block that commits *connection*'s transaction together with the messages sent in it, or neither.
+        """Return a `with` block that commits *connection*'s transaction together with the messages sent in it, or
+        neither.
 
-        *connection*: of psycopg 3 or sqlite3, or an SQLAlchemy Session, scoped_session or Connection over one; in a
-        transaction or not, to a database with a decision table (`metaq txn init`); the block's end commits it, or rolls
-        it back. *wait*: return only once brokers have committed, too, so that whoever is told next can read the
-        messages; without it they follow within moments. *connect* makes another connection of the driver for whoever
-        finishes a transaction, where what *connection* was made with will not do.
-        Raises CannotEnlist for what can't decide; entering the block raises the rest.
+        *connection*: of psycopg 3, psycopg2, pg8000, PyMySQL or sqlite3, or an SQLAlchemy Session, scoped_session or
+        Connection over one; in a transaction or not, to a database with a decision table (`metaq txn init`); the
+        block's end commits or rolls it back. *wait*: return only once brokers have committed, too, so that the messages
+        are visible then; otherwise they follow within moments. *connect* makes another driver connection for the
+        resolver, where the parameters of *connection* cannot. Raises CannotEnlist for anything that can't decide;
+        entering the block raises the rest.
         """
-        return self._transactions_here().transaction(connection, self.producer(), connect, waits=wait)
+        return self._transactions_here().transaction(connection, connect, waits=wait)
 
     def resolve(self, database: str) -> None:
-        """End in the background what crashed services left, of all that the database at URL *database* decides about:
-        at the start of a service that may not have a transaction for long. With the first one it begins by itself.
-        Raises CannotEnlist, Unreachable."""
+        """Resolve in the background the leftovers of crashed services that the database at URL *database* decides. Call
+        it at the start of a service that may not begin a transaction for long; the first transaction implies it. Raises
+        CannotEnlist, Unreachable."""
         self._transactions_here().resolve(database)
 
     def transaction_counts(self) -> "dict[str, Counts]":
-        """What was resolved, deleted and found to differ, by the id of the decision table."""
+        """Counts of branches resolved, rows deleted and hazards found, by the id of the decision table."""
         return {} if self._transactions is None else self._transactions.counts()
 
     def consumer(
@@ -216,13 +218,13 @@ class Client:
         broadcast: str | None = None,
         config: ConsumerConfig = CONFIG,
     ) -> Consumer:
-        """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given.
+        """Return a consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is
+        given.
 
-        With *broadcast*, a name that this instance of the program keeps through restarts, it receives every message of
-        its topics, as every other instance of *group* does: it is a group of its own, `<group>@<broadcast>`.
-        *group* None: of no group, for `Consumer.assign`; nothing is stored then unless *offsets* is given.
-        Raises InvalidGroup, zk's InvalidName, ConsumerMisuse for offsets of another group, and NotSupported without
-        ZooKeeper (`direct`).
+        With *broadcast*, a name of this program instance that survives restarts, it receives every message of its
+        topics, as does every other instance of *group*, in a separate group `<group>@<broadcast>`. *group* None: no
+        group, for `Consumer.assign`; nothing is stored then unless *offsets* is given. Raises InvalidGroup, zk's
+        InvalidName, ConsumerMisuse for offsets of another group, and NotSupported without ZooKeeper (`direct`).
         """
         named = group_of(group, broadcast)
         consumer = Consumer(self.session, self.consumer_connections, named, offsets, config, self._forget)
@@ -232,8 +234,8 @@ class Client:
         return consumer
 
     def browse(self, topic: str) -> Iterator[ReceivedMessage]:
-        """Every message that *topic* holds now, a partition after the other, without a group and without a trace; it
-        ends where each partition ended when its turn came. The caller's thread fetches.
+        """Yield every message that *topic* holds now, partition by partition, without a group or stored offsets; each
+        partition ends where it ended when it was reached. Fetches in the caller's thread.
 
         Raises NothingToRead, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError, InvalidMessage, ZooKeeperError.
         """
@@ -241,15 +243,15 @@ class Client:
         return browse(self.session, self.consumer_connections, topic)
 
     def close(self) -> None:
-        """Close every consumer, finish what is decided, then close all connections. Idempotent; not for a listener's
-        thread."""
+        """Close every consumer, finish decided transactions, then close all connections. Idempotent; not for a
+        listener's thread."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
         with self._opened:
             if self._transactions is not None:
-                self._transactions.stop_waiting()  # a listener may be the one that waits
+                self._transactions.stop_waiting()  # a listener may be waiting
             for consumer in self._consumers:
                 consumer.close()
             if self._transactions is not None:
@@ -264,11 +266,11 @@ class Client:
         self.close()
 
     def _transactions_here(self) -> "Transactions":
-        from meta_client.transactions.manager import TRANSACTIONS, Transactions  # who sends no messages needs none
-
         with self._lock:
             self._check_open()
             if self._transactions is None:
+                from meta_client.transactions.manager import TRANSACTIONS, Transactions  # imported on first use
+
                 config = self._transaction_config or TRANSACTIONS
                 self._transactions = Transactions(self.topology, self.connections, config)
             return self._transactions
@@ -282,14 +284,14 @@ class Client:
             raise ClientClosed("the client is closed: make a new one")
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        """On kazoo's thread: hand it on, nothing else."""
+        """Forward a session event from kazoo's thread."""
         self._watched.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
 
 
 def compression_of(label: str | None, bytes_min: int) -> Compression | None:
-    """How a producer compresses that was told so. Raises LocalProtocolError."""
+    """Return a producer's compression. Raises LocalProtocolError."""
     return None if label is None else Compression(_codec(label), bytes_min)
 
 

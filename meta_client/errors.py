@@ -1,6 +1,6 @@
-"""What can go wrong in a client beyond the protocol's own errors, by what the caller does next.
+"""Client errors beyond the protocol's, by what the caller does next.
 
-Every message is one line that names topic, partition, branch and broker as far as they are known, and a remedy.
+Every message is one line with topic, partition, branch and broker as far as known, and a remedy.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaCode, XaFailure
-from zk.broker_url import BrokerUrl
-from zk.nodes import Partition
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 
 class ClientClosed(MetaError):
@@ -18,7 +18,7 @@ class ClientClosed(MetaError):
 
 
 class ConnectionLost(MetaError):
-    """The connection broke while an answer was due: the request may have acted or not. Look before repeating it."""
+    """The connection broke while an answer was due: the request may have acted or not. Check before repeating it."""
 
 
 class NotConnected(ConnectionLost):
@@ -26,7 +26,7 @@ class NotConnected(ConnectionLost):
 
 
 class ReplyTimeout(MetaError):
-    """No answer in time: the request may have acted or may still act. Look before repeating it."""
+    """The answer did not arrive in time: the request may have acted or may still act. Check before repeating it."""
 
 
 class TooManyRequests(MetaError):
@@ -35,7 +35,7 @@ class TooManyRequests(MetaError):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a message was to go, as far as that was decided."""
+    """Destination of a message, as far as it was decided."""
 
     topic: str
     partition: Partition | None = None
@@ -52,7 +52,7 @@ class Destination:
 
 
 class SendFailed(MetaError):
-    """A message was not sent, or nobody knows whether it was; the subclass tells which."""
+    """A message was not sent, or its outcome is unknown; the subclass tells which."""
 
     def __init__(self, text: str, destination: Destination) -> None:
         super().__init__(f"send to {destination}: {text}")
@@ -61,20 +61,20 @@ class SendFailed(MetaError):
 
 
 class NoPartition(SendFailed):
-    """No broker offers the partition asked for, or any partition of the topic. Nothing was sent."""
+    """The partition, or any partition of the topic, is not offered by a broker. Nothing was sent."""
 
 
 class NoBroker(SendFailed):
-    """The partition's broker is not there, or can't be reached. Nothing was sent; try again later."""
+    """The partition's broker is down or can't be reached. Nothing was sent; try again later."""
 
 
 class BufferFull(SendFailed):
-    """Too many bytes wait to be acknowledged. Nothing was sent: wait, or flush."""
+    """Too many bytes are unacknowledged. Nothing was sent: wait, or flush."""
 
 
 class SendRefused(SendFailed):
-    """The broker answered that it did not store the message: its text says why. Send again once that is mended.
-    `status` is the broker's."""
+    """The broker did not store the message: its text says why. Send again after correcting that. `status` is the
+    broker's."""
 
     def __init__(self, text: str, destination: Destination, status: int) -> None:
         super().__init__(text, destination)
@@ -86,12 +86,12 @@ class PartitionClosed(SendRefused):
 
 
 class NotReplicated(SendFailed):
-    """The message is on the master and not yet on its slaves. Consumers see it once it is, unless the master is lost
-    before. Sending it again may double it."""
+    """The message is on the master and not yet on its slaves. Consumers see it after replication, unless the master is
+    lost before. Sending it again may duplicate it."""
 
 
 class SendUnknown(SendFailed):
-    """The message was sent and no answer came: it may be stored or not. Sending again may double it."""
+    """The message was sent and no answer came: it may be stored or not. Sending again may duplicate it."""
 
 
 class TransactionFailed(MetaError):
@@ -116,17 +116,17 @@ class InvalidGroup(MetaError, ValueError):
 
 
 class ClientXaError(XaError):
-    """An XA code that the client itself found, without or in spite of a broker's answer. What to do: as XaError."""
+    """An XA code from the client itself, without or despite a broker's answer. Handle it as XaError."""
 
     def __init__(self, code: XaCode, text: str, what: str) -> None:
-        """*what* is the verb with its branch and broker, as in "PREPARE 1_YQ==_Yg== on broker 0"."""
+        """*what*: verb, branch and broker, as in "PREPARE 1_YQ==_Yg== on broker 0"."""
         super().__init__(Status.GATEWAY_TIMEOUT, text, what, XaFailure(code, text))
         self.args = (f"{what}: {code.name}: {text}",)  # no status: none was received
 
 
 class OwnershipLost(MetaError):
-    """Another consumer of the group has these partitions by now: this one's progress there was not stored, and it must
-    not deliver from them any more. It rebalances by itself: nothing to do."""
+    """Another consumer of the group owns these partitions now: progress there was not stored, and this consumer stops
+    delivering from them. It rebalances by itself: nothing to do."""
 
     def __init__(self, partitions: Sequence[tuple[str, Partition]]) -> None:
         shown = ", ".join(f"{topic}/{partition}" for topic, partition in partitions[:10])
@@ -144,4 +144,4 @@ class NothingToRead(MetaError):
 
 
 class BrokerAway(MetaError):
-    """The broker of a partition is not up, nor a slave of it. Start it, or wait."""
+    """Neither the partition's broker nor a slave of it is up. Start it, or wait."""

@@ -1,31 +1,80 @@
-"""Rules that were written for threads, run inside a task: where they wait, the task does.
+"""Runs blocking code inside a task: where the code waits, the task is suspended.
 
-What a producer, a branch or a transaction may do and in which order is written once, in functions that wait. A task
-runs such a function in a greenlet of its own: `wait`, called at the bottom of it, hands an awaitable out to the task,
-which awaits it like any other, and brings its outcome back in. No thread is involved, nothing runs at the same time,
-and nothing but `wait` gives up control. Waiting in any other way would stop the whole loop.
+The rules of producers, branches and transactions are written once, in functions that wait. A task runs such a function
+in a greenlet: `wait`, called at the bottom, passes an awaitable to the task, which awaits it and returns its outcome.
+No thread is involved, nothing runs in parallel, and only `wait` yields control. Waiting in any other way would block
+the loop.
+
+Functions that must complete despite cancellation run in a separate task: `run_shielded`.
 """
 
 import asyncio
+import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import copy_context
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from greenlet import getcurrent, greenlet
 
 Arguments = ParamSpec("Arguments")
 Outcome = TypeVar("Outcome")
 
+PATIENCE_S: Final = 10.0  # time limit for shielded work of a cancelled task
+
+_log = logging.getLogger(__name__)
+
 
 class _Rules(greenlet):
-    """What `wait` must run in."""
+    """The greenlet that `wait` requires. SQLAlchemy accepts it as one of its own, which wait in the same way."""
+
+    __sqlalchemy_greenlet_provider__ = True
+
+    is_shielded = False  # the current wait must not be cancelled
+    is_cancelled = False  # cancelled while shielded; CancelledError not raised yet
 
 
 async def run(rules: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs) -> Outcome:
-    """Call *rules*, which may `wait`. Raises what it raises; a task that is cancelled raises CancelledError in it."""
+    """Call *rules*, which may `wait`. Raises their error; cancelling the task raises CancelledError in them."""
+    return cast(Outcome, await _drive(_Rules(rules), arguments, named))
+
+
+async def run_shielded(
+    rules: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Outcome:
+    """Run *rules* to their end, like `run`, even if the calling task is cancelled.
+
+    CancelledError is raised in them at their next wait outside `shielded`. Waits beyond PATIENCE_S are cancelled
+    nevertheless. Raises CancelledError in the end, with an error of the rules as its cause.
+    """
     inner = _Rules(rules)
+    inner.is_shielded = True  # until it has started
+    ending = asyncio.create_task(_drive(inner, arguments, named))
+    cancelled: asyncio.CancelledError | None = None
+    now, due = asyncio.get_running_loop().time, 0.0
+    while not ending.done():
+        try:
+            await asyncio.wait({ending}, timeout=None if cancelled is None else max(0.0, due - now()))
+        except asyncio.CancelledError as error:
+            due, cancelled = due if cancelled else now() + PATIENCE_S, error
+            inner.is_cancelled = inner.is_shielded
+            if not inner.is_shielded:
+                ending.cancel()
+        if cancelled is not None and now() >= due and not ending.done():
+            due = now() + PATIENCE_S
+            ending.cancel()
+    if cancelled is None:
+        return cast(Outcome, ending.result())
+    failure = None if ending.cancelled() else ending.exception()
+    if failure is not None:
+        _log.info("what a cancelled task had begun ended error=%s", failure)
+    raise cancelled from failure
+
+
+async def _drive(inner: _Rules, arguments: tuple[Any, ...], named: dict[str, Any]) -> object:
+    inner.is_shielded = False
     inner.gr_context = copy_context()
     outcome = inner.switch(*arguments, **named)
     while not inner.dead:
@@ -35,28 +84,54 @@ async def run(rules: Callable[Arguments, Outcome], *arguments: Arguments.args, *
             outcome = inner.throw(error)
         else:
             outcome = inner.switch(awaited)
-    return cast(Outcome, outcome)
+    return outcome
 
 
 def is_inside() -> bool:
-    """Whether the caller runs inside `run`, and may `wait`."""
+    """True inside `run`, where `wait` is allowed."""
     return isinstance(getcurrent(), _Rules)
 
 
 def wait(awaitable: Awaitable[Outcome]) -> Outcome:
-    """The outcome of *awaitable*, which the task awaits. Only inside `run`."""
+    """Suspend the task until *awaitable* is done; return its result. Only inside `run`."""
     inner = getcurrent()
     assert isinstance(inner, _Rules), "rules that wait belong into run()"
     assert inner.parent is not None
+    if inner.is_cancelled and not inner.is_shielded:
+        inner.is_cancelled = False
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # raises in *awaitable* at its next wait
     return cast(Outcome, inner.parent.switch(awaitable))
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Delay cancellation until the end of the block, for a COMMIT. Only inside `run_shielded`."""
+    inner = getcurrent()
+    assert isinstance(inner, _Rules)
+    inner.is_shielded = True
+    try:
+        yield
+    finally:
+        inner.is_shielded = False
+
+
+def check_cancelled() -> None:
+    """Raise CancelledError if the task was cancelled during a `shielded` block."""
+    inner = getcurrent()
+    assert isinstance(inner, _Rules)
+    if inner.is_cancelled:
+        inner.is_cancelled = False
+        raise asyncio.CancelledError
 
 
 async def in_thread(
     work: Callable[Arguments, Outcome], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Outcome:
-    """Call *work* in a thread of its own, and in a copy of the context. A task that is cancelled does not wait for it.
+    """Call *work* in a new thread with a copy of the context. A cancelled task does not wait for it.
 
-    The loop's default executor is the user's: *work* may wait for listeners, and they for a place in it.
+    Doesn't use the loop's default executor: *work* may wait for listeners that need a place in it.
     """
     done: Future[Outcome] = Future()
     done.set_running_or_notify_cancel()

@@ -1,11 +1,12 @@
-"""What tasks make first: a client of one cluster. The twin of meta_client/client.py."""
+"""Client of one cluster for tasks, from which producers and consumers are made. Twin of meta_client/client.py."""
 
 import asyncio
 import contextlib
+import functools
 import itertools
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from meta_client.aio.bridge import in_thread, run, wait
 from meta_client.aio.connections import Connections
@@ -13,9 +14,7 @@ from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import Producer
 from meta_client.aio.sender import Sender
 from meta_client.aio.topology import Topology
-from meta_client.aio.workers import Tasks
-from meta_client.allowed_codecs import AllowedCodecs
-from meta_client.batching.lanes import BatchingConfig
+from meta_client.aio.workers import LoopEvent, Tasks
 from meta_client.client import BATCHING, COMPRESSION_BYTES_MIN, CONFIG, compression_of
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import browse
@@ -23,23 +22,32 @@ from meta_client.consumer.config import ConsumerConfig, group_of
 from meta_client.consumer.consumer import Consumer as ConsumerRules
 from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, ConsumerMisuse
-from meta_client.identity import default_qualifier
-from meta_client.placing import Partitioner
-from meta_client.single_sends import SingleSends
-from zk.forks import made_here
-from zk.nodes import Node
-from zk.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+from meta_client.metadata.allowed_codecs import AllowedCodecs
+from meta_client.net.connections import Connections as ThreadedConnections
+from meta_client.net.identity import default_qualifier
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.partitioners import Partitioner
+from meta_client.producer.single_sends import SingleSends
+from zk.forks import invalidate_after_fork
+from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
+from zk.tree.nodes import Node
+
+if TYPE_CHECKING:
+    from meta_client.aio.transactions.transaction import Transaction
+    from meta_client.transactions.manager import TransactionConfig, Transactions
+    from meta_client.transactions.resolver import Counts
 
 BROWSED: Final = 256  # messages that browse takes at a time
 
 
 class Client:
-    """One ZooKeeper session, shared by everything made here, and so are the connections; one event loop's. There is one
-    connection per broker for what is sent, and another one for what consumers read, as meta_client.Client has them.
+    """One ZooKeeper session and the broker connections, shared by everything made here; for one event loop. Per broker
+    one connection sends, and another one reads for consumers, as in meta_client.Client.
 
-    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's in it. Entering
-    `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is asked about
-    brokers and groups, never for a message: that is done by threads of its own.
+    *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's path in it.
+    Entering `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is
+    asked about brokers and groups only, in separate threads. *transactions* configures `transaction`; a background
+    thread with its own connections resolves leftovers of crashed services.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Client:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
+        transactions: "TransactionConfig | None" = None,
     ) -> None:
         self.session = ZooKeeperSession(
             zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=self._on_session_event
@@ -58,7 +67,10 @@ class Client:
         self.topology = Topology(self.session, default_topic)
         self.connections, self.consumer_connections = Connections(), Connections()
         self._batching = batching
-        made_here(self)
+        self._transaction_config = transactions
+        self._transactions: Transactions | None = None  # made with the first
+        self._resolving = ThreadedConnections()  # of its threads
+        invalidate_after_fork(self)
         self._allowed = AllowedCodecs(self.connections)
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
         self._sender: Sender | None = None  # once it is open
@@ -73,6 +85,7 @@ class Client:
             opened.push_async_callback(in_thread, self.topology.close)
             opened.push_async_callback(self.connections.close)
             opened.push_async_callback(self.consumer_connections.close)
+            opened.push_async_callback(in_thread, self._resolving.close)
             self._sender = sender = Sender(self.topology, self.connections, self._batching)
             opened.push_async_callback(sender.close)
             self._opened = opened.pop_all()
@@ -91,7 +104,7 @@ class Client:
         compression_bytes_min: int = COMPRESSION_BYTES_MIN,
         partitioner: Partitioner | None = None,
     ) -> Producer:
-        """A producer; cheap, one per task for transactions. meta_client.Client.producer says what the arguments mean.
+        """Return a producer; cheap, one per task for transactions. Arguments as in meta_client.Client.producer.
 
         Raises ClientClosed outside of `async with`, LocalProtocolError for a codec that is unknown or not installed.
         """
@@ -109,6 +122,37 @@ class Client:
             partitioner,
         )
 
+    def transaction(
+        self, connection: Any, *, wait: bool = False, connect: Callable[[], Awaitable[Any]] | None = None
+    ) -> "Transaction":
+        """Return an `async with` block that commits *connection*'s transaction together with the messages sent in it,
+        or neither.
+
+        *connection*: a psycopg 3 AsyncConnection, an asyncpg Connection, direct or lent by a pool, or an AsyncSession,
+        async_scoped_session or AsyncConnection of SQLAlchemy over one of them; in a transaction or not. *connect*: an
+        async function that makes another driver connection, where the parameters of *connection* cannot. Otherwise like
+        meta_client.Client.transaction. Raises CannotEnlist for anything that can't decide, ClientClosed outside of
+        `async with`; entering the block raises the rest.
+        """
+        from meta_client.aio.transactions.databases import session_of
+        from meta_client.aio.transactions.shield import ShieldedSession
+        from meta_client.aio.transactions.transaction import Transaction
+        from meta_client.transactions.transaction import Transaction as Rules
+
+        self._check_open()
+        session = ShieldedSession(session_of(connection, connect))
+        return Transaction(Rules(self._transactions_here(), session, waits=wait))
+
+    async def resolve(self, database: str) -> None:
+        """Resolve in the background the leftovers of crashed services that the database at URL *database* decides. A
+        thread asks the database, over a synchronous connection. Otherwise like meta_client.Client.resolve."""
+        self._check_open()
+        await in_thread(self._transactions_here().resolve, database)
+
+    def transaction_counts(self) -> "dict[str, Counts]":
+        """Counts of branches resolved, rows deleted and hazards found, by the id of the decision table."""
+        return {} if self._transactions is None else self._transactions.counts()
+
     def consumer(
         self,
         group: str | None,
@@ -117,9 +161,9 @@ class Client:
         broadcast: str | None = None,
         config: ConsumerConfig = CONFIG,
     ) -> Consumer:
-        """A consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is given,
-        which a thread asks. config.runners is how many listeners are awaited at a time. What *broadcast* does, and a
-        *group* that is None, meta_client.Client.consumer says.
+        """Return a consumer in *group*, to subscribe and start. Offsets are kept in ZooKeeper unless *offsets* is
+        given, which is called in a thread. config.runners is the number of listeners awaited at a time. *broadcast* and
+        *group* None as in meta_client.Client.consumer.
 
         Raises InvalidGroup, ConsumerMisuse, zk's InvalidName, ClientClosed outside of `async with`.
         """
@@ -130,14 +174,27 @@ class Client:
         return Consumer(rules)
 
     async def browse(self, topic: str) -> AsyncIterator[ReceivedMessage]:
-        """Every message that *topic* holds now, a partition after the other, without a group and without a trace: for
-        `async for`. meta_client.Client.browse says where it ends, and what it raises."""
+        """Yield every message that *topic* holds now, partition by partition, without a group or stored offsets. Ends
+        and raises as meta_client.Client.browse."""
         self._check_open()
-        session = cast(ZooKeeperSession, _WaitedSession(self.session))  # all of it that is asked for
+        session = cast(ZooKeeperSession, _TaskSession(self.session))  # implements the methods used
         messages = browse(session, self.consumer_connections, topic, lambda seconds: wait(asyncio.sleep(seconds)))
         while chunk := await run(_take, messages):
             for message in chunk:
                 yield message
+
+    def _transactions_here(self) -> "Transactions":
+        from meta_client.transactions.manager import TRANSACTIONS, Transactions  # imported on first use
+
+        if self._transactions is None:
+            self._transactions = Transactions(
+                self.topology,
+                self.connections,
+                self._transaction_config or TRANSACTIONS,
+                resolving=self._resolving,
+                closing=functools.partial(LoopEvent, asyncio.get_running_loop()),
+            )
+        return self._transactions
 
     def _forget(self, consumer: ConsumerRules) -> None:
         self._consumers = tuple(other for other in self._consumers if other is not consumer)
@@ -147,27 +204,30 @@ class Client:
             raise ClientClosed("the client is not open: use it inside `async with`")
 
     async def close(self) -> None:
-        """Close every consumer, send what is gathered, within ten seconds, then close all connections. Idempotent; not
-        for a listener. Tasks that wait for anything of the client's get ClientClosed, or the error of what they do."""
+        """Close every consumer, send buffered messages, within ten seconds, then close all connections. Idempotent; not
+        for a listener. Tasks that wait for the client get ClientClosed, or their operation's error."""
         if any(consumer.is_listening() for consumer in self._consumers):
             raise ConsumerMisuse("a listener can't close its client, it would wait for itself")
         opened, self._opened = self._opened, None
         if opened is not None:
             async with opened:
+                if self._transactions is not None:
+                    self._transactions.stop_waiting()  # a listener may be the one that waits
+                    opened.push_async_callback(in_thread, self._transactions.close)
                 closing = (in_thread(consumer.close) for consumer in self._consumers)
                 for failure in await asyncio.gather(*closing, return_exceptions=True):
                     if failure is not None:
                         raise failure
 
     def _on_session_event(self, event: SessionEvent) -> None:
-        """On kazoo's thread: hand it on, nothing else."""
+        """Forward a session event from kazoo's thread."""
         self.topology.on_session_event(event)
         for consumer in self._consumers:
             consumer.on_session_event(event)
 
 
-class _WaitedSession:
-    """ZooKeeper, for rules that read it in a task: threads ask."""
+class _TaskSession:
+    """ZooKeeper for tasks: threads make the calls."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session

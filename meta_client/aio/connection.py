@@ -1,40 +1,44 @@
-"""One TCP connection to a broker in an event loop: many requests in flight. The twin of meta_client/connection.py."""
+"""One TCP connection to a broker in an event loop: many requests in flight. The twin of net/connection.py."""
 
 import asyncio
 import functools
 import logging
 import socket
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self, cast
 
-from meta_client.aio.bridge import wait
-from meta_client.connection import OUTSTANDING_MAX
+from meta_client.aio.bridge import is_inside, wait
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.heartbeat import Beat, HeartBeat
-from meta_client.opaques import next_opaque
-from meta_client.pending_reply import OnDone, PendingReply
+from meta_client.net.connection import OUTSTANDING_MAX
+from meta_client.net.heartbeat import Beat, HeartBeat
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.wakeups import wake
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_flight
 from meta_client.protocol.errors import RemoteProtocolError, one_line
 from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
-from zk.broker_url import BrokerUrl
-from zk.forks import blank, made_here
+from zk.forks import detach_descriptor, invalidate_after_fork
+from zk.tree.broker_url import BrokerUrl
 
 _log = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
-    """A live connection, or the remains of one: once broken it stays broken. Loop thread only."""
+    """A TCP connection; once broken it stays broken. Loop thread only; other threads may also wait for a reply."""
 
     def __init__(self, url: BrokerUrl) -> None:
         self.url = url
-        self.is_refused = False  # by a broker that has too many
+        self.is_refused = False  # by a broker at its connection limit
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()  # the loop's
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, PendingReply] = {}
-        self._awaited: dict[int, list[asyncio.Future[None]]] = {}  # by opaque, of those that tasks wait for
+        self._awaited: dict[int, list[asyncio.Future[None]]] = {}  # by opaque, replies that tasks wait for
         self._failure: BaseException | None = None
         self._gone = self._loop.create_future()  # the socket is closed
         self._decoder = ResponseDecoder()
@@ -58,19 +62,20 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """True if nothing can be sent any more."""
         return self._failure is not None
 
-    def submit(self, request: Request, on_done: OnDone | None = None) -> PendingReply:
-        """Send *request*, which needs an opaque of its own, and return what will be its answer; never waits.
+    def submit(self, request: Request, on_done: OnDone | None = None, *, is_urgent: bool = True) -> PendingReply:
+        """Send *request*, which needs a new opaque, and return its pending reply; never waits.
 
-        *on_done* is called with it once the outcome is there. Raises as the twin's.
+        *on_done* is called with the reply once it is settled. Raises as the twin's.
         """
+        del is_urgent  # requests of one loop iteration are sent together
         (reply,) = self._submit([request], on_done)
         return reply
 
     def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
-        """As submit, for several that leave together, in their order. Either all are sent, or none."""
+        """Submit several requests together, in order: all of them or none."""
         return self._submit(requests, None)
 
     def _submit(self, requests: Sequence[Request], on_done: OnDone | None) -> list[PendingReply]:
@@ -89,7 +94,8 @@ class Connection(asyncio.Protocol):
         return replies
 
     def capabilities(self, timeout_s: float) -> Capabilities:
-        """What the peer's version text promises; asked once. Raises ReplyTimeout, ConnectionLost. Inside `run`."""
+        """Return the capabilities in the peer's version text; asked once. Raises ReplyTimeout, ConnectionLost. Inside
+        `run`."""
         if (known := self._capabilities) is None:
             response = self.submit(Version(next_opaque())).wait(timeout_s)
             text = response.message if isinstance(response, Result) and response.is_success else b""
@@ -97,14 +103,18 @@ class Connection(asyncio.Protocol):
         return known
 
     def abandon(self, opaque: int) -> bool:
-        """Drop a request that nobody waits for; False if it has been answered or failed already."""
+        """Drop a pending request; return False if it has been answered or failed already."""
         return self._pending.pop(opaque, None) is not None
 
     def expire(self, opaque: int, after_s: float) -> None:
-        """Wait no more for an answer: unless the outcome is here, it becomes ReplyTimeout after *after_s* seconds."""
+        """Fail a pending request with ReplyTimeout after *after_s* seconds unless it is answered."""
+        if threading.get_ident() != self._thread and not self._loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed, so no callback runs
+                self._loop.call_soon_threadsafe(self.expire, opaque, after_s)
+                return
         if (reply := self._pending.pop(opaque, None)) is not None:
             reply.fail(ReplyTimeout(f"{after_s:g} s"))
-            self._wake(opaque)
+            self._wake(reply)
 
     def close(self) -> None:
         """Fail what is pending with ConnectionLost and begin to close the socket. Idempotent."""
@@ -117,29 +127,32 @@ class Connection(asyncio.Protocol):
     # -- pending_reply.Source ----------------------------------------------------------------------------------
 
     def read_for(self, reply: PendingReply, deadline: float) -> None:
-        """Wait until *reply* is here or *deadline* has passed. Inside `run`."""
-        if not reply.is_done:
+        """Wait until *reply* is settled or *deadline* has passed, inside `run`. In other threads does nothing: the loop
+        reads."""
+        if not reply.is_done and is_inside():
             wait(self._until_here(reply, deadline))
 
     async def _until_here(self, reply: PendingReply, deadline: float) -> None:
         awaited = self._loop.create_future()
         self._awaited.setdefault(reply.opaque, []).append(awaited)
-        timer = self._loop.call_at(deadline, self._wake, reply.opaque)  # the loop's clock is time.monotonic
+        timer = self._loop.call_at(deadline, self._wake, reply)  # the loop's clock is time.monotonic
         try:
             await awaited
         finally:
             timer.cancel()
 
-    def _wake(self, opaque: int) -> None:
-        for awaited in self._awaited.pop(opaque, ()):
+    def _wake(self, reply: PendingReply) -> None:
+        for awaited in self._awaited.pop(reply.opaque, ()):
             if not awaited.done():
                 awaited.set_result(None)
+        if reply.is_done and reply.waiters:
+            wake((reply,))
 
     # -- asyncio.Protocol --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        made_here(self, functools.partial(blank, transport.get_extra_info("socket")))
+        invalidate_after_fork(self, functools.partial(detach_descriptor, transport.get_extra_info("socket")))
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._look_later()
 
@@ -160,15 +173,15 @@ class Connection(asyncio.Protocol):
             opaque = response.opaque
             if (reply := self._pending.pop(opaque, None)) is not None:
                 reply.succeed(response)
-                if self._awaited:
-                    self._wake(opaque)
+                if self._awaited or reply.waiters:
+                    self._wake(reply)
             elif opaque == self._beat_opaque:
                 self._beat_opaque = None
                 self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
             elif opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
-                self.is_refused = True  # we never use that opaque: a connection too many is told so before it asks
+                self.is_refused = True  # opaque of a connection refusal, which we never use
                 self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
-            # else: nobody waits (any more), as after a time-out or a transaction's END
+            # else: the reply is not awaited, as after a time-out or a transaction's END
 
     # -- heart-beats -------------------------------------------------------------------------------------------
 
@@ -200,10 +213,10 @@ class Connection(asyncio.Protocol):
         if self._beat_due is not None:
             self._beat_due.cancel()
         if self._transport is not None:
-            made_here(self)  # its descriptor is given to somebody else from here on
+            invalidate_after_fork(self)  # the descriptor may be reused from here on
             self._transport.abort()
-        for opaque, reply in pending.items():
+        for reply in pending.values():
             reply.fail(failure)
-            self._wake(opaque)
+            self._wake(reply)
         if not isinstance(failure, ClientClosed):
             _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

@@ -1,4 +1,4 @@
-"""Connections of an event loop to brokers: one each, made when asked for, made again after a break."""
+"""Connection pool of an event loop: one connection per broker, opened on demand and after a break."""
 
 import asyncio
 import time
@@ -6,42 +6,42 @@ from dataclasses import dataclass, field
 
 from meta_client.aio.bridge import wait
 from meta_client.aio.connection import Connection
-from meta_client.back_off import BackOff
-from meta_client.connections import ATTEMPT_S, CONNECT_TIMEOUT_S
 from meta_client.errors import ClientClosed, NotConnected
-from zk.broker_url import BrokerUrl
-from zk.forks import made_here
+from meta_client.net.backoff import Backoff
+from meta_client.net.connections import ATTEMPT_S, CONNECT_TIMEOUT_S
+from zk.forks import invalidate_after_fork
+from zk.tree.broker_url import BrokerUrl
 
 
 @dataclass(slots=True)
 class _Slot:
-    """What is known of one broker."""
+    """State of one broker's connection."""
 
     connecting: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
-    back_off: BackOff = field(default_factory=BackOff)
+    backoff: Backoff = field(default_factory=Backoff)
 
 
 class Connections:
-    """The pool. Loop thread only; close() once nobody uses it."""
+    """Connection pool. Loop thread only; call close() after its users."""
 
     def __init__(self) -> None:
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._is_closed = False
-        self._waiting: set[asyncio.Timeout] = set()  # of tasks that connect, or rest before they do
-        made_here(self)
+        self._waiting: set[asyncio.Timeout] = set()  # of tasks that connect, or back off before
+        invalidate_after_fork(self)
 
     def live(self, url: BrokerUrl) -> Connection | None:
-        """The live connection to *url*, if there is one."""
+        """Return the live connection to *url*, if any."""
         slot = self._slots.get(url)
         return None if slot is None or slot.connection is None or slot.connection.is_broken else slot.connection
 
     def get(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
-        """As `connect`, for rules. Inside `run`."""
+        """Connect like `connect`, inside `run`."""
         return self.live(url) or wait(self.connect(url, timeout_s, patient=patient))
 
     async def connect(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
-        """The live connection to *url*, made now if there is none. connections.Connections.get says the rest.
+        """Return the live connection to *url*, opening it if necessary. Otherwise like connections.Connections.get.
 
         Raises NotConnected, ClientClosed.
         """
@@ -72,16 +72,16 @@ class Connections:
     async def _connect(self, url: BrokerUrl, slot: _Slot, patience_s: float) -> Connection:
         if (former := slot.connection) is not None:
             slot.connection = None
-            slot.back_off.lost(time.monotonic(), was_refused=former.is_refused)
-        rest_s = slot.back_off.rest_s(time.monotonic())
-        if rest_s > patience_s:
-            raise NotConnected(f"no connection to {url} after {slot.back_off.failures} attempts: is the broker up?")
-        await asyncio.sleep(rest_s)
-        left_s = patience_s - rest_s if patience_s else CONNECT_TIMEOUT_S
+            slot.backoff.lost(time.monotonic(), was_refused=former.is_refused)
+        backoff_s = slot.backoff.backoff_s(time.monotonic())
+        if backoff_s > patience_s:
+            raise NotConnected(f"no connection to {url} after {slot.backoff.failures} attempts: is the broker up?")
+        await asyncio.sleep(backoff_s)
+        left_s = patience_s - backoff_s if patience_s else CONNECT_TIMEOUT_S
         try:
             connection = await Connection.open(url, min(max(left_s, 0.001), CONNECT_TIMEOUT_S))
         except NotConnected:
-            slot.back_off.failed(time.monotonic())
+            slot.backoff.failed(time.monotonic())
             raise
         if self._is_closed:
             connection.close()
@@ -91,7 +91,7 @@ class Connections:
         return connection
 
     async def close(self) -> None:
-        """Close every connection; what is pending on them fails. Idempotent."""
+        """Close every connection; pending requests fail. Idempotent."""
         self._is_closed = True
         slots, self._slots = self._slots, {}
         for until_closed in self._waiting:

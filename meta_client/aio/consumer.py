@@ -1,7 +1,7 @@
-"""What tasks hold: a member of a group, its listeners coroutines. The twin of meta_client/consumer/consumer.py.
+"""Group member for tasks, with coroutines as listeners. Twin of meta_client/consumer/consumer.py.
 
-Fetching, delivery, acknowledgement and what becomes of a message that is not taken are that package's rules, which run
-in tasks here; membership and rebalancing are its thread's, which tasks never wait for.
+Fetching, delivery, acknowledgement and error handling are that package's rules, run in tasks; membership and
+rebalancing run in its thread, which tasks never wait for.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,37 +12,37 @@ from meta_client.aio.bridge import in_thread, run
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.consumer import Consumer as Rules
+from meta_client.consumer.dead_letters.index import DeadLetterEntry
+from meta_client.consumer.error_policy import OnReject
+from meta_client.consumer.filtering import Accept
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Position
 from meta_client.consumer.rebalances import Rebalance
-from meta_client.consumer.refusing import OnReject
-from meta_client.consumer.sifting import Accept
 from meta_client.consumer.subscription import Acknowledge
 from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
-from meta_client.refused.waiting import Waiting
-from zk.forks import in_its_own_process, made_here
-from zk.nodes import Partition
+from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.tree.nodes import Partition
 
 
 class Consumer:
-    """Receives the messages of its share of partitions, each at least once. Client.consumer() makes it.
+    """Receives the messages of its share of partitions, each at least once. Made by Client.consumer().
 
     subscribe(), then `async with`, or start() and close(). Loop thread only.
     """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        made_here(self)
+        invalidate_after_fork(self)
 
     @property
     def group(self) -> str:
-        """Its group's name."""
+        """Name of the group."""
         return self._rules.group
 
     @property
     def consumer_id(self) -> str:
-        """Its own name in the group."""
+        """The consumer's name in the group."""
         return self._rules.consumer_id
 
     def subscribe(
@@ -60,9 +60,9 @@ class Consumer:
         """Receive the messages of *topic*: with *on_batch* or *on_message*, which are awaited, or with neither, by
         fetch() and `async for`.
 
-        meta_client.Consumer.subscribe says what the rest means; a listener that is cancelled has not taken what it
-        was given. *accept*, and *on_reject* if it is a function, are plain functions and must not wait.
-        Raises ConsumerMisuse, ValueError, TypeError for a listener that is a plain function, which would stop the loop.
+        Otherwise like meta_client.Consumer.subscribe; a cancelled listener has not consumed its messages. *accept*, and
+        *on_reject* if it is a function, are plain functions and must not wait. Raises ConsumerMisuse, ValueError,
+        TypeError for a listener that is a plain function, which would block the loop.
         """
         self._rules.subscribe(
             topic,
@@ -76,12 +76,12 @@ class Consumer:
         )
 
     def assign(self, *partitions: tuple[str, Partition | str]) -> None:
-        """Consume exactly these partitions, whoever else does, instead of a share of a group's: before start(), once.
-        meta_client.Consumer.assign says the rest."""
+        """Consume exactly these partitions, regardless of other consumers, instead of a share of a group's. Call once,
+        before start(). Otherwise like meta_client.Consumer.assign."""
         self._rules.assign(*partitions)
 
     async def start(self) -> None:
-        """Join the group and begin. Messages may come before this returns. Raises ZooKeeperError."""
+        """Join the group and begin. Messages may be delivered before this returns. Raises ZooKeeperError."""
         await in_thread(self._rules.start)
 
     async def close(self) -> None:
@@ -93,22 +93,22 @@ class Consumer:
         await in_thread(self._rules.close)
 
     async def fetch(self, max_messages: int = 1000, timeout_s: float | None = None) -> list[ReceivedMessage]:
-        """Up to *max_messages* of the topics without a listener, in order within a partition; wait up to *timeout_s*
-        (None: for ever) for the first one. Empty: the time is over, or the consumer was closed.
+        """Return up to *max_messages* of the topics without a listener, in order within a partition. Wait up to
+        *timeout_s* (None: without a limit) for the first one. Empty after the timeout, or once the consumer is closed.
 
-        What the call before returned is consumed now, unless acknowledgement is manual. One task at a time.
+        Consumes the messages of the previous call, unless acknowledgement is manual. One task at a time.
         """
         return await run(self._rules.fetch, max_messages, timeout_s)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """The messages of the topics without a listener, until the consumer is closed. A message is consumed when
-        the next one is asked for, or the consumer's `async with` block ends without an exception."""
+        """Yield the messages of the topics without a listener until the consumer is closed. A message is consumed when
+        the next one is requested, or the consumer's `async with` block ends without an exception."""
         buffer = self._rules.buffer()
         while (fetched := await run(buffer.next_chunk)) is not None:
             try:
                 for message in fetched.messages:
                     if not buffer.may_yield(fetched) and not await run(buffer.wait_for, fetched):
-                        break  # it may be another member's now
+                        break  # its partition may have another owner now
                     fetched.out += 1
                     yield message
                     fetched.done = fetched.out
@@ -116,68 +116,67 @@ class Consumer:
                 buffer.give_back(fetched)
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Everything in the partition up to and including *message* is consumed; meta_client.Consumer.acknowledge
-        says the rest."""
+        """Mark everything in the partition up to and including *message* as consumed. Like
+        meta_client.Consumer.acknowledge."""
         return self._rules.acknowledge(message)
 
     def rollback(self, topic: str, partition: Partition) -> bool:
-        """Have everything of a partition delivered again that is not acknowledged; meta_client.Consumer.rollback
-        says the rest."""
+        """Deliver everything of a partition again that is not acknowledged. Like meta_client.Consumer.rollback."""
         return self._rules.rollback(topic, partition)
 
     def seek(self, topic: str, partition: Partition | str, to: Position) -> bool:
-        """Go on elsewhere in a partition, from the next fetch on: at an offset, "earliest", "latest" or a datetime.
-        meta_client.Consumer.seek says the rest."""
+        """Move to another position of a partition with the next fetch: an offset, "earliest", "latest" or a datetime.
+        Like meta_client.Consumer.seek."""
         return self._rules.seek(topic, partition, to)
 
     def pause(self, *partitions: tuple[str, Partition | str]) -> None:
-        """Fetch and deliver nothing of these partitions until resume(), also when they leave and come back."""
+        """Stop fetching and delivering these partitions until resume(), even if ownership changes meanwhile."""
         self._rules.pause(*partitions)
 
     def resume(self, *partitions: tuple[str, Partition | str]) -> None:
-        """Let paused partitions go on, and those that stopped at a message that was refused: it is tried again."""
+        """Continue paused partitions, and those stopped at a rejected message, which is delivered again."""
         self._rules.resume(*partitions)
 
     def paused(self) -> list[TopicPartition]:
-        """What pause() holds, and what stopped at a message that was refused."""
+        """Partitions paused by pause(), or stopped at a rejected message."""
         return self._rules.paused()
 
-    async def refuse(self, message: ReceivedMessage, error: Exception) -> None:
-        """What `on_reject` says, at once, for a message of a topic without a listener, or that is acknowledged by
-        hand; meta_client.Consumer.refuse says the rest."""
-        await run(self._rules.refuse, message, error)
+    async def reject(self, message: ReceivedMessage, error: Exception) -> None:
+        """Apply `on_reject` at once to a message of a topic without a listener, or with manual acknowledgement. Like
+        meta_client.Consumer.reject."""
+        await run(self._rules.reject, message, error)
 
-    def refused(self) -> list[Waiting]:
-        """What is parked in the local store, first refused first."""
-        return self._rules.refused()
+    def dead_letters(self) -> list[DeadLetterEntry]:
+        """List the dead-letter store, oldest first."""
+        return self._rules.dead_letters()
 
     def redeliver(self) -> None:
-        """Offer everything in the local store to the listeners now. Does not wait."""
+        """Deliver everything in the local store to the listeners now. Does not wait."""
         self._rules.redeliver()
 
     def owned(self) -> list[TopicPartition]:
-        """The partitions that this consumer has at the moment."""
+        """Partitions that this consumer owns at the moment."""
         return self._rules.owned()
 
     def rebalances(self) -> tuple[Rebalance, ...]:
-        """What the last hundred rebalances of this consumer did, oldest first. Each is in the log too."""
+        """Results of the last hundred rebalances of this consumer, oldest first. Also logged."""
         return self._rules.rebalances()
 
     def findings(self) -> tuple[Finding, ...]:
-        """What stands still or has no owner just now, as its watchdog found, with what to do. Each is in the log too,
+        """Stalled partitions and partitions without an owner, as found by the watchdog, with remedies. Each is logged
         once."""
         return self._rules.findings()
 
     def is_caught_up(self) -> bool:
-        """Whether each owned partition had nothing new when last asked; False while nothing is owned."""
+        """True if each owned partition had nothing new at its last fetch; False while nothing is owned."""
         return self._rules.is_caught_up()
 
     async def __aenter__(self) -> Self:
-        """Start, if there are subscriptions already; else start() is yours to call."""
+        """Start if there are subscriptions; otherwise call start() later."""
         await in_thread(self._rules.__enter__)
         return self
 
-    @in_its_own_process
+    @skip_after_fork
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

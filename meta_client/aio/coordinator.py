@@ -1,4 +1,4 @@
-"""A database row and a message, both or neither, for tasks. The twin of meta_client/coordinator, whose rules it is."""
+"""Coordinator of a database and a broker for tasks: the rules of its twin, meta_client/coordinator."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.aio.bridge import run, wait
 from meta_client.aio.producer import Producer
 from meta_client.coordinator.coordinator import TIMEOUT_S
@@ -20,20 +20,20 @@ from meta_client.coordinator.resolver import JOIN_S
 from meta_client.coordinator.steps import Step
 from meta_client.coordinator.transaction import Observer
 from meta_client.coordinator.transaction import Transaction as TransactionRules
-from meta_client.xa_verbs import topic_names
-from zk.forks import in_its_own_process, made_here
+from meta_client.producer.xa_verbs import topic_names
+from zk.forks import invalidate_after_fork, skip_after_fork
 
 if TYPE_CHECKING:
     import psycopg
 
-ENDING_S: Final = 30.0  # what one verb, one statement and one fsync take at most, when nobody is quick
+ENDING_S: Final = 30.0  # upper bound of one verb, one statement and one fsync
 Outcome = TypeVar("Outcome")
 
 log = logging.getLogger(__name__)
 
 
 class _Log(DecisionLog):
-    """The log, for rules in tasks: a thread waits for the disk."""
+    """The decision log for tasks: a thread waits for the disk."""
 
     def decide(self, xid: Xid, participants: str) -> None:
         wait(_to_its_end(asyncio.to_thread(super().decide, xid, participants)))
@@ -49,7 +49,7 @@ class _Log(DecisionLog):
 
 
 class _Closing:
-    """An event that rules wait for."""
+    """An event with a synchronous interface, inside `run`."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -73,7 +73,7 @@ class _Closing:
 
 
 class _Lock:
-    """A lock that rules wait for."""
+    """A lock with a synchronous interface, inside `run`."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -88,7 +88,7 @@ class _Lock:
 
 
 class _Tasks:
-    """The thread or task that the resolver runs in."""
+    """Runs the resolver in a task."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -114,13 +114,12 @@ class _Rules(Rules):
 
 
 class Coordinator:
-    """Transactions over a psycopg 3 AsyncConnection and a producer of meta_client.aio. One event loop's; each task
-    brings its own connection and producer. meta_client.coordinator.Coordinator says what the directory is.
-    """
+    """Transactions over a psycopg 3 AsyncConnection and a producer of meta_client.aio. For one event loop; each task
+    brings its own connection and producer. The directory is as in meta_client.coordinator.Coordinator."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        made_here(self)
+        invalidate_after_fork(self)
 
     @classmethod
     async def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
@@ -135,7 +134,7 @@ class Coordinator:
 
     @property
     def name(self) -> str:
-        """The prefix of every identifier that this coordinator gives: what it recovers, and nothing else."""
+        """Prefix of every identifier that this coordinator creates; it recovers no others."""
         return self._rules.name
 
     def transaction(
@@ -146,29 +145,29 @@ class Coordinator:
         topics: Iterable[str],
         timeout_s: int = TIMEOUT_S,
     ) -> "Transaction":
-        """An `async with` block in which *connection* and *producer* work for one transaction: both commit, or
-        neither. meta_client.coordinator.Coordinator.transaction says the rest; what it raises, entering raises.
-        """
+        """Return an `async with` block in which *connection* and *producer* work for one transaction: both commit, or
+        neither. Like meta_client.coordinator.Coordinator.transaction, but errors are raised on entry."""
         return Transaction(self, connection, producer, topic_names(topics), timeout_s)
 
     async def recover(
         self, connections: "Iterable[psycopg.AsyncConnection[Any]]" = (), producers: Iterable[Producer] = ()
     ) -> list[Recovered]:
-        """Finish what a crash left in doubt: commit what was decided, roll back the rest; one report a transaction.
-        meta_client.coordinator.Coordinator.recover says the rest."""
+        """Finish transactions in doubt after a crash: commit decided ones, roll back the rest. Return one report each.
+        Like meta_client.coordinator.Coordinator.recover."""
         return await run(cast(Any, self._rules.recover), connections, producers)
 
     async def forget(self, xid: Xid) -> None:
-        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), once somebody has mended it.
+        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), after it was repaired by hand.
 
-        Raises CoordinatorError when no such decision is there, or its task is still working on it.
+        Raises CoordinatorError if there is no such decision, or the transaction is still in progress.
         """
         await run(self._rules.forget, xid)
 
     async def close(self) -> None:
-        """Stop waiting for whoever is away, and let go of the log. Idempotent. Raises StorageFailed if it had failed.
+        """Interrupt waits for absent participants, and release the log. Idempotent. Raises StorageFailed if the log had
+        failed.
 
-        Tasks inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
+        Tasks inside a decided transaction get CoordinatorClosed; `recover` finishes it next time.
         """
         await run(self._rules.close)
 
@@ -182,7 +181,7 @@ class Coordinator:
 
 
 class Transaction:
-    """What `Coordinator.transaction` returns. Its owner's task only; used once."""
+    """Result of `Coordinator.transaction`. Owner's task only; used once."""
 
     def __init__(
         self,
@@ -197,17 +196,17 @@ class Transaction:
         self.topics = topics
         self.timeout_s = timeout_s
         self._coordinator = coordinator
-        made_here(self)
+        invalidate_after_fork(self)
         self._rules: TransactionRules | None = None
 
     @property
     def xid(self) -> Xid | None:
-        """Its name, once it was entered; its branches are qualified `db` and `mq`."""
+        """Identifier, set on entry; the branches' qualifiers are `db` and `mq`."""
         return None if self._rules is None else self._rules.xid
 
     @property
     def step(self) -> Step | None:
-        """What happened last; None before both branches are open."""
+        """Last step taken; None before both branches are open."""
         return None if self._rules is None else self._rules.step
 
     async def __aenter__(self) -> Self:
@@ -219,18 +218,18 @@ class Transaction:
         await run(self._rules.__enter__)
         return self
 
-    @in_its_own_process
+    @skip_after_fork
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit both sides, or roll both back when the block raised.
+        """Commit both sides, or roll both back if the block raised.
 
-        Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
-        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task that is cancelled meanwhile rolls
-        back before the decision and commits after it; what can't be told to whom it concerns, the resolver tells them.
+        Returns once both are committed, without a time limit after the decision. Raises PrepareFailed (both are rolled
+        back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task cancelled meanwhile rolls back before the
+        decision and commits after it; the resolver finishes unconfirmed branches.
         """
         assert self._rules is not None
-        # In a task of its own: a statement, or an answer of the broker's, is not broken off in the middle.
+        # In a separate task, so that cancellation does not interrupt a statement or a broker's reply.
         ending = asyncio.create_task(run(self._rules.__exit__, kind, error, trace))
         try:
             await asyncio.shield(ending)
@@ -242,7 +241,7 @@ class Transaction:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """The outcome of *work*, which is not broken off: a cancelled task waits for it, too."""
+    """Return the result of *work*, waiting for it even if the calling task is cancelled."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -252,12 +251,12 @@ async def _to_its_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 async def _settled(task: "asyncio.Future[Any]") -> None:
-    """Return once *task* is over, whatever became of it; it is cancelled after ENDING_S. Cancelling changes nothing."""
+    """Wait until *task* is done, even if cancelled; cancel *task* after ENDING_S."""
     loop = asyncio.get_running_loop()
     due = loop.call_later(ENDING_S, task.cancel)
     try:
         while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):  # whoever calls this is cancelled already, and says so
+            with contextlib.suppress(asyncio.CancelledError):  # the caller is cancelled already, and raises it
                 await asyncio.wait({task})
     finally:
         due.cancel()

@@ -1,35 +1,35 @@
-"""Sending messages from tasks: plain, in local transactions, or in XA branches. The twin of meta_client/producer.py.
+"""Sending messages from tasks: plain, in local transactions, or in XA branches. The twin of producer/producer.py.
 
-What a producer may do, and in which order, is that file's; it runs in tasks here (bridge.py).
+That file's rules run in tasks here (bridge.py).
 """
 
 from collections.abc import Collection, Generator
 from types import TracebackType
 from typing import Any, Self
 
-from journal.xid import LocalKey, Xid
+from journal.records.xid import LocalKey, Xid
 from meta_client.aio.bridge import run, wait
 from meta_client.aio.connections import Connections
 from meta_client.aio.sender import Sender, SendHandle
 from meta_client.aio.topology import Topology
-from meta_client.allowed_codecs import AllowedCodecs
-from meta_client.branch_puts import BranchHandle as ThreadedBranchHandle
-from meta_client.local_transaction import LocalTransaction as Rules
-from meta_client.placing import Partitioner
-from meta_client.producer import SEND_TIMEOUT_S
-from meta_client.producer import Producer as ProducerRules
+from meta_client.metadata.allowed_codecs import AllowedCodecs
+from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
+from meta_client.producer.local_transaction import LocalTransaction as Rules
+from meta_client.producer.outgoing import Compression, encode_message, parse_partition
+from meta_client.producer.partitioners import Partitioner
+from meta_client.producer.producer import SEND_TIMEOUT_S
+from meta_client.producer.producer import Producer as ProducerRules
+from meta_client.producer.results import SendResult
+from meta_client.producer.single_sends import SingleSends
+from meta_client.producer.xa import Branch
+from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.answers import BranchStatus
-from meta_client.puts import Compression, encode_message, parse_partition
-from meta_client.results import SendResult
-from meta_client.single_sends import SingleSends
-from meta_client.xa import Branch
-from meta_client.xa_verbs import Listing
-from zk.forks import in_its_own_process, made_here
-from zk.nodes import Partition
+from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.tree.nodes import Partition
 
 
 class _Handle:
-    """A message on its way, for rules that wait."""
+    """A pending send, with a synchronous interface inside `run`."""
 
     __slots__ = ("handle",)
 
@@ -45,7 +45,7 @@ class _Handle:
 
 
 class _Gatherer:
-    """The sender, for rules that wait."""
+    """The sender, with a synchronous interface inside `run`."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -56,15 +56,15 @@ class _Gatherer:
     def flush(self, timeout_s: float | None = None) -> None:
         wait(self._sender.flush(timeout_s))
 
-    def is_behind(self, topic: str, partition: Partition) -> bool:
-        return self._sender.is_behind(topic, partition)
+    def has_pending(self, topic: str, partition: Partition) -> bool:
+        return self._sender.has_pending(topic, partition)
 
     def push(self, topic: str, partition: Partition) -> None:
         self._sender.push(topic, partition)
 
 
 class BranchHandle:
-    """A message on its way into a branch. May be dropped at will: the branch's PREPARE looks at it all the same."""
+    """A pending message of a branch. May be dropped: the branch's PREPARE checks the message nevertheless."""
 
     __slots__ = ("_handle",)
 
@@ -73,12 +73,12 @@ class BranchHandle:
 
     @property
     def is_done(self) -> bool:
-        """Whether `result` would answer at once."""
+        """True if `result` would return at once."""
         return self._handle.is_done
 
     async def result(self, timeout_s: float | None = None) -> SendResult:
-        """Where the message went, which sends it if it waits for company. The task alone that works on the branch.
-        Raises SendFailed, and then the branch can only be rolled back; XaError."""
+        """Send the message now if it is still buffered; return where it went. Only for the task that owns the branch.
+        Raises SendFailed, after which the branch can only be rolled back; XaError."""
         return await run(self._handle.result, timeout_s)
 
     def __await__(self) -> Generator[Any, None, SendResult]:
@@ -86,34 +86,34 @@ class BranchHandle:
 
 
 class LocalTransaction:
-    """One transaction of a producer; Producer.transaction() makes it. Use as an asynchronous context manager: leaving
-    the block commits, an exception rolls back. The task alone that works on it."""
+    """One transaction of a producer, made by Producer.transaction(). Use as an asynchronous context manager: leaving
+    the block commits, an exception rolls back. Owner's task only."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        made_here(self)
+        invalidate_after_fork(self)
 
     @property
     def key(self) -> LocalKey:
-        """What the broker knows it by."""
+        """The broker's key of the transaction."""
         return self._rules.key
 
     async def commit(self) -> None:
-        """Make the messages visible; durable at the broker on return. Without any message nothing happens.
+        """Make the messages visible; durable at the broker on return. Does nothing without messages.
 
-        Raises TransactionFailed (nothing is visible, nor will be), TransactionUnknown, TransactionMisuse.
+        Raises TransactionFailed (nothing will be visible), TransactionUnknown, TransactionMisuse.
         """
         await run(self._rules.commit)
 
     async def rollback(self) -> None:
-        """Drop the messages. Never fails: a broker that can't be told drops them when the connection ends."""
+        """Drop the messages. Never fails: an unreachable broker drops them when the connection ends."""
         await run(self._rules.rollback)
 
     async def __aenter__(self) -> Self:
         self._rules.__enter__()
         return self
 
-    @in_its_own_process
+    @skip_after_fork
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -121,11 +121,10 @@ class LocalTransaction:
 
 
 class Producer:
-    """Sends messages. Cheap: it owns no task and no socket. Client.producer() makes it.
+    """Sends messages. Cheap: it owns no task and no socket. Made by Client.producer().
 
-    Outside transactions any task may send; a transaction belongs to the task that began it, or joined it last, and so
-    does the producer then: others get TransactionMisuse. *qualifier* names the producers whose prepared branches belong
-    together (tpc_recover).
+    Outside transactions any task may send. Inside one, only the task that began or last joined it may use the producer;
+    others get TransactionMisuse. *qualifier* is shared by producers that finish each other's branches (tpc_recover).
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class Producer:
         self.qualifier = qualifier
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
-        made_here(self)
+        invalidate_after_fork(self)
         gatherer = _Gatherer(sender)
         self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
 
@@ -154,11 +153,11 @@ class Producer:
         partition: Partition | str | None = None,
         timeout_s: float = SEND_TIMEOUT_S,
     ) -> SendResult:
-        """Send one message and wait until the broker has acknowledged it; where it went.
+        """Send one message, wait until the broker has acknowledged it, and return where it went.
 
-        Within a transaction it becomes part of it. Raises SendFailed: the subclass tells whether the message may be
-        stored; LocalProtocolError and zk's InvalidName for what can't be sent at all. A task that is cancelled while
-        it waits does not know whether the message is stored.
+        Inside a transaction it becomes part of it. Raises SendFailed: the subclass tells whether the message may be
+        stored; LocalProtocolError and zk's InvalidName for a message that can't be sent at all. After cancellation the
+        message may be stored or not.
         """
         return await run(self.rules.send, topic, payload, attribute, partition, timeout_s)
 
@@ -169,10 +168,10 @@ class Producer:
         attribute: str | None = None,
         partition: Partition | str | None = None,
     ) -> SendHandle | BranchHandle:
-        """Send one message with others, without waiting for the broker; `await` the handle to hear where it went.
+        """Send one message in a batch, without waiting for the broker; `await` the handle for the result.
 
-        meta_client.Producer.send_async says how messages are gathered, and what is raised. Waits while too much is
-        unacknowledged, and lets other tasks run once a batch.
+        Batching and errors are as in meta_client.Producer.send_async. Waits while too many bytes are unacknowledged,
+        and yields to other tasks once per batch.
         """
         if self._is_plain and not self.rules.is_in_transaction:
             wanted = None if partition is None else parse_partition(partition)
@@ -185,19 +184,19 @@ class Producer:
         return BranchHandle(handle)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Send what send_async has gathered, for all producers of the client, and return once it is settled.
+        """Send everything buffered by send_async, for all producers of the client, and return once it is settled.
 
         Raises the first SendFailed of any message since the last flush; ReplyTimeout after *timeout_s*.
         """
         await self._sender.flush(timeout_s)
 
     async def partitions(self, topic: str, timeout_s: float = SEND_TIMEOUT_S) -> tuple[Partition, ...]:
-        """The partitions that `send` chooses from at this moment, never none. Raises NoPartition, NoBroker, and zk's
-        InvalidName for what can be no topic."""
+        """Return the partitions that `send` chooses from at this moment, at least one. Raises NoPartition, NoBroker,
+        and zk's InvalidName for an invalid topic."""
         return await run(self.rules.partitions, topic, timeout_s)
 
     def transaction(self, timeout_s: float = 0) -> LocalTransaction:
-        """Begin a local transaction: what this producer sends from now on belongs to it, on one broker.
+        """Begin a local transaction: everything this producer sends from now on belongs to it, on one broker.
 
         Use with `async with`. The broker rolls it back when the connection breaks, and after *timeout_s* (0: never).
         Raises TransactionMisuse while another transaction or branch is open.
@@ -205,25 +204,25 @@ class Producer:
         return LocalTransaction(self.rules.transaction(timeout_s))
 
     async def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
-        """Begin XA branch *xid* on a broker that has all of *topics*; meta_client.Producer.tpc_begin says the rest."""
+        """Begin XA branch *xid* on a broker that has all of *topics*. Like meta_client.Producer.tpc_begin."""
         await run(self.rules.tpc_begin, xid, topics, timeout_s)
 
     def join(self) -> None:
-        """Work on the open transaction or branch from now on, in the calling task, in place of the one that did.
+        """Make the calling task the owner of the open transaction or branch.
 
-        Any other task that sends meanwhile gets TransactionMisuse: its message would be part of it.
+        Other tasks that send meanwhile get TransactionMisuse.
         """
         self.rules.join()
 
     async def tpc_prepare(self) -> bool:
-        """First phase: the branch can still commit or roll back after any crash. False: it was read-only and is
-        over. Raises XaError; then roll it back."""
+        """Prepare: afterwards the branch can commit or roll back after any crash. Return False if it was read-only and
+        is over. Raises XaError; then roll it back."""
         return await run(self.rules.tpc_prepare)
 
     async def tpc_commit(self, xid: Xid | None = None) -> None:
-        """Second phase of the current branch (in one phase, if it is not prepared), or of prepared branch *xid*.
+        """Commit the current branch (in one phase if it is not prepared), or prepared branch *xid*.
 
-        Raises XaError. XAER_RMFAIL: unknown, ask again. XAER_NOTA: that branch is not prepared (any more).
+        Raises XaError. XAER_RMFAIL: outcome unknown, ask again. XAER_NOTA: the branch is not prepared (any more).
         """
         await run(self.rules.tpc_commit, xid)
 
@@ -232,28 +231,29 @@ class Producer:
         await run(self.rules.tpc_rollback, xid)
 
     async def tpc_status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
-        """What broker *broker_id* knows of a branch under this producer's qualifier, finished ones too.
+        """Return what broker *broker_id* knows of a branch under this producer's qualifier, finished ones included.
 
-        None: that broker does not know the question (extension `status`). Raises XaError (XAER_RMFAIL).
+        None: the broker lacks the extension `status`. Raises XaError (XAER_RMFAIL).
         """
         return await run(self.rules.tpc_status, xid, broker_id)
 
     async def tpc_forget(self, xid: Xid) -> None:
-        """Drop the heuristic outcome of *xid* at its broker, once somebody has looked at it. Raises XaError."""
+        """Drop the heuristic outcome of *xid* at its broker, after a person has checked it. Raises XaError."""
         await run(self.rules.tpc_forget, xid)
 
     async def tpc_recover(self) -> list[Xid]:
-        """Prepared branches, and heuristic outcomes, under this producer's qualifier: all of them, on all brokers.
+        """Return the prepared branches and heuristic outcomes under this producer's qualifier, on all brokers.
 
         Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
         """
         return await run(self.rules.tpc_recover)
 
     async def tpc_list(self) -> Listing:
-        """As tpc_recover, broker by broker, with those that could not be asked. Raises XaError if ZooKeeper is away."""
+        """List like tpc_recover, by broker, with the brokers that could not be asked. Raises XaError if ZooKeeper is
+        away."""
         return await run(self.rules.tpc_list)
 
     @property
     def tpc_branch(self) -> Branch | None:
-        """The current branch: its xid, the id of the broker that has it, and its state."""
+        """Return the current branch: its xid, its broker's id, and its state."""
         return self.rules.tpc_branch

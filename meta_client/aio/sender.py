@@ -1,6 +1,6 @@
-"""Gathers messages into batches, sends them, and again where it must. The twin of meta_client/batching/sender.py.
+"""Batches messages, sends and resends them. The twin of meta_client/producer/sender.py.
 
-What goes when, and again, is decided by the same rules, `Lanes` and `attempts`; here are the loop's timers and sockets.
+`PartitionQueues` and `attempts` hold the rules; timers and sockets of the loop are here.
 """
 
 import asyncio
@@ -17,29 +17,6 @@ from meta_client.aio.bridge import run
 from meta_client.aio.connection import Connection
 from meta_client.aio.connections import Connections
 from meta_client.aio.topology import Topology
-from meta_client.batching.attempts import (
-    Again,
-    Outcome,
-    closed,
-    given_up,
-    is_overdue,
-    note_single,
-    outcome_of,
-    put_of,
-    request_of,
-    unsendable,
-    where,
-)
-from meta_client.batching.batch import Batch
-from meta_client.batching.lanes import BatchingConfig, Lanes
-from meta_client.batching.sender import (
-    ANSWER_TIMEOUT_S,
-    CLOSE_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
-    IDLE_S,
-    VERSION_TIMEOUT_S,
-    VIEW_TIMEOUT_S,
-)
 from meta_client.errors import (
     BufferFull,
     ClientClosed,
@@ -52,36 +29,59 @@ from meta_client.errors import (
     SendRefused,
     TooManyRequests,
 )
-from meta_client.identity import new_session_id
-from meta_client.opaques import next_opaque
-from meta_client.pending_reply import PendingReply
+from meta_client.metadata.topology import TopicView
+from meta_client.net.identity import new_session_id
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import PendingReply
+from meta_client.producer.attempts import (
+    Outcome,
+    Retriable,
+    batch_request,
+    closed_failure,
+    destination_of,
+    is_overdue,
+    outcome_of,
+    put_request,
+    record_single,
+    timeout_failure,
+    unsendable,
+)
+from meta_client.producer.batch import ProducerBatch
+from meta_client.producer.partition_queues import BatchingConfig, PartitionQueues
+from meta_client.producer.results import SendResult
+from meta_client.producer.sender import (
+    ANSWER_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    IDLE_S,
+    VERSION_TIMEOUT_S,
+    VIEW_TIMEOUT_S,
+)
 from meta_client.protocol.answers import PutPlace
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.results import SendResult
-from meta_client.topology import TopicView
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
-from zk.forks import made_here
-from zk.nodes import Partition
+from zk.forks import invalidate_after_fork
+from zk.tree.nodes import Partition
 
 _log = logging.getLogger(__name__)
 
 
 class SendHandle(msgspec.Struct, eq=False, gc=False):
-    """A message on its way. Loop thread only; may be dropped at will, the message goes all the same."""
+    """A pending message. Loop thread only; may be dropped, the message is sent nevertheless."""
 
     _sender: "Sender"
-    _batch: Batch
+    _batch: ProducerBatch
     _index: int
 
     @property
     def is_done(self) -> bool:
-        """Whether `result` would answer at once."""
+        """True if `result` would return at once."""
         return self._batch.is_settled
 
     async def result(self, timeout_s: float | None = None) -> SendResult:
-        """Where the message went, once the broker has acknowledged it. Raises SendFailed (the subclass tells
-        whether it may be stored), ReplyTimeout after *timeout_s*: it is still being sent then."""
+        """Wait for the broker's acknowledgement; return where the message went. Raises SendFailed (the subclass tells
+        whether it may be stored), ReplyTimeout after *timeout_s*; sending continues then."""
         if not self._batch.is_settled:
             await self._sender.until_settled(self._batch, timeout_s)
         return self._batch.result_of(self._index)
@@ -91,7 +91,7 @@ class SendHandle(msgspec.Struct, eq=False, gc=False):
 
 
 class Sender:
-    """One per client; its producers share it. Loop thread only."""
+    """Sender of a client, shared by its producers. Loop thread only."""
 
     def __init__(self, topology: Topology, connections: Connections, config: BatchingConfig) -> None:
         self._topology = topology
@@ -99,30 +99,30 @@ class Sender:
         self._config = config
         self._name = new_session_id()[-64:]
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes(config)
-        self._buffered = 0  # bytes of messages that are not settled
-        self._under_way: dict[int, Batch] = {}  # by the opaque of the last attempt, the oldest first
-        self._waiting: dict[Batch, list[asyncio.Future[None]]] = {}  # who waits for a batch to be settled
-        self._for_any: list[asyncio.Future[None]] = []  # who waits for any to be settled
+        self._queues = PartitionQueues(config)
+        self._buffered = 0  # bytes of unsettled messages
+        self._in_flight: dict[int, ProducerBatch] = {}  # by the opaque of the last attempt, the oldest first
+        self._waiting: dict[ProducerBatch, list[asyncio.Future[None]]] = {}  # waiters for a batch to be settled
+        self._for_any: list[asyncio.Future[None]] = []  # waiters for any batch to be settled
         self._failure: SendFailed | None = None  # the first since the last flush
-        self._live: dict[int, Connection] = {}  # by broker id, to brokers that take batches
-        self._unconnected: dict[int, list[Batch]] = {}  # by broker id, what was taken and has no connection
+        self._live: dict[int, Connection] = {}  # by broker id; to brokers that accept batches
+        self._unconnected: dict[int, list[ProducerBatch]] = {}  # by broker id; batches without a connection
         self._connecting: dict[int, asyncio.Task[None]] = {}  # by broker id
         self._timer: asyncio.TimerHandle | None = None
         self._is_closing = self._is_closed = False
-        made_here(self)
-        self._look: asyncio.TimerHandle | None = None  # while something is under way
+        invalidate_after_fork(self)
+        self._look: asyncio.TimerHandle | None = None  # set while anything is pending
 
     def add_now(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle | None:
-        """Take one message; None, and nothing is done, if `add` would have to wait. Raises BufferFull."""
+        """Add one message; return None, without effect, if `add` would have to wait. Raises BufferFull."""
         if self._is_full(topic, len(body)):
             return None
         return self._take(topic, wanted, flag, body, None)
 
     async def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> SendHandle:
-        """Take one message. Waits, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker,
+        """Add one message. Waits, or raises BufferFull, while too much is unsettled. Raises NoPartition, NoBroker,
         ClientClosed."""
-        # Once a batch, for what fits is taken by add_now: whoever only sends lets answers in, and others work.
+        # Reached once per batch, as add_now handles the rest: yield to replies and other tasks.
         await asyncio.sleep(0)
         view: TopicView | None = None
         while True:
@@ -133,15 +133,15 @@ class Sender:
             view = await self._view(topic)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything now and return once all of it is settled.
+        """Send everything now and return once it is settled.
 
         Raises the first SendFailed of any message since the last flush, ReplyTimeout.
         """
-        self._lanes.seal_all()
+        self._queues.seal_all()
         self._push()
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._lanes.is_empty:
+                while not self._queues.is_empty:
                     await self._until_any()
         except TimeoutError as error:
             raise ReplyTimeout(
@@ -151,8 +151,8 @@ class Sender:
         if failure is not None:
             raise failure
 
-    async def until_settled(self, batch: Batch, timeout_s: float | None) -> None:
-        """Return once *batch* is settled. Raises ReplyTimeout; it goes on being sent then."""
+    async def until_settled(self, batch: ProducerBatch, timeout_s: float | None) -> None:
+        """Return once *batch* is settled. Raises ReplyTimeout; sending continues then."""
         settled = self._loop.create_future()
         self._waiting.setdefault(batch, []).append(settled)
         try:
@@ -160,17 +160,17 @@ class Sender:
                 await settled
         except TimeoutError as error:
             raise ReplyTimeout(
-                f"send to {where(batch)}: not settled within {timeout_s:g} s: wait on, it is still being sent"
+                f"send to {destination_of(batch)}: not settled within {timeout_s:g} s: wait on, it is still being sent"
             ) from error
 
     async def close(self) -> None:
-        """Send what is there, within ten seconds; what is left then fails. Idempotent."""
+        """Send what is buffered, within ten seconds; the rest fails. Idempotent."""
         self._is_closing = True
-        self._lanes.seal_all()
+        self._queues.seal_all()
         self._push()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                while not self._lanes.is_empty:
+                while not self._queues.is_empty:
                     await self._until_any()
         self._is_closed = True
         for task in list(self._connecting.values()):
@@ -178,26 +178,26 @@ class Sender:
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
-        waiting = self._lanes.take_all()
-        under_way, self._under_way = list(self._under_way.values()), {}
+        waiting = self._queues.drain()
+        in_flight, self._in_flight = list(self._in_flight.values()), {}
         unconnected, self._unconnected = list(itertools.chain(*self._unconnected.values())), {}
-        for batch in (*waiting, *under_way, *unconnected):
-            self._settle(batch, closed(batch))
+        for batch in (*waiting, *in_flight, *unconnected):
+            self._settle(batch, closed_failure(batch))
 
-    def is_behind(self, topic: str, partition: Partition) -> bool:
-        """Whether a message that is sent to *partition* by another way now may overtake one of ours."""
-        return self._lanes.is_behind(topic, partition)
+    def has_pending(self, topic: str, partition: Partition) -> bool:
+        """True if a message sent to *partition* by other means could overtake a buffered one."""
+        return self._queues.has_pending(topic, partition)
 
     def push(self, topic: str, partition: Partition) -> None:
-        """Send what is gathered for *partition* without waiting for more."""
-        if (topic, partition) in self._lanes.open:
-            self._lanes.seal((topic, partition))
+        """Send the buffered messages of *partition* now."""
+        if (topic, partition) in self._queues.open:
+            self._queues.seal((topic, partition))
         self._push()
 
     # -- taking messages ---------------------------------------------------------------------------------------
 
     def _is_full(self, topic: str, body_bytes: int) -> bool:
-        """Whether a message must wait for others to be settled. Raises BufferFull where it may not."""
+        """True if a message must wait for others to be settled. Raises BufferFull if it may not wait."""
         config = self._config
         if not self._buffered or self._buffered + HEADER_BYTES + body_bytes <= config.buffer_bytes_max:
             return False
@@ -212,26 +212,26 @@ class Sender:
     def _take(
         self, topic: str, wanted: Partition | None, flag: int, body: bytes, view: TopicView | None
     ) -> SendHandle | None:
-        """Add a message to the open batch, or to a new one, for which a *view* is needed. None: without one."""
-        size, destined = HEADER_BYTES + len(body), (topic, wanted)
-        batch = self._lanes.open.get(destined)
+        """Add a message to the open batch, or to a new one, which needs a *view*. Return None if it is missing."""
+        size, key = HEADER_BYTES + len(body), (topic, wanted)
+        batch = self._queues.open.get(key)
         index = None if batch is None else batch.maybe_add(flag, body, size)
         if index is None and view is not None:
             batch = self._open(view, wanted)
-            index = batch.maybe_add(flag, body, size)  # at once: an empty batch must never become due
+            index = batch.maybe_add(flag, body, size)  # immediately: an empty batch must never become due
         if batch is None or index is None:
             return None
         self._buffered += size
         if batch.is_full:
-            self._lanes.seal(destined)
-        if self._lanes.has_sendable:
+            self._queues.seal(key)
+        if self._queues.has_sendable:
             self._push()
         return SendHandle(self, batch, index)
 
-    def _open(self, view: TopicView, wanted: Partition | None) -> Batch:
+    def _open(self, view: TopicView, wanted: Partition | None) -> ProducerBatch:
         if self._is_closing:
             raise ClientClosed("the client is closed: make a new one")
-        batch = self._lanes.open_batch(view, wanted, time.monotonic())
+        batch = self._queues.open_batch(view, wanted, time.monotonic())
         self._set_timer()
         return batch
 
@@ -246,12 +246,12 @@ class Sender:
     # -- sending -----------------------------------------------------------------------------------------------
 
     def _push(self) -> None:
-        """Send what is ready: at once over connections that are there, else as soon as there is one."""
+        """Send what is ready: at once over live connections, otherwise after connecting."""
         live = {broker_id: it for broker_id, it in self._live.items() if not it.is_broken}
-        for batch in self._lanes.take_ready(time.monotonic(), live):
+        for batch in self._queues.take_ready(time.monotonic(), live):
             self._submit(batch, live[batch.partition.broker_id])
-        if self._lanes.has_sendable:
-            for batch in self._lanes.take_ready(time.monotonic()):
+        if self._queues.has_sendable:
+            for batch in self._queues.take_ready(time.monotonic()):
                 broker_id = batch.partition.broker_id
                 self._unconnected.setdefault(broker_id, []).append(batch)
                 if broker_id not in self._connecting:
@@ -259,64 +259,64 @@ class Sender:
         self._set_timer()
 
     async def _connect(self, broker_id: int) -> None:
-        """Send the batches for one broker that have no connection."""
+        """Connect, then send the broker's waiting batches."""
         try:
             while batches := self._unconnected.pop(broker_id, None):
                 for batch in batches:
                     if self._is_closed:
-                        self._settle(batch, closed(batch))
+                        self._settle(batch, closed_failure(batch))
                     else:
                         await self._send(batch)
         finally:
             del self._connecting[broker_id]
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: ProducerBatch) -> None:
         try:
             connection = await self._connection(batch)
             failure = unsendable(batch, (await run(connection.capabilities, VERSION_TIMEOUT_S)).extensions)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, NoBroker, ZooKeeperError) as error:
-            self._again(batch, error)
+            self._retry(batch, error)
         except (ClientClosed, asyncio.CancelledError):
-            self._settle(batch, closed(batch))
+            self._settle(batch, closed_failure(batch))
         else:
             if failure is not None:
                 self._settle(batch, failure)
                 return
-            if not batch.goes_singly:
+            if not batch.sends_singly:
                 self._live[batch.partition.broker_id] = connection
             self._submit(batch, connection)
 
-    async def _connection(self, batch: Batch) -> Connection:
+    async def _connection(self, batch: ProducerBatch) -> Connection:
         view = await run(self._topology.view, batch.topic, VERSION_TIMEOUT_S)
         if (url := view.urls.get(batch.partition.broker_id)) is None:
-            raise NoBroker("its broker is not up: start it, or wait", where(batch))
+            raise NoBroker("its broker is not up: start it, or wait", destination_of(batch))
         return await self._connections.connect(url, CONNECT_TIMEOUT_S, patient=False)
 
-    def _submit(self, batch: Batch, connection: Connection) -> None:
-        """Send *batch* over *connection*, or its next message if it goes singly."""
-        if not self._lanes.submitted(batch, connection, alone=batch.goes_singly):
+    def _submit(self, batch: ProducerBatch, connection: Connection) -> None:
+        """Send *batch* over *connection*, or its next message if it is sent singly."""
+        if not self._queues.mark_submitted(batch, connection, alone=batch.sends_singly):
             return
         opaque = next_opaque()
-        request = put_of(batch, opaque) if batch.goes_singly else request_of(batch, self._name, opaque)
+        request = put_request(batch, opaque) if batch.sends_singly else batch_request(batch, self._name, opaque)
         batch.sent_at = time.monotonic()
         try:
             connection.submit(request, self._on_answer)
         except (ConnectionLost, TooManyRequests) as error:  # nothing was sent
-            self._again(batch, error)
-        except MetaError as error:  # it has no form on the wire
-            self._on_outcome(batch, SendRefused(str(error), where(batch), 0))
+            self._retry(batch, error)
+        except MetaError as error:  # it can't be encoded
+            self._on_outcome(batch, SendRefused(str(error), destination_of(batch), 0))
         else:
             batch.attempts += 1
-            self._under_way[opaque] = batch
+            self._in_flight[opaque] = batch
             if self._look is None:
-                self._look = self._loop.call_later(IDLE_S, self._give_up_waiting)
+                self._look = self._loop.call_later(IDLE_S, self._expire_overdue)
 
     def _set_timer(self) -> None:
-        """Have what waits looked at when it is due."""
-        due = self._lanes.next_due()
+        """Set the timer for the next due batch."""
+        due = self._queues.next_due()
         if self._timer is not None:
             if due is not None and self._timer.when() <= self._loop.time() + due - time.monotonic():
-                return  # it looks again then
+                return  # the earlier timer sets the next one
             self._timer.cancel()
             self._timer = None
         if due is not None:
@@ -324,74 +324,74 @@ class Sender:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._lanes.seal_due(time.monotonic())
+        self._queues.seal_due(time.monotonic())
         self._push()
 
-    def _give_up_waiting(self) -> None:
-        """What has had no answer for too long is asked about again."""
+    def _expire_overdue(self) -> None:
+        """Expire requests without a reply for too long."""
         self._look = None
         now = time.monotonic()
-        late = list(itertools.takewhile(lambda way: is_overdue(way[1], now, ANSWER_TIMEOUT_S), self._under_way.items()))
+        late = list(itertools.takewhile(lambda way: is_overdue(way[1], now, ANSWER_TIMEOUT_S), self._in_flight.items()))
         for opaque, batch in late:
             if (connection := batch.connection) is not None:
                 connection.expire(opaque, round(now - batch.sent_at, 1))
-        if self._under_way:
-            self._look = self._loop.call_later(IDLE_S, self._give_up_waiting)
+        if self._in_flight:
+            self._look = self._loop.call_later(IDLE_S, self._expire_overdue)
 
     # -- answers -----------------------------------------------------------------------------------------------
 
     def _on_answer(self, reply: PendingReply) -> None:
-        if (batch := self._under_way.pop(reply.opaque, None)) is None:
+        if (batch := self._in_flight.pop(reply.opaque, None)) is None:
             return  # the sender was closed meanwhile
         self._on_outcome(batch, outcome_of(batch, reply))
 
-    def _on_outcome(self, batch: Batch, outcome: Outcome) -> None:
-        if batch.goes_singly:
-            again = note_single(batch, outcome)
-            if batch.is_noted:
+    def _on_outcome(self, batch: ProducerBatch, outcome: Outcome) -> None:
+        if batch.sends_singly:
+            retriable = record_single(batch, outcome)
+            if batch.is_recorded:
                 self._settle(batch, None)
-            elif again is not None:
-                self._again(batch, again.error)
+            elif retriable is not None:
+                self._retry(batch, retriable.error)
             else:
-                self._lanes.resume(batch)
+                self._queues.requeue_now(batch)
                 self._push()
-        elif isinstance(outcome, Again):
-            self._again(batch, outcome.error)
+        elif isinstance(outcome, Retriable):
+            self._retry(batch, outcome.error)
         else:
             self._settle(batch, outcome)
 
-    def _again(self, batch: Batch, error: Exception) -> None:
+    def _retry(self, batch: ProducerBatch, error: Exception) -> None:
         if self._is_closed:
-            self._settle(batch, closed(batch))
+            self._settle(batch, closed_failure(batch))
             return
         now = time.monotonic()
         batch.failures += 1
-        if (failure := given_up(batch, error, now)) is not None:
+        if (failure := timeout_failure(batch, error, now)) is not None:
             self._settle(batch, failure)
             return
         is_away = isinstance(error, NotConnected | NoBroker)
-        if is_away and self._lanes.maybe_move(batch, self._topology.maybe_view(batch.topic), now):
-            _log.info("batch to go to another broker to=%s reason=%s", where(batch), error)
+        if is_away and self._queues.maybe_move(batch, self._topology.maybe_view(batch.topic), now):
+            _log.info("batch to go to another broker to=%s reason=%s", destination_of(batch), error)
             self._push()
             return
         if batch.failures == 1:
-            _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, where(batch), error)
-        self._lanes.again(batch, now)
+            _log.info("batch to be sent again batch=%d to=%s reason=%s", batch.number, destination_of(batch), error)
+        self._queues.requeue(batch, now)
         self._set_timer()
 
-    def _settle(self, batch: Batch, outcome: PutPlace | SendFailed | None) -> None:
+    def _settle(self, batch: ProducerBatch, outcome: PutPlace | SendFailed | None) -> None:
         self._buffered -= batch.bytes
-        batch.conclude(outcome)
+        batch.complete(outcome)
         count, failure = batch.failed()
         if failure is not None:
             _log.warning("messages not acknowledged count=%d error=%s", count, failure)
             self._failure = self._failure or failure
-        self._lanes.settled(batch)
+        self._queues.mark_settled(batch)
         for_any, self._for_any = self._for_any, []
         for waiting in (*self._waiting.pop(batch, ()), *for_any):
             if not waiting.done():
                 waiting.set_result(None)
-        if self._lanes.has_sendable:
+        if self._queues.has_sendable:
             self._push()
 
     async def _until_any(self) -> None:

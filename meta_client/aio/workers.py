@@ -1,4 +1,4 @@
-"""A consumer's fetching and listeners as tasks, beside the group's thread: the twin of consumer/workers.py."""
+"""A consumer's fetching and listeners as tasks, beside the group's thread. The twin of consumer/workers.py."""
 
 import asyncio
 import functools
@@ -9,9 +9,9 @@ from contextvars import copy_context
 from typing import Any, Final, TypeVar, cast
 
 from meta_client.aio.bridge import in_thread, is_inside, run, wait
-from meta_client.consumer.exits import failure_of, is_coroutine_function
+from meta_client.consumer.listener_exit import is_coroutine_function, listener_error
 
-RESTART_S: Final = 0.1  # a loop that cancels all its tasks ends before that
+RESTART_S: Final = 0.1  # a loop that is shutting down ends before that
 
 Delivered = TypeVar("Delivered")
 
@@ -19,15 +19,15 @@ _log = logging.getLogger(__name__)
 
 
 class LoopCondition(threading.Condition):
-    """A condition that tasks wait for as well as threads do: while rules wait for it, their loop goes on.
+    """A condition for tasks and threads: while code inside `run` waits for it, the loop continues.
 
-    What changes under it may be changed by the group's thread; it is held for a few instructions, by either.
+    Shared with the group's thread, so hold it only for a few instructions.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
-        self._tasks: list[asyncio.Future[None]] = []  # that wait; guarded by the lock
+        self._tasks: list[asyncio.Future[None]] = []  # waiters; guarded by the lock
 
     def wait(self, timeout: float | None = None) -> bool:
         if not is_inside():
@@ -41,17 +41,37 @@ class LoopCondition(threading.Condition):
             self.acquire()
 
     def notify(self, n: int = 1) -> None:
-        # All tasks, however many are meant: who waits looks again whether it is what it waited for.
+        # Wakes all tasks, whatever the number: waiters check their condition again.
         super().notify(n)
         if self._tasks:
             tasks, self._tasks = self._tasks, []
             self._loop.call_soon_threadsafe(_wake, tasks)
 
 
-class Tasks:
-    """A task each. Made on the loop's thread; `start` and `join` are for the group's.
+class LoopEvent:
+    """An event for tasks, inside `run`, and for threads. Any thread may set it."""
 
-    A task that somebody else cancels, or that an exit goes through, is replaced, as long as the loop goes on.
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._condition = LoopCondition(loop)
+        self._is_set = False
+
+    def set(self) -> None:
+        with self._condition:
+            self._is_set = True
+            self._condition.notify_all()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with self._condition:
+            return self._condition.wait_for(self.is_set, timeout)
+
+
+class Tasks:
+    """Workers as tasks. Made on the loop's thread; the group's thread calls `start` and `join`.
+
+    A task that is cancelled from outside, or ends by an exit exception, is replaced while the loop runs.
     """
 
     def __init__(self) -> None:
@@ -79,7 +99,7 @@ class Tasks:
     def block(self, work: Callable[[], None]) -> None:
         if is_inside():
             wait(in_thread(work))
-        else:  # a thread of its own: who offers what was refused
+        else:  # the redelivery thread
             work()
 
     def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
@@ -94,7 +114,7 @@ class Tasks:
             handled = _Handled(coroutine_of(delivered))
             if is_inside():
                 return wait(handled)
-            return asyncio.run_coroutine_threadsafe(_result_of(handled), self._loop).result()  # a redelivery's thread
+            return asyncio.run_coroutine_threadsafe(_result_of(handled), self._loop).result()  # redelivery thread
 
         return call
 
@@ -123,9 +143,9 @@ class Tasks:
 
 
 class _Handled:
-    """What a listener makes of one message or batch: its coroutine, awaited in a copy of the task's context.
+    """Outcome of a listener's call: its coroutine, awaited in a copy of the task's context.
 
-    What it raises that is no Exception counts as raised, unless that is the task's own end, come from outside.
+    A BaseException from the listener counts as raised by it, except the task's own cancellation.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, object]) -> None:
@@ -145,11 +165,11 @@ class _Handled:
             except asyncio.CancelledError as error:
                 if task is not None and task.cancelling():
                     raise
-                raise failure_of(error) from error
+                raise listener_error(error) from error
             except BaseException as error:
                 if is_closed:
                     raise
-                raise failure_of(error) from error
+                raise listener_error(error) from error
             try:
                 step = functools.partial(coroutine.send, (yield awaited))
             except BaseException as error:

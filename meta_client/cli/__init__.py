@@ -1,1 +1,1 @@
-"""The command line: `metaq`. Read: main (finding commands, telling errors), output -> a file a noun."""
+"""The command line `metaq`. Read: main (command lookup, error output), output -> one file per noun."""

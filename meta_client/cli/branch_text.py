@@ -1,19 +1,19 @@
-"""What `metaq txn show` prints of a branch. Pure, but for the time of day."""
+"""Output of `metaq txn show` for a branch. Pure, except for the time of day."""
 
 from collections.abc import Iterator
 from typing import Any, Final
 
-from journal.xid import XaKey, Xid
-from meta_client.branch_report import Report
-from meta_client.cli.journal_text import printable, time_text
+from journal.records.xid import XaKey, Xid
+from meta_client.cli.text import printable, time_text
 from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import table_of
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def age_text(seconds: float) -> str:
-    """`3 h 12 min`: the two largest units, rounded down."""
+    """Format as `3 h 12 min`: the two largest units, rounded down."""
     left, words = max(0, int(seconds)), list[str]()
     for size, unit in _UNITS:
         if left >= size or (unit == "s" and not words):
@@ -23,8 +23,8 @@ def age_text(seconds: float) -> str:
 
 
 def sql_of(xid: Xid) -> str:
-    """A query to paste: what decides about it, where that is a row; else the branches of the same global transaction,
-    which differ in the part after the last underscore."""
+    """Return a query for the decision's row, if the branch has one; otherwise for the branches of the same global
+    transaction, which differ in the part after the last underscore."""
     if table_of(xid) is not None:
         return f"SELECT outcome FROM metaq_decision WHERE gtrid = '{xid.gtrid.decode()}'"  # noqa: S608 - no quote in it
     transaction = str(xid).rpartition("_")[0]
@@ -33,14 +33,14 @@ def sql_of(xid: Xid) -> str:
 
 
 def since_ms(report: Report) -> int:
-    """Since when it waits: prepared, or decided by hand."""
-    decision = report.get("decision")
+    """Return the time since which it waits: prepared, decided by hand, or found."""
+    decision = report.get("decision") or report.get("finding")
     return int(decision["time_ms"] if decision else report.get("prepared_ms") or report.get("began_ms") or 0)
 
 
 def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: bool | None) -> Iterator[str]:
-    """The report for people. *where*: the options that lead to the branch; *decided*: whether its coordinator's log
-    holds a decision to commit, None if nobody looked."""
+    """Yield the report's lines. *where*: the options that select the branch; *decided*: True if its coordinator's log
+    holds a decision to commit, None if the log was not read."""
     rows = [
         ("xid", str(key.xid)),
         ("state", f"{report['state'].replace('_', ' ')} for {age_text((now_ms - since_ms(report)) / 1000)}"),
@@ -83,11 +83,16 @@ def _history(report: Report) -> Iterator[tuple[int, str]]:
         yield report["prepared_ms"], "prepared: since then it is in doubt"
     if decision := report.get("decision"):
         yield decision["time_ms"], f"{decision['decision']} decided by {decision['who']}: {decision['why']}"
+    if finding := report.get("finding"):
+        yield finding["time_ms"], f"found by {finding['who']}: {finding['why']} ({finding['evidence']})"
 
 
 def _remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iterator[str]:
-    if report.get("decision"):
-        yield "resolve    when whoever coordinated it has been told:"
+    if report.get("decision") or report.get("finding"):
+        when = (
+            "whoever coordinated it has been told" if report.get("decision") else "rows and messages have been mended"
+        )
+        yield f"resolve    when {when}:"
         yield f"           metaq txn forget {key} {where}"
         return
     if report["state"] != BranchStatus.PREPARED:

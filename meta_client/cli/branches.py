@@ -1,4 +1,4 @@
-"""Where `metaq txn` finds branches: on the brokers of a cluster, or in the directory of one that does not run."""
+"""Access to branches for `metaq txn`: at the brokers of a cluster, or in the directory of a stopped one."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,60 +7,63 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
 
-from journal.fold import Branch, JournalState
-from journal.heuristics import HeuristicDecision
-from journal.offline import opened_store, read_state
-from journal.states import BranchState
-from journal.states import XaError as StateError
-from journal.xid import XaKey
-from meta_client.branch_report import Report, decided_report, live_report
-from meta_client.calls import wait_result
+from journal.records.heuristics import HeuristicDecision
+from journal.records.states import BranchState
+from journal.records.states import XaError as StateError
+from journal.records.xid import XaKey
+from journal.repair.offline import opened_store, read_state
+from journal.state.fold import Branch, JournalState
 from meta_client.cli.options import connected
 from meta_client.client import Client
-from meta_client.deadline import Deadline
 from meta_client.errors import NotSupported
-from meta_client.opaques import next_opaque
+from meta_client.net.calls import wait_result
+from meta_client.net.deadline import Deadline
+from meta_client.net.opaques import next_opaque
+from meta_client.net.transport import Transport
+from meta_client.producer.xa_verbs import LEDGER, REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.branch_report import Report, decided_report, finding_report, live_report
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
 from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
 from meta_client.protocol.xa import XaCode
-from meta_client.transport import Transport
-from meta_client.xa_verbs import REQUEST_TIMEOUT_S, XaVerbs
 from zk.errors import ZooKeeperError
 
 NAME: Final = "metaq-cli"
 EXTENSION: Final = "branch"
-AT_ONCE: Final = 500  # reports asked for before the first is waited for
-ANSWER_TIMEOUT_S: Final = 10.0  # an fsync, on a disk that has much to do
+AT_ONCE: Final = 500  # reports requested before waiting for the first
+ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 
 
 class NoBranch(MetaError):
-    """No such branch, or not in a state to be ended. Look at `metaq txn list`."""
+    """The branch does not exist, or can't be ended in its state. Look at `metaq txn list`."""
 
 
 class Branches(Protocol):
-    """What operators end, and look at before."""
+    """Branches as operators list and end them."""
 
     failures: dict[int, str]  # brokers that could not be asked; filled by keys() and listed()
 
     def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
-        """By broker id, the names of everything in doubt, and of what operators ended and nobody forgot."""
+        """Return by broker id the names of all branches in doubt, and of those operators ended and did not forget."""
 
     def listed(self, qualifier: str | None) -> list[Report]:
-        """A report of each of those, with `broker`, its id; of a broker that can't tell, only key and state."""
+        """Return a report on each of those, with its broker's id as `broker`; from older brokers only key and state."""
 
     def show(self, key: XaKey, broker_id: int) -> Report:
-        """One branch. Raises MetaError, JournalError."""
+        """Report on one branch. Raises MetaError, JournalError."""
 
     def decide(self, key: XaKey, broker_id: int, decision: HeuristicDecision, who: str, why: str) -> Report:
-        """End it; durable on return. Raises as show."""
+        """End a branch; durable on return. Raises as show."""
 
     def forget(self, key: XaKey, broker_id: int) -> None:
-        """Drop what was decided. Raises as show."""
+        """Drop the operator's decision and the findings. Raises as show."""
+
+    def findings(self) -> list[Report]:
+        """Return the ledgers' entries, each with `broker`; brokers that can't answer are added to `failures`."""
 
 
 class OnlineBranches:
-    """Asks brokers."""
+    """Branches at running brokers."""
 
     def __init__(self, client: Client) -> None:
         self.failures: dict[int, str] = {}
@@ -94,7 +97,7 @@ class OnlineBranches:
                 except XaError as error:
                     if error.code != XaCode.XAER_NOTA:
                         raise
-                    continue  # finished between the two questions
+                    continue  # finished between the two requests
                 reports.append(_parse(answer.message))
         return reports
 
@@ -108,6 +111,21 @@ class OnlineBranches:
     def forget(self, key: XaKey, broker_id: int) -> None:
         request = Transaction(key, NAME, TransactionVerb.FORGET, None, key.qualifier, next_opaque())
         wait_result(self._connect(broker_id).submit(request), ANSWER_TIMEOUT_S, f"forget {key} on broker {broker_id}")
+
+    def findings(self) -> list[Report]:
+        found: list[Report] = []
+        for broker_id in self.keys(None):
+            try:
+                connection = self._connect(broker_id)
+                if LEDGER in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
+                    command = BranchCommand(BranchVerb.LEDGER, None, "", "", next_opaque())
+                    answer = wait_result(connection.submit(command), ANSWER_TIMEOUT_S, f"ledger of broker {broker_id}")
+                    found += (
+                        report | {"broker": broker_id} for report in map(_checked_finding, _parse_list(answer.message))
+                    )
+            except (MetaError, ZooKeeperError) as error:
+                self.failures[broker_id] = str(error)
+        return found
 
     def _ask(self, command: BranchCommand, broker_id: int) -> Report:
         connection = self._connect(broker_id)
@@ -124,7 +142,7 @@ class OnlineBranches:
 
 
 class OfflineBranches:
-    """Reads, and writes to, the directory of a broker that does not run."""
+    """Branches in the directory of a stopped broker."""
 
     def __init__(self, directory: Path) -> None:
         self.failures: dict[int, str] = {}
@@ -141,10 +159,20 @@ class OfflineBranches:
             broker = {"broker": segments.identity.broker_id}
             reports = [live_report(branch, segments.read) for branch in _prepared(state)]
             reports += map(decided_report, state.heuristics.values())
+        return self._of(reports, broker, qualifier)
+
+    def findings(self) -> list[Report]:
+        with read_state(self._directory) as (state, segments):
+            reports = [finding_report(finding) for finding in state.ledger]
+            return self._of(reports, {"broker": segments.identity.broker_id}, None)
+
+    @staticmethod
+    def _of(reports: list[Report], broker: Report, qualifier: str | None) -> list[Report]:
         return [one | broker for one in reports if qualifier in (None, one["key"].rpartition(":")[2])]
 
     def show(self, key: XaKey, broker_id: int) -> Report:
-        found = [one for one in self.listed(key.qualifier) if one["key"] == str(key) and one["broker"] == broker_id]
+        known = [*self.listed(key.qualifier), *self.findings()]
+        found = [one for one in known if one["key"] == str(key) and one["broker"] == broker_id]
         if not found:
             raise NoBranch(f"{self._directory} holds no branch {key} in doubt: see metaq txn list --dir")
         return found[0]
@@ -153,7 +181,7 @@ class OfflineBranches:
         try:
             with opened_store(self._directory, version("metaq-broker")) as store:
                 store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
-        except (StateError, ValueError) as error:  # not in doubt; or a who or why that no record takes
+        except (StateError, ValueError) as error:  # not in doubt, or a who or why that does not fit a record
             raise NoBranch(str(error)) from error
         return self.show(key, broker_id)
 
@@ -164,7 +192,7 @@ class OfflineBranches:
 
 @contextmanager
 def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[Branches]:
-    """Of the cluster that *zookeeper* knows, or of *directory*."""
+    """Open the branches of the cluster behind *zookeeper*, or of *directory*."""
     if directory is not None:
         yield OfflineBranches(directory)
         return
@@ -181,10 +209,30 @@ def _command(verb: BranchVerb, key: XaKey) -> BranchCommand:
 
 
 def _parse(message: bytes) -> Report:
+    reports = _parse_list(b"[%b]" % message)
+    if len(reports) != 1:
+        raise RemoteProtocolError(f"{message[:80]!r} is not the report of one branch")
+    return reports[0]
+
+
+def _checked_finding(report: Report) -> Report:
+    match report:
+        case {
+            "state": "mixed" | "hazard",
+            "finding": {"who": str(), "why": str(), "evidence": str(), "time_ms": int()},
+        }:
+            return report
+    raise RemoteProtocolError(f"{str(report)[:80]!r} is no entry of a ledger")
+
+
+def _parse_list(message: bytes) -> list[Report]:
     try:
-        report = json.loads(message)
+        reports = json.loads(message)
     except ValueError as error:
         raise RemoteProtocolError(f"{message[:80]!r} is no report of a branch: {error}") from error
-    if not isinstance(report, dict) or not {"key", "state", "messages", "bytes"} <= report.keys():
-        raise RemoteProtocolError(f"{message[:80]!r} is no report of a branch")
-    return report
+    if not isinstance(reports, list):
+        raise RemoteProtocolError(f"{message[:80]!r} is no list of branches")
+    for report in reports:
+        if not isinstance(report, dict) or not {"key", "state", "messages", "bytes"} <= report.keys():
+            raise RemoteProtocolError(f"{message[:80]!r} is no report of a branch")
+    return reports

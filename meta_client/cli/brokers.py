@@ -1,37 +1,37 @@
-"""`metaq brokers`: every master with its slaves: who is in sync, who lags, and how far."""
+"""`metaq brokers`: every master with its slaves: sync state and lag."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import click
 
-from meta_client.calls import wait_result
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.client import Client
-from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.opaques import next_opaque
+from meta_client.net.calls import wait_result
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
-from zk.broker_url import BrokerUrl
-from zk.cluster import BrokerEntry, read_brokers
+from zk.brokers.cluster import BrokerEntry, read_brokers
+from zk.brokers.replication import ReplicationNode, read_replication
 from zk.errors import MalformedNode
-from zk.replication import ReplicationNode, read_replication
+from zk.tree.broker_url import BrokerUrl
 
 STATS_TIMEOUT_S = 5.0
-_COLUMNS = ("broker", "role", "url", "state", "in_sync", "behind_bytes", "behind_s", "epoch")
+_COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch")
 
 
 class Report(NamedTuple):
-    """What a master tells in `stats replication`: its own words, and those of each slave, by id."""
+    """Content of a master's `stats replication`: its own line, and those of its slaves, by id."""
 
     master: Mapping[str, str]
     slaves: Mapping[int, Mapping[str, str]]
 
 
 def parse_report(text: str) -> Report:
-    """Read the answer; what this version does not know is passed over. Any text is taken: a broker without slaves, or
-    one that has no such item, tells of none."""
+    """Parse the answer; ignores unknown items. Accepts any text: a broker without slaves, or without that item, reports
+    none."""
     master: Mapping[str, str] = {}
     slaves: dict[int, Mapping[str, str]] = {}
     for line in text.splitlines():
@@ -47,8 +47,8 @@ def parse_report(text: str) -> Report:
 def rows_of(
     broker_id: int, entry: BrokerEntry, report: Report | None, node: ReplicationNode | None
 ) -> Iterator[dict[str, object]]:
-    """The master's line, then those of its slaves: of all that it knows, or ZooKeeper does. *report* None: the master
-    is not there, or does not answer."""
+    """Return the master's row, then those of all slaves known to it or to ZooKeeper. *report* None: the master is down
+    or does not answer."""
     words = report.master if report is not None else {}
     epoch = _number(words.get("epoch")) if words else node.epoch if node is not None else None
     state = words.get("state", "async") if report is not None else "away" if entry.master is None else "silent"
@@ -60,7 +60,7 @@ def rows_of(
         if told is None:
             yield _row(broker_id, f"slave {slave_id}", url, "not-connected", in_sync=slave_id in in_zookeeper)
             continue
-        behind_ms = _number(told.get("behind_ms"))
+        lag_ms = _number(told.get("lag_ms"))
         reason = told.get("reason", "-")
         state = "follows" if reason == "-" else reason
         yield _row(
@@ -69,8 +69,8 @@ def rows_of(
             url,
             state,
             in_sync=told.get("in_sync") == "true",
-            behind_bytes=_number(told.get("behind_bytes")),
-            behind_s=None if behind_ms is None else behind_ms / 1000,
+            lag_bytes=_number(told.get("lag_bytes")),
+            lag_s=None if lag_ms is None else lag_ms / 1000,
         )
 
 

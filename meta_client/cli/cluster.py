@@ -1,6 +1,4 @@
-"""`metaq groups`: how far consumer groups are, who owns what, and setting them elsewhere. `metaq topics` is found here,
-too.
-"""
+"""`metaq groups`: progress and owners of consumer groups, and resetting them. Also registers `metaq topics`."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -9,19 +7,19 @@ from typing import Final, NamedTuple
 
 import click
 
+from meta_client.cli.dead_letters import dead_letters
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.positions import Positions
-from meta_client.cli.refused import refused
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
 from meta_client.consumer.plan import TopicPartition
-from zk.cluster import read_topic, subscribable_partitions
-from zk.groups import GroupListing, PartitionProgress, list_group, list_groups
-from zk.nodes import OffsetNode
-from zk.paths import TopicKind
+from zk.brokers.cluster import read_topic, subscribable_partitions
+from zk.groups.listing import GroupListing, PartitionProgress, list_group, list_groups
+from zk.tree.nodes import OffsetNode
+from zk.tree.paths import TopicKind
 
 __all__ = ["groups", "topics"]
 
@@ -29,7 +27,7 @@ UNKNOWN: Final = 1  # exit status: there is no such group
 
 
 class _Ends(NamedTuple):
-    """What the brokers say: where partitions end, and when what a group has not consumed was put (milliseconds)."""
+    """Brokers' answers: the ends of partitions, and the put time of the first unconsumed message (milliseconds)."""
 
     ends: Mapping[TopicPartition, int]
     put_ms: Mapping[tuple[str, TopicPartition], int]
@@ -104,7 +102,7 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
 
 
 groups.add_command(reset)
-groups.add_command(refused)
+groups.add_command(dead_letters)
 
 
 def _list(zk: str, *, as_json: bool) -> None:
@@ -117,7 +115,7 @@ def _list(zk: str, *, as_json: bool) -> None:
 
 
 def _with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
-    """With the partitions of its topics, and *more*, that nobody owns and nothing is stored of, too."""
+    """Add the partitions of its topics, and of *more*, that have no owner and no stored offset."""
     known = {(progress.topic, progress.partition): progress for progress in listing.progress}
     for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
         for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
@@ -126,7 +124,7 @@ def _with_all_partitions(client: Client, listing: GroupListing, more: Collection
 
 
 def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> GroupListing:
-    """With the offsets that *store* has. Raises OffsetStoreErrors."""
+    """Replace the offsets by those of *store*. Raises OffsetStoreErrors."""
     progress = []
     with opened_store(client, listing.group, store, is_for_reading=True) as offsets:
         for it in listing.progress:
@@ -136,7 +134,7 @@ def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> Grou
 
 
 def _ask(client: Client, listings: list[GroupListing]) -> _Ends:
-    """Ask the brokers that are up about everything in *listings*. Who does not answer is named on stderr."""
+    """Ask the running brokers about everything in *listings*. Brokers that do not answer are named on stderr."""
     positions = Positions(client)
     keys = {(p.topic, p.partition) for listing in listings for p in listing.progress}
     ends = {key: found.end for key, found in positions.ranges(keys).items()}
@@ -182,7 +180,7 @@ def _group_row(listing: GroupListing, ends: _Ends) -> dict[str, object]:
 
 
 def _behind(group: str, progress: PartitionProgress, ends: _Ends) -> tuple[int | None, float | None]:
-    """How far: in bytes, and by the age of the first message that is not consumed in seconds. None: not known."""
+    """Return the lag in bytes, and the age of the first unconsumed message in seconds. None: unknown."""
     key = progress.topic, progress.partition
     end = ends.ends.get(key)
     if end is None or progress.stored is None:

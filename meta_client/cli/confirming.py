@@ -1,19 +1,19 @@
-"""Asking before something that nothing undoes."""
+"""Confirmation of irreversible operations."""
 
 import sys
 from typing import Final
 
 import click
 
-DECLINED: Final = 1  # exit status: whoever was asked said no
+DECLINED: Final = 1  # exit status: the user declined
 
 
 def confirm(question: str) -> None:
-    """Return if somebody says yes to *question*; end the command otherwise, with a word on how to do without."""
+    """Return if the user confirms *question*; otherwise end the command with a hint at the option that skips it."""
     try:
         is_wanted = click.confirm(question, err=True)
     except click.Abort:
-        # Ctrl-C, or the end of the input: a script that has no terminal must hear of --yes.
+        # Ctrl-C, or the end of the input: tell scripts without a terminal about --yes.
         click.echo("\nnothing was changed: nobody answered; with --yes nobody is asked", err=True)
         raise
     if not is_wanted:

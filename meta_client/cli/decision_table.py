@@ -12,13 +12,13 @@ from meta_client.cli.confirming import confirm
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
 from meta_client.client import Client
+from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.databases import Change, ddl_for, table_at
 from meta_client.transactions.databases import init as make_table
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import AGE_S, Counts, Resolver
 from meta_client.transactions.table import KEEP_S
-from meta_client.xa_verbs import XaVerbs
 
 NAME: Final = "metaq-resolver"
 
@@ -29,7 +29,7 @@ database_option = click.option(
     show_envvar=True,
     required=True,
     metavar="URL",
-    help="postgresql://user@host/name, or sqlite:///path of a file.",
+    help="postgresql://user@host/name, mysql://user@host/name, mariadb://..., or sqlite:///path of a file.",
 )
 
 
@@ -110,7 +110,7 @@ def resolver(url: str, zk: str, age_s: float, interval_s: float, once: bool, as_
 
 
 def _look_once(found: Resolver, age_s: float) -> None:
-    """A branch is first seen, and resolved when it is still there after its age."""
+    """Run two passes, the age apart: a branch is first seen, and resolved if it is still there."""
     found.look()
     time.sleep(age_s)
     found.look()

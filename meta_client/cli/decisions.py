@@ -1,21 +1,21 @@
-"""What a coordinator's log says about a branch in doubt: only the one that gave it its name may be asked."""
+"""Decision of a coordinator's log about a branch in doubt; only the log that named the branch counts."""
 
 from pathlib import Path
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.names import branch
 from meta_client.protocol.errors import MetaError
 
 
 class NoVerdict(MetaError):
-    """The log says nothing about this branch: that it holds no decision does not mean that there is none."""
+    """The log does not cover this branch: the absence of a decision there means nothing."""
 
 
 def is_decided(directory: Path, xid: Xid) -> bool:
-    """Whether the log in *directory* holds the decision to commit branch *xid*. False: it is to be rolled back.
+    """True if the log in *directory* holds the decision to commit branch *xid*. False: roll it back.
 
-    Raises NoVerdict, and what read_decisions does.
+    Raises NoVerdict, and the errors of read_decisions.
     """
     name, unfinished, is_held = read_decisions(directory)
     if not name.owns(xid):

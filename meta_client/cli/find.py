@@ -18,8 +18,8 @@ from meta_client.consumer.plan import plan_routes
 from meta_client.errors import NothingToRead
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
-from zk.cluster import read_brokers, read_topic, subscribable_partitions
-from zk.paths import TopicKind
+from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.tree.paths import TopicKind
 
 NOT_FOUND: Final = 1  # exit status
 INCOMPLETE: Final = 2  # exit status: nothing found, and some partitions could not be searched
@@ -85,7 +85,7 @@ def find(
 
 
 def _search(client: Client, topic: str, wanted: Wanted, limit: int, failures: list[MetaError]) -> Iterator[Hit]:
-    """What every partition has, *limit* messages at most. A partition that can't be searched adds to *failures*."""
+    """Yield each partition's matches, *limit* messages at most. Failed partitions are added to *failures*."""
     partitions = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
     if not partitions:
         raise NothingToRead(f"find in {topic}: no broker offers this topic: see `metaq topics`")

@@ -11,7 +11,7 @@ from meta_client.consumer.batch import ReceivedMessage
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _PIECE: Final = re.compile(r"\\(.)|\{(\w*)\}|\{\{|\}\}|[^\\{}]+|.", re.DOTALL)
 
-Show = Callable[[ReceivedMessage, int | None], bytes]  # of a message, and when it was put if that is known
+Show = Callable[[ReceivedMessage, int | None], bytes]  # of a message and its put time, if known
 
 
 def _text(value: object) -> bytes:
@@ -34,7 +34,7 @@ FIELDS: Final[Mapping[str, Show]] = {
 
 
 def parse_template(template: str) -> Show:
-    """A template with {names} of FIELDS, doubled braces for braces, and \\n, \\t, \\r, \\0. Raises ValueError."""
+    """Parse a template with {names} of FIELDS, doubled braces for braces, and \\n, \\t, \\r, \\0. Raises ValueError."""
     pieces: list[Show] = []
     for match in _PIECE.finditer(template):
         escape, name = match.groups()
@@ -60,8 +60,7 @@ def _constant(text: bytes) -> Show:
 
 
 def message_object(message: ReceivedMessage, time_ms: int | None) -> dict[str, object]:
-    """A message for scripts; a payload that is not UTF-8 stands there in base64. The time is None if it is not
-    known."""
+    """Return a message for scripts; a payload that is not UTF-8 becomes base64. The time is None if unknown."""
     shown: dict[str, object] = {
         "topic": message.topic,
         "partition": str(message.partition),
@@ -78,7 +77,7 @@ def message_object(message: ReceivedMessage, time_ms: int | None) -> dict[str, o
 
 
 def time_text(time_ms: int | None) -> str | None:
-    """A moment for people and scripts: local time, and which that is."""
+    """Format a time for people and scripts: local time with its UTC offset."""
     if time_ms is None:
         return None
     moment = datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).astimezone()

@@ -1,4 +1,4 @@
-"""Reading as a member of a group, for the command line: the group goes on exactly after what the user has seen."""
+"""Reading as a group member for the command line: the group continues exactly after the last shown message."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,19 +10,19 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
 from meta_client.consumer.position import Position
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
-LOOK_S: Final = 0.2  # how often to look whether everything is shown
+LOOK_S: Final = 0.2  # interval of checks for the end
 
 Show = Callable[[ReceivedMessage], None]
 
 
 class ShownOffsets:
-    """An OffsetStore in ZooKeeper that knows what was shown: a batch may be shown in part, and only that counts."""
+    """A ZooKeeper OffsetStore that stores shown messages only, as a batch may be shown in part."""
 
     def __init__(self, client: Client, group: str) -> None:
         self._store = ZooKeeperOffsetStore(client.session, group)
-        self._shown: dict[tuple[str, Partition], OffsetEntry] = {}  # runners write, each its own partitions
+        self._shown: dict[tuple[str, Partition], OffsetEntry] = {}  # written by runners, each for its partitions
 
     def load(self, topic: str, partition: Partition) -> int | None:
         return self._store.load(topic, partition)
@@ -32,13 +32,13 @@ class ShownOffsets:
         self._store.commit([entry._replace(claimed=e.claimed, is_reset=e.is_reset) for e, entry in shown])
 
     def note(self, message: ReceivedMessage) -> None:
-        """*message* was shown."""
+        """Record *message* as shown."""
         key = message.topic, message.partition
         self._shown[key] = OffsetEntry(*key, message.next_offset, message.message_id)
 
 
 class GroupReading:
-    """Reads as a member of a group until *count* messages were shown, or, unless it follows, all there were."""
+    """Reads as a group member until *count* messages are shown, or, unless it follows, all existing ones."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class GroupReading:
         self._offsets = ShownOffsets(client, group)
         self._show = show
         self._left = count
-        self._lock = threading.Lock()  # runners take turns to show, and the command to tell what it waits for
+        self._lock = threading.Lock()  # serialises output of runners and of the command
         self._is_done = threading.Event()
         self._failure: BaseException | None = None
         self._consumer = client.consumer(group, self._offsets, config=ConsumerConfig(start=start))
         self._consumer.subscribe(topic, self._on_batch)
 
     def run(self, *, follow: bool) -> None:
-        """Raises what showing raised, such as a BrokenPipeError, and ZooKeeperError."""
+        """Read until the end. Raises the output's errors, such as BrokenPipeError, and ZooKeeperError."""
         with self._consumer:
             while not self._is_done.is_set():
                 with self._lock:
@@ -89,6 +89,6 @@ class GroupReading:
                         self._left -= 1
                     if self._left == 0:
                         self._is_done.set()
-            except OSError as error:  # the reader of our output went away; run() raises it on its thread
+            except OSError as error:  # the output was closed; run() raises it on its thread
                 self._failure = error
                 self._is_done.set()

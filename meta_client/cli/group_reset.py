@@ -1,4 +1,4 @@
-"""`metaq groups reset`: sets a group to other offsets while nobody can read on from the old ones."""
+"""`metaq groups reset`: sets a group's offsets while no member can continue from the old ones."""
 
 import contextlib
 import datetime
@@ -22,14 +22,14 @@ from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import milliseconds
-from meta_client.identity import host_name
-from zk.claims import Claimed, OwnedBy
-from zk.cluster import read_topic, subscribable_partitions
-from zk.groups import GroupListing, list_group
-from zk.nodes import NO_MESSAGE_ID, OffsetNode, Partition
-from zk.offsets import ZooKeeperOffsets
-from zk.ownership import Ownership
-from zk.paths import TopicKind
+from meta_client.net.identity import host_name
+from zk.brokers.cluster import read_topic, subscribable_partitions
+from zk.groups.listing import GroupListing, list_group
+from zk.groups.offsets import ZooKeeperOffsets
+from zk.groups.ownership import Ownership
+from zk.tree.claims import Claimed, OwnedBy
+from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition
+from zk.tree.paths import TopicKind
 
 POLL_S: Final = 0.3
 
@@ -42,7 +42,7 @@ POLL_S: Final = 0.3
 @click.option("--to-latest", is_flag=True, help="To the end: what is there now is passed over.")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To this offset, of one partition.")
 @click.option("--to-time", type=Moment(), help="To what was put at this time or later. ISO 8601; local time.")
-@click.option("--shift", type=click.IntRange(-SHIFT_MAX, SHIFT_MAX), metavar="N", help="N messages on; -N: back.")
+@click.option("--shift-by", type=click.IntRange(-SHIFT_MAX, SHIFT_MAX), metavar="N", help="N messages on; -N: back.")
 @click.option("--to-group", metavar="NAME", help="To where group NAME is, as far as it has stored that.")
 @click.option(
     "--to-file",
@@ -65,7 +65,7 @@ def reset(
     to_latest: bool,
     to_offset: int | None,
     to_time: datetime.datetime | None,
-    shift: int | None,
+    shift_by: int | None,
     to_group: str | None,
     to_file: Path | None,
     store: str | None,
@@ -94,19 +94,19 @@ def reset(
       metaq groups reset billing --to-time 2010-12-05T10:00
       metaq groups reset billing --topic orders --to-earliest --yes
       metaq groups reset billing --topic orders --partition 0-3 --to-offset 4096 --yes
-      metaq groups reset billing --shift -100 --wait 30 --yes
+      metaq groups reset billing --shift-by -100 --wait 30 --yes
       metaq groups reset billing-test --to-group billing --yes
       metaq groups reset billing --to-latest --yes --json > before.jsonl
       metaq groups reset billing --to-file before.jsonl --yes
       metaq groups reset ledger --store postgresql+psycopg:///shop --to-latest --yes
     """
     check_group(group)
-    chosen = [it is not None for it in (to_offset, to_time, shift, to_group, to_file)] + [to_earliest, to_latest]
+    chosen = [it is not None for it in (to_offset, to_time, shift_by, to_group, to_file)] + [to_earliest, to_latest]
     if sum(chosen) != 1:
         raise click.UsageError("name one target, such as --to-earliest, --to-time or --to-offset")
     time_ms = None if to_time is None else milliseconds(to_time)
     is_listed = to_group is not None or to_file is not None
-    target = Target(to_offset, time_ms, shift, is_listed, to_earliest, to_latest)
+    target = Target(to_offset, time_ms, shift_by, is_listed, to_earliest, to_latest)
     if force and store is not None:
         raise click.UsageError("--force is for offsets in ZooKeeper: a database can't tell whose is the last word")
     acts = yes and not dry_run
@@ -139,7 +139,7 @@ def reset(
 def _partitions_of(
     client: Client, listing: GroupListing, topics: tuple[str, ...], partitions: tuple[Partition, ...]
 ) -> list[TopicPartition]:
-    """What is meant. Raises ResetRefused for what is not there."""
+    """Return the selected partitions. Raises ResetRefused for missing ones."""
     known = {(progress.topic, progress.partition) for progress in listing.progress}
     names = set(topics) or {topic for topic, _ in known}.union(*listing.members.values())
     if not names:
@@ -158,7 +158,7 @@ def _partitions_of(
 
 
 def _alive(listing: GroupListing, keys: list[TopicPartition]) -> list[str]:
-    """The members that read any of these topics."""
+    """Return the members that read any of these topics."""
     topics = {topic for topic, _ in keys}
     return [member for member, subscribed in listing.members.items() if subscribed & topics]
 
@@ -185,8 +185,8 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
 
 @contextlib.contextmanager
 def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator[Mapping[TopicPartition, Claimed]]:
-    """Own the partitions: nobody who starts now reads an offset before it is set, and nobody who was asleep stores an
-    old one afterwards. Raises ResetRefused."""
+    """Own the partitions: new members read no offset before it is set, and paused members store no old one afterwards.
+    Raises ResetRefused."""
     ownership = Ownership(client.session, group, f"{group}_metaq-reset-{host_name()}-{os.getpid()}")
     try:
         outcomes = ownership.claim_many(keys)
@@ -202,9 +202,9 @@ def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator
 
 
 def _overrule(client: Client, positions: Positions, group: str, moves: list[Move]) -> None:
-    """Set the offsets, whoever owns the partitions. Raises ResetRefused."""
+    """Set the offsets regardless of ownership. Raises ResetRefused."""
     nodes = {move.key: OffsetNode(move.after) for move in moves if move.after is not None}
-    outcomes = ZooKeeperOffsets(client.session, group).overrule(nodes)
+    outcomes = ZooKeeperOffsets(client.session, group).commit_fencing_owners(nodes)
     epochs = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, int)}
     positions.tell_epochs(group, epochs)
     if owners := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
@@ -213,7 +213,7 @@ def _overrule(client: Client, positions: Positions, group: str, moves: list[Move
 
 
 def _others(client: Client, group: str | None, keys: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-    """What another group has stored in ZooKeeper. Raises ResetRefused if that is nothing of these partitions."""
+    """Return another group's offsets in ZooKeeper. Raises ResetRefused if it has none of these partitions."""
     if group is None:
         return {}
     stored = {

@@ -1,7 +1,6 @@
-"""What `metaq produce` makes messages of: lines, comma-separated values, JSON, whole files. Pure, but for reading.
+"""Input formats of `metaq produce`: lines, comma-separated values, JSON, whole files. Pure, except for reading.
 
-Every message knows the file and line that it came from, and what is wrong with an input is told with both. Nothing is
-held of an input but the message at hand, and that is bounded.
+Every message and every error carries its file and line. Only the current message is in memory, and its size is bounded.
 """
 
 import base64
@@ -16,15 +15,15 @@ import msgspec
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import DATA_BYTES_MAX
 
-LINE_BYTES_MAX: Final = 2 * DATA_BYTES_MAX  # of JSON with its payload in base64, and of what stands around it
+LINE_BYTES_MAX: Final = 2 * DATA_BYTES_MAX  # of a JSON line with a base64 payload
 
 
 class BadInput(MetaError):
-    """A place of the input can't be a message. What came before it was sent."""
+    """Part of the input can't be a message. Everything before it was sent."""
 
 
 class Item(NamedTuple):
-    """A message to send, and where it came from."""
+    """A message to send, with its origin."""
 
     payload: bytes
     attribute: str | None
@@ -36,11 +35,11 @@ class Item(NamedTuple):
         return f"{self.source}, line {self.line}"
 
 
-Reader = Callable[[str, IO[bytes]], Iterator[Item]]  # of the input of that name
+Reader = Callable[[str, IO[bytes]], Iterator[Item]]  # of an input and its name
 
 
 class _Envelope(msgspec.Struct):
-    """A line that `metaq consume --json` prints; what else it holds is left out."""
+    """A line printed by `metaq consume --json`; other fields are ignored."""
 
     payload: str | None = None
     payload_base64: str | None = None
@@ -53,7 +52,7 @@ _key = msgspec.json.Decoder(str | int)
 
 
 def read_lines(attribute: str | None) -> Reader:
-    """Each line is a message; its end is not part of it."""
+    """Return a reader: each line, without its end, is a message."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
         for number, line in _lines(source, stream, DATA_BYTES_MAX):
@@ -63,7 +62,7 @@ def read_lines(attribute: str | None) -> Reader:
 
 
 def read_whole(attribute: str | None) -> Reader:
-    """The whole input is one message."""
+    """Return a reader: the whole input is one message."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
         payload = stream.read(DATA_BYTES_MAX + 1)
@@ -75,7 +74,7 @@ def read_whole(attribute: str | None) -> Reader:
 
 
 def read_envelopes(attribute: str | None) -> Reader:
-    """Each line is an object with `payload` or `payload_base64`, and perhaps `attribute`."""
+    """Return a reader: each line is an object with `payload` or `payload_base64`, and optionally `attribute`."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
         for number, line in _lines(source, stream, LINE_BYTES_MAX):
@@ -96,7 +95,7 @@ def read_envelopes(attribute: str | None) -> Reader:
 
 
 def read_objects(field: str) -> Reader:
-    """Each line is a JSON object and a message as it stands; its *field* is the attribute."""
+    """Return a reader: each line is a JSON object and, unchanged, a message; its *field* is the attribute."""
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
         for number, line in _lines(source, stream, DATA_BYTES_MAX):
@@ -113,9 +112,9 @@ def read_objects(field: str) -> Reader:
 
 
 def read_records(key: str, *, has_header: bool) -> Reader:
-    """Each record of comma-separated values is a message as it stands, over several lines if it has quoted ones.
+    """Return a reader: each record of comma-separated values is, unchanged, a message; quoted values may span lines.
 
-    *key*: the column that is the attribute, by number from 1, or by its name in the header.
+    *key*: the attribute's column, by number from 1, or by its name in the header.
     """
 
     def read(source: str, stream: IO[bytes]) -> Iterator[Item]:
@@ -145,8 +144,8 @@ class _Record(NamedTuple):
 
 
 def _records(source: str, stream: IO[bytes]) -> Iterator[_Record]:
-    """Records as they stand, without the last line's end, and their columns. Blank lines are left out."""
-    taken: list[bytes] = []  # the lines of the record at hand, as they are
+    """Yield records unchanged, without the last line's end, with their columns. Skips blank lines."""
+    taken: list[bytes] = []  # the raw lines of the current record
     size = 0
 
     def lines() -> Iterator[str]:

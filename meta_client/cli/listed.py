@@ -1,4 +1,4 @@
-"""Offsets in a file, as `metaq groups` prints them with --json: to put a group back to where it was."""
+"""Offsets in a file printed by `metaq groups` with --json, to restore a group's position."""
 
 from pathlib import Path
 from typing import Final
@@ -8,27 +8,27 @@ from msgspec import UNSET, UnsetType
 
 from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.errors import MetaError
-from zk.nodes import INT64_MAX, Partition
+from zk.tree.nodes import INT64_MAX, Partition
 
 LINES_MAX: Final = 1_000_000  # partitions: far more than a group has
 
 
 class BadList(MetaError):
-    """A line of the file is none that `metaq groups` prints. Nothing was changed."""
+    """A line of the file was not printed by `metaq groups`. Nothing was changed."""
 
 
 class _Line(msgspec.Struct):
     topic: str
     partition: str
-    before: int | UnsetType | None = UNSET  # of a reset: where the group was until then
-    offset: int | UnsetType | None = UNSET  # of a description: where it is
+    before: int | UnsetType | None = UNSET  # of a reset: the offset before it
+    offset: int | UnsetType | None = UNSET  # of a description: the current offset
 
 
 _line = msgspec.json.Decoder(_Line)
 
 
 def read_listed(path: Path) -> dict[TopicPartition, int | None]:
-    """The offsets in *path*; None where nothing was stored. Raises BadList, OSError."""
+    """Read the offsets in *path*; None where nothing was stored. Raises BadList, OSError."""
     found: dict[TopicPartition, int | None] = {}
     with path.open("rb") as lines:
         for number, text in enumerate(lines, 1):

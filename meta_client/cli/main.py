@@ -1,7 +1,7 @@
-"""`metaq`: finds a command among every installed package's and turns errors into one line.
+"""`metaq`: looks up commands of every installed package and prints errors as one line.
 
-Commands are entry points of the group `metaq.commands`, loaded when they are asked for: `metaq --help` imports
-none of them, and a package adds a command without being imported by another.
+Commands are entry points of the group `metaq.commands`, loaded on use: `metaq --help` imports none of them, and a
+package adds a command without being imported by another.
 """
 
 import os
@@ -20,7 +20,7 @@ GROUP: Final = "metaq.commands"
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells have it
 TERMINATED: Final = 143  # 128 + SIGTERM
 
-# What `metaq --help` says of each, in the order in which one meets them. Here, so that help imports nothing.
+# Help texts of `metaq --help`, in a user's order. Kept here so that help imports nothing.
 SUMMARIES: Final = {
     "demo": "The main job, end to end, with three kills.",
     "dev": "Run ZooKeeper and a broker for development.",
@@ -42,13 +42,13 @@ SUMMARIES: Final = {
 
 
 class Failure(click.ClickException):
-    """An error of ours on its way to the user: one line, exit status 2."""
+    """An error for the user: one line, exit status 2."""
 
     exit_code = 2
 
 
 class ReaderGone(Exception):
-    """Whoever read our output has seen enough. Not an OSError: click would make exit status 1 of it."""
+    """Standard output was closed. Not an OSError, which click would turn into exit status 1."""
 
 
 class Commands(click.Group):
@@ -104,9 +104,9 @@ def metaq() -> None:
 
 
 def main() -> None:
-    """The entry point. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted,
-    143 terminated."""
-    # A service manager's way to stop a command: with as much care as Ctrl-C, so that what was shown is stored.
+    """Run the command line. Exit status: 0 done, 1 the answer is no, 2 an error told in one line, 130 interrupted, 143
+    terminated."""
+    # Service managers send SIGTERM: handle it like Ctrl-C, so that the offsets of shown messages are stored.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         _run()
@@ -128,7 +128,7 @@ def _run() -> None:
         click.echo(f"error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (BrokenPipeError, ReaderGone):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout is closed: avoid an error at exit
         sys.exit(0)
     sys.exit(status if isinstance(status, int) else 0)
 

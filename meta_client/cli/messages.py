@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.batching.lanes import BatchingConfig
 from meta_client.cli.formats import Show, message_object, parse_template
 from meta_client.cli.group_reading import GroupReading
 from meta_client.cli.inputs import (
@@ -33,18 +32,19 @@ from meta_client.cli.sending import NotYetReplicated, Outcome, Sending, Stopped
 from meta_client.cli.waiting import Waiting
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
-from meta_client.placing import ByAttribute
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.partitioners import ByAttribute
+from meta_client.producer.results import SendResult
 from meta_client.protocol.compression import LABELS
 from meta_client.protocol.errors import MetaError
-from meta_client.results import SendResult
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 TEMPLATE: Final = r"{payload}\n"
 STDIN: Final = "-"
 
 
 class _Template(click.ParamType[Show]):
-    """How to show a message."""
+    """Option type: output format of a message."""
 
     name = "template"
 
@@ -128,7 +128,7 @@ def produce(
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(connected(zk, BatchingConfig(delivery_timeout_s=timeout_s)))
         producer = client.producer(compression=compression, partitioner=ByAttribute() if by_key else None)
-        producer.partitions(topic)  # who has nothing to send is told of a wrong topic, too
+        producer.partitions(topic)  # report a wrong topic even for an empty input
         progress = stack.enter_context(Progress("read" if dry_run else "sent", "messages", is_shared=as_json))
         if dry_run:
             for _ in _items(files, reader):
@@ -157,7 +157,7 @@ def produce(
 def _reader(
     form: str, attribute: str | None, key_column: str | None, key_field: str | None, *, has_header: bool
 ) -> Reader:
-    """How the input is read. Raises UsageError."""
+    """Return the reader of the input format. Raises UsageError."""
     given = {"--attribute": attribute, "--key-column": key_column, "--key-field": key_field}
     if len(named := [name for name, value in given.items() if value is not None]) > 1:
         raise click.UsageError(f"{' and '.join(named)} exclude each other")
@@ -175,7 +175,7 @@ def _reader(
 
 
 def _items(files: tuple[str, ...], reader: Reader) -> Iterator[Item]:
-    """Everything there is to send. Raises BadInput."""
+    """Yield every message of the input. Raises BadInput."""
     for name in files or (STDIN,):
         source = "standard input" if name == STDIN else name
         try:
@@ -257,7 +257,7 @@ def consume(
         out = sys.stdout.buffer
 
         def show(message: ReceivedMessage) -> None:
-            """Print one message at once: somebody may be waiting for it. Raises OSError."""
+            """Print one message and flush. Raises OSError."""
             time_ms = times.of(message)
             if as_json:
                 out.write(json.dumps(message_object(message, time_ms)).encode() + b"\n")
@@ -269,7 +269,7 @@ def consume(
             GroupReading(client, topic, group, begin, show, count, Waiting(topic, zk, group)).run(follow=follow)
             return
         wanted = ", ".join(f"{topic}/{partition}" for partition in partitions) or topic
-        follow = follow or (begin == LATEST and until is None)  # nothing is there yet that would be later
+        follow = follow or (begin == LATEST and until is None)  # no existing message comes after the latest
         span = Span(begin, until, partitions)
         is_watched = sys.stderr.isatty() and not sys.stdout.isatty() and not follow
         with Progress("read", "bytes") as progress:

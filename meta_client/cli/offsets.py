@@ -8,7 +8,7 @@ from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.places import Moment
 from meta_client.cli.positions import ANSWER_TIMEOUT_S, Positions, Range
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Listings: a table for people, one JSON object a line for scripts; and options that several commands share."""
+"""Listings: a table for people, one JSON object per line for scripts; and options shared by commands."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 
 def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool, empty: str) -> None:
-    """Print *rows*, which have *columns*; *empty* is said when there are none (to people, not to scripts)."""
+    """Print *rows* with *columns*; *empty* replaces an empty table, not for scripts."""
     names = list(columns)
     listed = list(rows)
     if as_json:
@@ -38,7 +38,7 @@ def print_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], *, as_
 
 
 def _cell(value: object) -> str:
-    """One value on one line, whole: an identifier that was cut to fit can't be pasted. It may be a stranger's, so
-    nothing in it reaches the terminal as a command."""
+    """Return an untrusted value as one line, without terminal control characters. Never cut: identifiers must be
+    complete to be pasted."""
     text = "-" if value is None else str(value)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

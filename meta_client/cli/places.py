@@ -1,4 +1,4 @@
-"""Points in a topic, as a user names them: an end, an offset, a time; and partitions."""
+"""Option types for points in a topic (an end, an offset, a time) and for partitions."""
 
 import datetime
 from typing import Final, Literal
@@ -6,7 +6,7 @@ from typing import Final, Literal
 import click
 
 from meta_client.consumer.position import Position
-from zk.nodes import INT64_MAX, Partition
+from zk.tree.nodes import INT64_MAX, Partition
 
 STORED: Final = "stored"
 
@@ -14,7 +14,7 @@ _TIME = "a time like 2010-12-05T10:00, or 2010-12-05T10:00+00:00"
 
 
 class Moment(click.ParamType[datetime.datetime]):
-    """A point in time, in ISO 8601; local time unless it says otherwise."""
+    """Point in time, in ISO 8601; local time by default."""
 
     name = "time"
 
@@ -26,7 +26,7 @@ class Moment(click.ParamType[datetime.datetime]):
 
 
 class Start(click.ParamType[Position | Literal["stored"]]):
-    """Where to begin: earliest, latest, stored, an offset, or a time."""
+    """Start position: earliest, latest, stored, an offset, or a time."""
 
     name = "start"
 
@@ -42,7 +42,7 @@ class Start(click.ParamType[Position | Literal["stored"]]):
 
 
 class End(click.ParamType[int | datetime.datetime]):
-    """Where to end, before it: an offset or a time."""
+    """End position, exclusive: an offset or a time."""
 
     name = "end"
 
@@ -55,7 +55,7 @@ class End(click.ParamType[int | datetime.datetime]):
 
 
 class PartitionName(click.ParamType[Partition]):
-    """A partition, as listings show it."""
+    """Partition, as in listings."""
 
     name = "partition"
 
@@ -66,7 +66,7 @@ class PartitionName(click.ParamType[Partition]):
 
 
 def _offset_or_time(text: str) -> int | datetime.datetime | str:
-    """Digits alone are an offset. A text says that it is neither."""
+    """Parse an offset (digits only) or a time; return the error text for anything else."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) < 20 and int(text) <= INT64_MAX else f"nor an offset (63 bits), nor {_TIME}"
     try:

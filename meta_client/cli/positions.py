@@ -1,7 +1,6 @@
-"""Asking brokers where partitions begin and end, which offset belongs to a time, and when a message was put.
+"""Queries to brokers: partition ranges, offsets by time, and put times of messages.
 
-Many partitions are asked about at once. Brokers that are no metaq brokers are asked with the verbs that they have; of
-times they know nothing.
+Partitions are asked about concurrently. Genuine brokers are asked with their own verbs; they have no times.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -9,32 +8,32 @@ from typing import Final, NamedTuple
 
 import click
 
-from meta_client.calls import checked_result, checked_value, wait_result
 from meta_client.client import Client
-from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.errors import NotConnected
-from meta_client.opaques import next_opaque
-from meta_client.pending_reply import PendingReply
+from meta_client.net.calls import checked_result, checked_value, wait_result
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport
 from meta_client.protocol.answers import OffsetRange, parse_offset, parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
-from meta_client.transport import Transport
-from zk.broker_url import BrokerUrl
-from zk.cluster import read_brokers
-from zk.nodes import Partition
+from zk.brokers.cluster import read_brokers
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 ANSWER_TIMEOUT_S: Final = 5.0
-GROUP: Final = "metaq-cli"  # what brokers' statistics show; nothing is registered or stored under it
-AT_ONCE_MAX: Final = 256  # partitions asked about before the first answer is waited for
+GROUP: Final = "metaq-cli"  # shown in brokers' statistics; never registered or stored
+AT_ONCE_MAX: Final = 256  # requests before waiting for the first answer
 
 
 class Range(NamedTuple):
-    """A partition holds [start, end). What was put at the time asked for or later begins at *at*; None if no time was
-    asked for, or the broker knows nothing of times."""
+    """A partition holds [start, end). *at*: first offset put at the requested time or later; None without a time, or if
+    the broker has no times."""
 
     start: int
     end: int
@@ -42,21 +41,21 @@ class Range(NamedTuple):
 
 
 class Positions:
-    """What the brokers that are up say of partitions. A broker that does not answer is named on stderr, once, and its
-    partitions are missing from the answers."""
+    """Positions from the running brokers. A broker that does not answer is named on stderr, once, and its partitions
+    are missing from the results."""
 
     def __init__(self, client: Client) -> None:
-        """Raises ZooKeeperError."""
+        """Look up the brokers. Raises ZooKeeperError."""
         self._client = client
         self._routes = plan_routes(read_brokers(client.session))
         self._silent: set[int] = set()
 
     def url(self, partition: Partition) -> BrokerUrl | None:
-        """Where a partition is read; None while its broker is not up."""
+        """Return the broker to read a partition from; None while it is down."""
         return self._routes.get(partition.broker_id)
 
     def ranges(self, keys: Collection[TopicPartition], time_ms: int | None = None) -> dict[TopicPartition, Range]:
-        """Where partitions begin and end, and were at *time_ms*."""
+        """Return the partitions' ranges, and their offsets at *time_ms*."""
 
         def requests(connection: Transport, key: TopicPartition) -> Sequence[Request]:
             topic, partition = key
@@ -76,14 +75,14 @@ class Positions:
                     start, end = map(parse_offset, texts)
                     found[key] = Range(start, end, None)
             except NotFound:
-                found[key] = Range(0, 0, None if time_ms is None else 0)  # nothing was ever put there
+                found[key] = Range(0, 0, None if time_ms is None else 0)  # no message was ever put there
             except MetaError as error:
                 self._fell_silent(key, error)
         return found
 
     def put_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """When the first message at or after each offset was put, in Unix milliseconds. Partitions without such a
-        message are missing, and those of brokers whose message ids tell no time."""
+        """Return the put time of the first message at or after each offset, in Unix milliseconds. Partitions without
+        such a message, or with ids that contain no time, are missing."""
         found: dict[TopicPartition, int] = {}
         wanted = dict(offsets)
         while wanted:
@@ -93,7 +92,7 @@ class Positions:
     def _put_times(
         self, wanted: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Add to *found*; returns where to ask again, because retention has taken what stood there."""
+        """Add to *found*; return the offsets to ask again, where retention deleted the message."""
         moved: dict[TopicPartition, int] = {}
         for key, replies in self._asked(wanted, lambda connection, key: _first_header(connection, key, wanted[key])):
             try:
@@ -105,14 +104,14 @@ class Positions:
                 if error.offset > wanted[key]:
                     moved[key] = error.offset
             except NotFound:
-                pass  # there is no such message yet
+                pass  # no such message yet
             except MetaError as error:
                 self._fell_silent(key, error)
         return moved
 
     def tell_epochs(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
-        """Let brokers know that partitions have new epochs: a fetch of a former owner that waits there is refused. Who
-        knows nothing of epochs is not told."""
+        """Announce new epochs of partitions to brokers, which then reject waiting fetches of former owners. Skips
+        brokers without epochs."""
 
         def request(connection: Transport, key: TopicPartition) -> Sequence[Request]:
             if not {"fetch", "owner"} <= connection.capabilities(ANSWER_TIMEOUT_S).extensions:
@@ -122,13 +121,12 @@ class Positions:
         for key, replies in self._asked(epochs, request):
             try:
                 for reply in replies:
-                    reply.wait(ANSWER_TIMEOUT_S)  # whatever is there, or is not: it has been heard
+                    reply.wait(ANSWER_TIMEOUT_S)  # any answer will do, even an error
             except MetaError as error:
                 self._fell_silent(key, error)
 
     def run_start(self, topic: str, partition: Partition, offset: int) -> int:
-        """An offset at or before *offset* where a message begins: at the nearest that the broker can name. Raises
-        MetaError."""
+        """Return the nearest message boundary at or before *offset* that the broker can name. Raises MetaError."""
         if (url := self.url(partition)) is None:
             raise NotConnected(f"no broker with id {partition.broker_id} is up: start it, or wait")
         query = OffsetQuery(topic, GROUP, partition.number, offset, next_opaque())
@@ -164,14 +162,15 @@ class Positions:
 
 
 class PutTimes:
-    """When messages were put, as their ids tell where a metaq broker gave them out. Any thread."""
+    """Put times of messages, from the ids of metaq brokers. Any thread."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._is_metaq: dict[int, bool] = {}  # by broker id; found out once each
+        self._is_metaq: dict[int, bool] = {}  # by broker id; asked once each
 
     def of(self, message: ReceivedMessage) -> int | None:
-        """In Unix milliseconds; None if the id tells no time, or nobody can be asked."""
+        """Return a message's put time in Unix milliseconds; None if its id contains none, or the broker can't be
+        asked."""
         broker_id = message.partition.broker_id
         if (is_metaq := self._is_metaq.get(broker_id)) is None:
             is_metaq = self._is_metaq[broker_id] = self._ask(broker_id)
@@ -186,8 +185,7 @@ class PutTimes:
 
 
 def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
-    """Where the partition begins, ends, and was at *time_ms*; None: the broker knows nothing of times. Raises
-    MetaError."""
+    """Return a partition's start, end, and offset at *time_ms*; None if the broker has no times. Raises MetaError."""
     if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
         return None
     reply = connection.submit(Offsets(topic, partition.number, time_ms, next_opaque()))
@@ -195,7 +193,7 @@ def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: 
 
 
 def _first_header(connection: Transport, key: TopicPartition, offset: int) -> Sequence[Request]:
-    """The question for the header of the message there; none, if its id tells no time."""
+    """Return the request for the message's header; none if its id contains no time."""
     if connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is None:
         return []
     return [Get(key[0], GROUP, key[1].number, offset, HEADER_BYTES, next_opaque())]

@@ -1,6 +1,4 @@
-"""How far a command is, on stderr, for whoever waits: nothing for the first second, then a bar on a terminal, and a
-line a second anywhere else.
-"""
+"""Progress on stderr: nothing for the first second, then a bar on a terminal, otherwise a line per second."""
 
 import sys
 import time
@@ -13,8 +11,8 @@ TELL_EVERY_S: Final = 1.0
 
 
 class Progress:
-    """Tells how many of *unit* are *done*, of *total* if that is known; without a unit, how far it is. One thread; use
-    as a context manager. *is_shared*: stdout is written meanwhile, so that nothing is drawn if that is a terminal."""
+    """Shows *done* of *total* in *unit*s, or just a position without a unit. One thread; use as a context manager.
+    *is_shared*: stdout is written meanwhile, so no bar is drawn if that is a terminal."""
 
     def __init__(self, done: str, unit: str, total: int | None = None, *, is_shared: bool = False) -> None:
         self._done = done
@@ -22,20 +20,20 @@ class Progress:
         self._total = total
         self._started = self._told = time.monotonic()
         self.count = 0
-        self._bar: Any = None  # rich's, imported for who waits longer than a second
+        self._bar: Any = None  # rich's, imported after a second
         self._is_terminal = sys.stderr.isatty() and not (is_shared and sys.stdout.isatty())
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def expect(self, total: int) -> None:
-        """So many there will be."""
+        """Set the total."""
         self._total = total
 
     def at(self, count: int) -> None:
-        """So many are done now."""
+        """Set the count."""
         self.count = count
         if (now := time.monotonic()) - self._told < (0.1 if self._bar is not None else TELL_EVERY_S):
             return
@@ -48,7 +46,7 @@ class Progress:
         click.echo(f"{self._done} {count}{of}{rate}", err=True)
 
     def advance(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Add to the count."""
         self.at(self.count + count)
 
     def _show_bar(self) -> None:

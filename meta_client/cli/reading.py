@@ -1,4 +1,4 @@
-"""Reading a topic, or a part of it, for the command line, without a trace."""
+"""Reads a topic, or part of it, for the command line, without registration or stored offsets."""
 
 import logging
 import time
@@ -18,10 +18,10 @@ from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
 from meta_client.protocol.errors import MetaError, RemoteError
-from zk.broker_url import BrokerUrl
-from zk.cluster import read_brokers, read_topic, subscribable_partitions
-from zk.nodes import Partition
-from zk.paths import TopicKind
+from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
+from zk.tree.paths import TopicKind
 
 REST_S = 0.2
 
@@ -31,15 +31,15 @@ _log = logging.getLogger(__name__)
 def read_from(
     client: Client, topic: str, partition: Partition, url: BrokerUrl | None, offset: int, bytes_max: int = FETCH_BYTES
 ) -> Iterator[ReceivedMessage]:
-    """The messages of one partition from *offset* on, until there are no more. Raises as `read_topic_messages`.
+    """Yield one partition's messages from *offset* to its end. Raises as `read_topic_messages`.
 
-    *url* is its broker's, None if that is not up; *bytes_max* is what is asked for at a time.
+    *url* is its broker's, None if that is down; *bytes_max* is the size of a request.
     """
     return read_to_end(client.connections, FetchRequest(topic, partition, offset, bytes_max, REST_S), url, GROUP)
 
 
 def message_start(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
-    """Where the message begins that holds *offset*, in a partition that reaches as *found* says. Raises as
+    """Return the beginning of the message that holds *offset*, in a partition with the range *found*. Raises as
     `read_topic_messages`."""
     topic, partition = key
     if offset in (found.start, found.end):
@@ -55,19 +55,19 @@ def message_start(client: Client, positions: Positions, key: TopicPartition, off
 
 
 class Span(NamedTuple):
-    """What of the partitions of a topic is read."""
+    """Part of a topic to read."""
 
     start: Position = EARLIEST
-    end: int | datetime | None = None  # before it; None: what is there at the beginning, or, who follows, never
-    partitions: Collection[Partition] = ()  # none: all of them
+    end: int | datetime | None = None  # exclusive; None: the end at the start of reading, or none if following
+    partitions: Collection[Partition] = ()  # empty: all
 
 
 class InsideMessage(MetaError):
-    """Reading can't begin there. Begin where the message does, which the text names."""
+    """The start is inside a message. Begin at the offset in the text."""
 
 
 class _Reading(NamedTuple):
-    """One partition on its way."""
+    """Reading position of one partition."""
 
     request: FetchRequest
     end: int | None
@@ -82,12 +82,12 @@ def read_topic_messages(
     total: Callable[[int], None] = lambda size: None,
     waiting: Waiting | None = None,
 ) -> Iterator[ReceivedMessage]:
-    """The messages of a topic in *span*, a partition after the other; then end, or wait for more.
+    """Yield the messages of a topic in *span*, partition by partition; then end, or wait for more.
 
-    *total* is told how many bytes of frames there are, unless it follows; *waiting*, who follows a topic that nobody
-    offers. Raises NothingToRead, InsideMessage,
-    InvalidMessage, NotSupported (times, and a broker that knows of none), ZooKeeperError; and, unless it follows,
-    BrokerAway, ConnectionLost, ReplyTimeout, RemoteError: who follows waits until the broker is back.
+    *total* gets the number of bytes to read, unless following; *waiting* is called while following a topic that no
+    broker offers. Raises NothingToRead, InsideMessage, InvalidMessage, NotSupported (times, at a broker without them),
+    ZooKeeperError; and, unless following, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError: following waits for
+    the broker instead.
     """
     readings: dict[Partition, _Reading] = {}
     is_first = True
@@ -96,7 +96,7 @@ def read_topic_messages(
         if waiting is not None:
             waiting.note(is_offered=bool(offered))
         new = [partition for partition in offered if partition not in readings]
-        # What comes into being while one follows is read from its beginning.
+        # Partitions created while following are read from their beginning.
         readings |= _begin(client, topic, new, span if is_first else Span(), follow=follow)
         if is_first and not follow:
             total(sum((it.end or 0) - it.request.offset for it in readings.values()))
@@ -108,16 +108,16 @@ def read_topic_messages(
             except (BrokerAway, ConnectionLost, ReplyTimeout, RemoteError) as error:
                 if not follow:
                     raise
-                log = _log.debug if request.is_troubled else _log.warning
+                log = _log.debug if request.has_error else _log.warning
                 log("waiting for the broker: %s", error)
-                request.is_troubled = True
+                request.has_error = True
         if not follow:
             return
         time.sleep(REST_S)
 
 
 def _partitions(client: Client, topic: str, span: Span, *, may_lack: bool) -> list[Partition]:
-    """What to read of. Raises NothingToRead."""
+    """Return the partitions to read. Raises NothingToRead."""
     offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
     if not offered and not may_lack:
         raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
@@ -131,7 +131,7 @@ def _partitions(client: Client, topic: str, span: Span, *, may_lack: bool) -> li
 def _begin(
     client: Client, topic: str, partitions: Collection[Partition], span: Span, *, follow: bool
 ) -> dict[Partition, _Reading]:
-    """Look up where each partition begins and ends. Raises BrokerAway, NotSupported."""
+    """Look up the ranges of the partitions. Raises BrokerAway, NotSupported."""
     positions = Positions(client)
     keys = [(topic, partition) for partition in partitions]
     starts: dict[TopicPartition, int | None] = dict.fromkeys(keys, offset_of(span.start))
@@ -155,7 +155,7 @@ def _begin(
 
 
 def _check_start(client: Client, positions: Positions, keys: Collection[TopicPartition], start: int) -> None:
-    """Raises InsideMessage: what stands there would be read as a message, and be called a broken one."""
+    """Raise InsideMessage unless a message begins at *start*: reading there would report a broken message."""
     for key, found in positions.ranges(keys).items():
         if not found.start < start < found.end:
             continue  # reading begins at the nearest end
@@ -164,7 +164,7 @@ def _check_start(client: Client, positions: Positions, keys: Collection[TopicPar
 
 
 def _at(positions: Positions, keys: Collection[TopicPartition], moment: datetime) -> dict[TopicPartition, int]:
-    """The offsets that belong to a time. Raises BrokerAway, NotSupported."""
+    """Return the offsets at a time. Raises BrokerAway, NotSupported."""
     found: dict[TopicPartition, int] = {}
     for key, place in _known(keys, positions.ranges(keys, milliseconds(moment))).items():
         if place.at is None:
@@ -174,7 +174,7 @@ def _at(positions: Positions, keys: Collection[TopicPartition], moment: datetime
 
 
 def _known(keys: Collection[TopicPartition], ranges: dict[TopicPartition, Range]) -> dict[TopicPartition, Range]:
-    """*ranges*, if all *keys* are there. Raises BrokerAway."""
+    """Return *ranges* if all *keys* are in it. Raises BrokerAway."""
     if missing := sorted(set(keys) - ranges.keys()):
         names = ", ".join(f"{topic}/{partition}" for topic, partition in missing)
         raise BrokerAway(f"read {names}: the broker is not up, or does not answer: start it, or wait")

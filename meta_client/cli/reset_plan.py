@@ -1,4 +1,4 @@
-"""Where a group is set to, partition by partition: the rules of `metaq groups reset`."""
+"""Plan of `metaq groups reset`: each partition's new offset."""
 
 import itertools
 from collections import deque
@@ -14,28 +14,28 @@ from meta_client.consumer.plan import TopicPartition
 from meta_client.errors import NotSupported
 from meta_client.protocol.errors import InvalidMessage, MetaError
 
-SHIFT_MAX: Final = 1_000_000  # messages: their offsets are kept while one goes back
+SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
 
 
 class ResetRefused(MetaError):
-    """This can't be done as it was asked for. Nothing was changed."""
+    """The reset is not possible as requested. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to: exactly one of these."""
+    """Target of a reset: exactly one field is set."""
 
     offset: int | None = None
     time_ms: int | None = None
-    shift: int | None = None  # messages; negative: back
-    is_listed: bool = False  # where another group is, or the same one was
+    shift_by: int | None = None  # messages; negative: back
+    is_listed: bool = False  # offsets of another group, or of a file
     is_earliest: bool = False
     is_latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition of the plan; *before* is None if nothing was stored, *after* if it stays so."""
+    """Planned move of one partition; *before* is None if nothing was stored, *after* if that remains so."""
 
     key: TopicPartition
     before: int | None
@@ -49,9 +49,10 @@ def plan_reset(
     before: Mapping[TopicPartition, int | None],
     listed: Mapping[TopicPartition, int | None],
 ) -> list[Move]:
-    """Where each partition of *before*, which says what is stored, goes; *listed* what is listed.
+    """Return the move of each partition in *before*, the stored offsets; *listed*: offsets of another group or of a
+    file.
 
-    Raises ResetRefused if the plan can't be made for every one of them, and what asking brokers raises.
+    Raises ResetRefused unless the plan covers every partition, and the errors of broker requests.
     """
     ranges = positions.ranges(before, target.time_ms)
     if missing := sorted(before.keys() - ranges.keys()):
@@ -81,10 +82,10 @@ def _after(
         if found.at is None:
             raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")
         return found.at
-    if target.shift is not None:
+    if target.shift_by is not None:
         if stored is None:
             raise ResetRefused(f"nothing is stored of {_names([key])} that could be shifted: name another target")
-        return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, target.shift)
+        return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, target.shift_by)
     assert target.offset is not None
     if not found.start <= target.offset <= found.end:
         raise ResetRefused(f"{_names([key])} holds [{found.start}, {found.end}): {target.offset} is outside")
@@ -92,7 +93,7 @@ def _after(
 
 
 def _checked(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:
-    """*offset*, if a message begins there. Raises ResetRefused with the nearest one before it."""
+    """Return *offset* if a message begins there. Raises ResetRefused with the nearest one before it."""
     if (begin := message_start(client, positions, key, offset, found)) != offset:
         raise ResetRefused(f"{offset} is inside of a message of {_names([key])}: {begin} is where that begins")
     return offset
@@ -101,7 +102,7 @@ def _checked(client: Client, positions: Positions, key: TopicPartition, offset: 
 def _shifted(
     client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range, messages: int
 ) -> int:
-    """*offset*, so many messages on or back; no further than the partition goes."""
+    """Return *offset* shifted by a number of messages, within the partition."""
     topic, partition = key
     url = positions.url(partition)
     with Progress(f"reading {topic}/{partition}", "messages") as progress:
@@ -111,8 +112,7 @@ def _shifted(
             return found.end
         left = -messages
         while left and offset > found.start:
-            # A broker names places further back, the nearest where a run of messages or a file begins; from there
-            # one can only read forward.
+            # Brokers name only the nearest boundary of an extent or a file further back; from there read forward.
             begin = max(min(positions.run_start(topic, partition, offset - 1), offset - 1), found.start)
             passed: deque[int] = deque(maxlen=left)
             count = 0

@@ -1,4 +1,4 @@
-"""Searching a partition for the command line: by the broker where it can (extension `find`), else by reading it."""
+"""Searches a partition for the command line: at the broker if possible (extension `find`), else by reading it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from typing import Final, NamedTuple
 
 import click
 
-from meta_client.calls import wait_result
 from meta_client.cli.positions import ask_range
 from meta_client.cli.progress import Progress
 from meta_client.cli.reading import read_from
 from meta_client.client import Client
-from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.errors import BrokerAway, NotSupported
-from meta_client.opaques import next_opaque
+from meta_client.net.calls import wait_result
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
+from meta_client.net.transport import Transport
 from meta_client.protocol.answers import Found, parse_found
 from meta_client.protocol.id_layout import broker_of, time_ms_of
 from meta_client.protocol.limits import FIND_MATCHES_MAX
 from meta_client.protocol.requests import Find
-from meta_client.transport import Transport
-from zk.broker_url import BrokerUrl
-from zk.nodes import Partition
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 EXTENSION: Final = "find"
-ANSWER_TIMEOUT_S: Final = 30.0  # others may search at the same broker, which takes one search after the other
+ANSWER_TIMEOUT_S: Final = 30.0  # a broker runs concurrent searches one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What is searched for: messages that agree with everything that is given."""
+    """Search criteria, all of which must match."""
 
     key: str | None = None
     message_id: int | None = None
@@ -41,12 +41,12 @@ class Wanted:
 
     @property
     def on_wire(self) -> bytes | int | None:
-        """What a broker can search for; None: only a time is given."""
+        """Criterion that a broker can search for; None: only a time is given."""
         return self.message_id if self.message_id is not None else None if self.key is None else self.key.encode()
 
 
 class Hit(NamedTuple):
-    """A message that was found, and when it was put (Unix milliseconds), where its id tells."""
+    """A match, and its put time (Unix milliseconds), if its id contains one."""
 
     message: ReceivedMessage
     time_ms: int | None
@@ -55,9 +55,9 @@ class Hit(NamedTuple):
 def search_partition(
     client: Client, topic: str, partition: Partition, url: BrokerUrl | None, wanted: Wanted, matches_max: int
 ) -> Iterator[Hit]:
-    """The messages of one partition that agree with *wanted*, by offset, *matches_max* at most.
+    """Yield the messages of one partition that match *wanted*, by offset, *matches_max* at most.
 
-    Raises BrokerAway, NotSupported (a time, and the broker knows of none), and as reading does.
+    Raises BrokerAway, NotSupported (a time, at a broker without times), and the errors of reading.
     """
     what = f"{topic}/{partition}"
     if url is None:
@@ -66,7 +66,7 @@ def search_partition(
     capabilities = connection.capabilities(ANSWER_TIMEOUT_S)
     is_metaq = capabilities.metaq_version is not None
     if is_metaq and wanted.message_id is not None and broker_of(wanted.message_id) != partition.broker_id:
-        return  # a metaq broker gives out ids of its own, and stores no others
+        return  # the ids of a metaq broker are all its own
     start = 0
     if wanted.since_ms is not None:
         found = ask_range(connection, topic, partition, wanted.since_ms)
@@ -110,7 +110,7 @@ def _search_there(
     matches_max: int,
     progress: Progress,
 ) -> Iterator[ReceivedMessage]:
-    """What the broker finds, each read where it says. More may be asked for than is taken."""
+    """Yield the broker's matches, each read at its offset. May request more than is consumed."""
     while True:
         request = Find(topic, partition.number, offset, min(matches_max, FIND_MATCHES_MAX), wanted, next_opaque())
         found = _ask(connection, request, partition)

@@ -1,4 +1,4 @@
-"""Sending many messages and knowing, whatever happens, how many of them are stored."""
+"""Sends many messages and keeps count of stored ones, also after a failure."""
 
 import threading
 from collections import Counter
@@ -11,13 +11,13 @@ import click
 
 from meta_client.cli.inputs import Item
 from meta_client.errors import NotReplicated, ReplyTimeout, SendFailed, SendUnknown
-from meta_client.producer import Handle, Producer
+from meta_client.producer.producer import Handle, Producer
+from meta_client.producer.results import SendResult
 from meta_client.protocol.errors import MetaError
-from meta_client.results import SendResult
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
-UNDER_WAY_MAX: Final = 10_000  # messages that are not acknowledged yet
-SETTLE_S: Final = 5.0  # for the answer to a message, beyond the time after which it is given up
+UNDER_WAY_MAX: Final = 10_000  # unacknowledged messages
+SETTLE_S: Final = 5.0  # extra time for an answer after a message's time-out
 
 
 class Stopped(MetaError):
@@ -25,16 +25,16 @@ class Stopped(MetaError):
 
 
 class NotYetReplicated(click.ClickException):
-    """Sending ended early, and everything that was sent is on the master, some of it not yet on a slave in sync."""
+    """Sending ended early; everything sent is on the master, some of it not yet on a slave in sync."""
 
     exit_code = 3
 
 
 class Outcome(StrEnum):
-    """Outcome of a message, in the words of --json."""
+    """Outcome of a message, as printed by --json."""
 
     STORED = "stored"
-    NOT_REPLICATED = "not_replicated"  # on the master; seen once a slave is in sync, lost if the master is before
+    NOT_REPLICATED = "not_replicated"  # on the master; visible once a slave is in sync, lost with the master before
     UNKNOWN = "unknown"  # stored or not
     NOT_STORED = "not_stored"
 
@@ -59,9 +59,9 @@ _TOLD: Final = {  # after "stopped after 3 messages, which are stored"
 
 
 class Sending:
-    """Messages of one topic on their way, in their order. send() and then stop(), on one thread.
+    """Messages of one topic being sent, in order. send() and then stop(), on one thread.
 
-    A thread of its own hears what becomes of them: whoever waits for input is told of what was sent before.
+    A separate thread handles the outcomes, so that they are shown even while input is awaited.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Sending:
         timeout_s: float,
         show: Callable[[Item, SendResult | MetaError], None],
     ) -> None:
-        """*timeout_s*: when the client gives a message up; *show* is told what became of each, in their order."""
+        """*timeout_s*: the client's time limit per message; *show* gets each message's outcome, in order."""
         self._producer = producer
         self._topic = topic
         self._partition = partition
@@ -82,22 +82,23 @@ class Sending:
         self._listener = threading.Thread(target=self._listen, name="metaq produce", daemon=True)
         # The listener's, which others only read.
         self._outcomes: Counter[Outcome] = Counter()
-        self._first: str | None = None  # what went wrong first
-        self._interruption: OSError | None = None  # whoever reads what we show went away
+        self._first: str | None = None  # the first failure
+        self._interruption: OSError | None = None  # the output was closed
         self._listener.start()
 
     @property
     def stored(self) -> int:
-        """Number of messages that are."""
+        """Number of stored messages."""
         return self._outcomes[Outcome.STORED]
 
     @property
     def has_failed(self) -> bool:
-        """Whether anything that was sent has."""
+        """True if any message has failed."""
         return self._first is not None or self._interruption is not None
 
     def send(self, item: Item) -> None:
-        """Send one more; waits while too many are under way. Raises MetaError for what can't be sent at all."""
+        """Send one more; waits while too many are unacknowledged. Raises MetaError for a message that can't be sent at
+        all."""
         try:
             handle = self._producer.send_async(self._topic, item.payload, item.attribute, self._partition)
         except MetaError as error:
@@ -105,7 +106,7 @@ class Sending:
         self._under_way.put((handle, item))
 
     def stop(self, why: str | None) -> None:
-        """Wait for what is under way. Raises Stopped if there is a reason *why* to stop early, or if any of it
+        """Wait for unacknowledged messages. Raises Stopped if there is a reason *why* to stop early or a message
         failed, NotYetReplicated if that is the only failure, and the OSError of showing."""
         self._under_way.put(None)
         self._listener.join()
@@ -128,7 +129,7 @@ class Sending:
                 told = handle.result(timeout_s)
             except (SendFailed, ReplyTimeout) as error:
                 if isinstance(error, ReplyTimeout):
-                    timeout_s = 0  # the others were sent as long ago
+                    timeout_s = 0  # one time-out covers all: they were sent before
                 self._first = self._first or f"{item.where}: {error}"
                 told = error
             self._outcomes[Outcome.of(told)] += 1

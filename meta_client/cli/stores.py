@@ -1,4 +1,4 @@
-"""Where a group keeps its offsets, as a user names it: ZooKeeper, a database, a directory."""
+"""A group's offset store as named by a user: ZooKeeper, a database, a directory."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from meta_client.client import Client
+from meta_client.consumer.offset_stores.errors import NoDatabase
+from meta_client.consumer.offset_stores.local_file import LocalOffsetStore
+from meta_client.consumer.offset_stores.places import TABLE
 from meta_client.consumer.offsets import OffsetStore, ZooKeeperOffsetStore
-from meta_client.offset_stores.errors import NoDatabase
-from meta_client.offset_stores.local_file import LocalOffsetStore
-from meta_client.offset_stores.places import TABLE
 
 store_option = click.option(
     "--store", metavar="URL|DIR", help="The group keeps its offsets in this database, or this directory."
@@ -21,14 +21,14 @@ store_option = click.option(
 def opened_store(
     client: Client, group: str, store: str | None, *, is_for_reading: bool = False
 ) -> Iterator[OffsetStore]:
-    """The offsets of *group*; *is_for_reading* makes no store where there is none.
+    """Open the offsets of *group*; with *is_for_reading* a missing store is not created.
 
-    Raises NoDatabase for that, and for all that a database says, and OffsetStoreErrors.
+    Raises NoDatabase for that and for the database's errors, and OffsetStoreErrors.
     """
     if store is None:
         yield ZooKeeperOffsetStore(client.session, group)
     elif "://" in store:
-        from meta_client.offset_stores import SqlOffsetStore  # which needs an extra
+        from meta_client.consumer.offset_stores import SqlOffsetStore  # which needs an extra
 
         url, _, table = store.partition("#")
         connects = SqlOffsetStore.open_for_reading if is_for_reading else SqlOffsetStore
@@ -44,7 +44,7 @@ def opened_store(
 
 @contextlib.contextmanager
 def _told_in_a_line() -> Iterator[None]:
-    """Of what a database says, the first line: the statement and its parameters follow. Raises NoDatabase."""
+    """Raise a database's error as NoDatabase with its first line: the statement and its parameters follow."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:

@@ -1,4 +1,4 @@
-"""Which brokers a command is for: every master that is up, or those that --broker names."""
+"""Brokers of a command: every running master, or those named with --broker."""
 
 from collections.abc import Callable
 
@@ -6,12 +6,12 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
-from zk.broker_url import BrokerUrl
-from zk.cluster import read_brokers
+from zk.brokers.cluster import read_brokers
+from zk.tree.broker_url import BrokerUrl
 
 
 def where_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that tells brokers something."""
+    """Add the broker options."""
     option = click.option(
         "--broker",
         "brokers",
@@ -23,7 +23,7 @@ def where_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl]]:
-    """Whom to tell, in order, by the name to show. ZooKeeper is asked for ids alone. Raises InvalidUrl."""
+    """Return name and URL of the selected brokers, in order. Asks ZooKeeper only for ids. Raises InvalidUrl."""
     urls = {text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())}
     if brokers and len(urls) == len(set(brokers)):
         return list(urls.items())

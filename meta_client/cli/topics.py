@@ -1,36 +1,37 @@
-"""`metaq topics`: what the cluster offers, and what an operator decides about it while brokers run."""
+"""`metaq topics`: lists the cluster's topics, and changes them while brokers run."""
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import click
 
-from meta_client.calls import wait_result
 from meta_client.cli.confirming import confirm
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.targets import targets, where_options
 from meta_client.client import Client
-from meta_client.connection import Connection
-from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.errors import NotSupported
-from meta_client.opaques import next_opaque
+from meta_client.metadata.topology import WILDCARD_TOPIC
+from meta_client.net.calls import wait_result
+from meta_client.net.connection import Connection
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
 from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import TopicCommand, TopicVerb
-from meta_client.topology import WILDCARD_TOPIC
-from zk.broker_url import BrokerUrl
-from zk.cluster import TopicBrokers, read_topic, read_topic_names
-from zk.nodes import BrokerName
-from zk.paths import TopicKind
+from zk.brokers.cluster import TopicBrokers, read_topic, read_topic_names
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import BrokerName
+from zk.tree.paths import TopicKind
 
-ANSWER_TIMEOUT_S: Final = 10.0  # an fsync, on a disk that has much to do
+ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
 EXTENSION: Final = "topic"
 
 Settings = list[tuple[str, str]]
+_KEYS: Final = ("partitions", "publish", "subscribe", "stat", "compression", "index")  # options of create and alter
 
 
 @click.group(invoke_without_command=True)
@@ -58,7 +59,7 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of create and alter."""
+    """Add the options of create and alter."""
     options = [
         click.option("--partitions", type=int, metavar="N", help="On each broker."),
         click.option("--publish/--no-publish", default=None, help="Whether producers find the topic."),
@@ -76,67 +77,38 @@ def _settings(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _words(
-    partitions: int | None,
-    publish: bool | None,
-    subscribe: bool | None,
-    stat: bool | None,
-    compression: str | None,
-    index: str | None,
-) -> Settings:
-    words = [] if partitions is None else [("partitions", str(partitions))]
-    flags = {"publish": publish, "subscribe": subscribe, "stat": stat}
-    words += [(key, "true" if flag else "false") for key, flag in flags.items() if flag is not None]
-    texts = {"compression": compression, "index": index}
-    return words + [(key, text) for key, text in texts.items() if text is not None]
+def _words(given: Mapping[str, int | bool | str | None]) -> Settings:
+    """Return the settings *given* as the wire writes them."""
+    values = [(key, given[key]) for key in _KEYS]
+    return [
+        (key, str(value).lower() if isinstance(value, bool) else str(value))
+        for key, value in values
+        if value is not None
+    ]
 
 
 @topics.command()
 @click.argument("name")
 @_settings
 @where_options
-def create(
-    name: str,
-    partitions: int | None,
-    publish: bool | None,
-    subscribe: bool | None,
-    stat: bool | None,
-    compression: str | None,
-    index: str | None,
-    brokers: tuple[str, ...],
-    zk: str,
-    as_json: bool,
-) -> None:
+def create(name: str, brokers: tuple[str, ...], zk: str, as_json: bool, **settings: int | bool | str | None) -> None:
     """Create topic NAME, with one partition on each broker unless told otherwise.
 
     A topic that was deleted goes on at the offsets where it ended: consumers with stored offsets lose nothing.
     """
-    _tell(
-        TopicVerb.CREATE, name, _words(partitions, publish, subscribe, stat, compression, index), brokers, zk, as_json
-    )
+    _tell(TopicVerb.CREATE, name, _words(settings), brokers, zk, as_json)
 
 
 @topics.command()
 @click.argument("name")
 @_settings
 @where_options
-def alter(
-    name: str,
-    partitions: int | None,
-    publish: bool | None,
-    subscribe: bool | None,
-    stat: bool | None,
-    compression: str | None,
-    index: str | None,
-    brokers: tuple[str, ...],
-    zk: str,
-    as_json: bool,
-) -> None:
+def alter(name: str, brokers: tuple[str, ...], zk: str, as_json: bool, **settings: int | bool | str | None) -> None:
     """Change what is given of topic NAME. Partitions only grow.
 
     Genuine 1.4 consumers can't read compressed messages, and metaq's need `pip install 'metaq-broker[compression]'`.
     """
-    _tell(TopicVerb.ALTER, name, _words(partitions, publish, subscribe, stat, compression, index), brokers, zk, as_json)
+    _tell(TopicVerb.ALTER, name, _words(settings), brokers, zk, as_json)
 
 
 @topics.command()
@@ -184,7 +156,7 @@ def delete(name: str, yes: bool, brokers: tuple[str, ...], zk: str, as_json: boo
 
 
 def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
-    """Tell every broker meant, show what the topic is there now, and name those that refused."""
+    """Send the command to every selected broker, show the topic's new state there, and name brokers that refused."""
     rows: list[dict[str, object]] = []
     refused = False
     for name, url in targets(brokers, zk):
@@ -201,7 +173,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
 
 
 def _ask(url: BrokerUrl, command: TopicCommand) -> str:
-    """What the broker says the topic is now. Raises MetaError."""
+    """Return the broker's new state of the topic. Raises MetaError."""
     with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S)) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             raise NotSupported(f"{url} does not know `{EXTENSION}`: change its configuration file and reload it")

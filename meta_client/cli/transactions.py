@@ -1,25 +1,28 @@
-"""`metaq txn`: what is in doubt, why, and what to do."""
+"""`metaq txn`: branches in doubt, their causes and remedies."""
 
 import getpass
 import json
 import socket
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
-from journal.heuristics import HeuristicDecision
-from journal.xid import InvalidXid, XaKey, Xid, parse_key
+from journal.records.heuristics import HeuristicDecision
+from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
 from meta_client.cli.confirming import confirm
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
+from meta_client.cli.doctor import doctor
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.text import time_text
 
-INCOMPLETE: Final = 1  # exit status: the list lacks what a broker did not tell
+INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
 
 directory_option = click.option(
@@ -36,11 +39,12 @@ yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 @click.group()
 def txn() -> None:
-    """What is in doubt: prepared branches that nobody has finished yet, and how to end one by hand.
+    """List branches in doubt (prepared and not finished yet), and end them by hand.
 
     A branch is given as its xid, the text that psycopg and pgjdbc give PostgreSQL as gid, or as its key on the wire.
 
     \b
+    metaq txn doctor --database postgresql://host/shop
     metaq txn list
     metaq txn show 1_by0x_bXE=
     metaq txn commit 1_by0x_bXE= --why "order o-1 is in the database"
@@ -78,12 +82,7 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
             row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
         )
     columns = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
-    empty = "nothing is in doubt where anybody answered" if failures else "nothing is in doubt"
-    print_rows(columns, rows, as_json=as_json, empty=empty)
-    for failure in failures.values():
-        click.echo(f"warning: the list is incomplete: {failure}", err=True)
-    if failures:
-        sys.exit(INCOMPLETE)
+    _print_listing(columns, rows, failures, "nothing is in doubt", as_json=as_json)
 
 
 @txn.command()
@@ -171,41 +170,94 @@ for _decision, _text in _DECISIONS.items():
 
 
 @txn.command()
+@zk_option
+@directory_option
+@json_option
+def ledger(zk: str, directory: Path | None, as_json: bool) -> None:
+    """List what is on record of transactions that did not end alike: who, when, why, and the evidence.
+
+    Decisions of operators (commit, rollback, complete), and what resolvers and `metaq txn doctor --apply` found: mixed,
+    one side committed and another rolled back; hazard, nobody knows how a side ended. Each stays, through restarts and
+    promotions, until `metaq txn forget`. Exit status 1 if a broker could not be asked.
+    """
+    with opened_branches(zk, directory) as branches:
+        reports = [report for report in branches.listed(None) if report.get("decision")]
+        reports += branches.findings()
+        failures = branches.failures
+    rows = []
+    for report in reports:
+        said = report.get("finding") or report["decision"]
+        seen = f"{report['messages']} messages of {report['bytes']} bytes, prepared"
+        row = {"xid": str(_key(report["key"]).xid), "outcome": report["state"], "since": time_text(said["time_ms"])}
+        row |= {"who": said["who"], "why": said["why"], "evidence": said.get("evidence", seen)}
+        rows.append(row | {"broker": report["broker"], "key": report["key"]})
+    columns = ("xid", "outcome", "since", "who", "broker", "why", "evidence", "key")
+    _print_listing(columns, rows, failures, "nothing is on record", as_json=as_json)
+
+
+def _print_listing(
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, object]],
+    failures: Mapping[int, str],
+    empty: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what brokers listed. If some could not be asked: a warning each, and exit with INCOMPLETE."""
+    print_rows(columns, rows, as_json=as_json, empty=f"{empty} where anybody answered" if failures else empty)
+    for failure in failures.values():
+        click.echo(f"warning: the list is incomplete: {failure}", err=True)
+    if failures:
+        sys.exit(INCOMPLETE)
+
+
+@txn.command()
 @branch_argument
 @zk_option
 @directory_option
 @broker_option
 @yes_option
 def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, yes: bool) -> None:
-    """Drop what was decided by hand about BRANCH. A coordinator that asks later hears that there is no such branch."""
+    """Drop what is on record of BRANCH: what was decided by hand, and what the ledger holds.
+
+    A coordinator that asks later is told that there is no such branch.
+    """
     with opened_branches(zk, directory) as branches:
-        key, broker = _find(branches, branch, broker_id)
+        findings = {(_key(report["key"]), report["broker"]): report["finding"] for report in branches.findings()}
+        key, broker = _find(branches, branch, broker_id, findings)
         report = branches.show(key, broker)
-        if (decision := report.get("decision")) is None:
+        if (decision := report.get("decision")) is not None:
+            said = f"{decision['who']} decided: {decision['decision']}"
+        elif (finding := findings.get((key, broker))) is not None:
+            said = f"{finding['who']} found: {finding['why']}"
+        else:
             raise NoBranch(f"{branch} is {report['state']}: nobody decided by hand, so nothing is to forget")
         if not yes:
-            confirm(f"forget that {decision['who']} decided: {decision['decision']}?")
+            confirm(f"forget that {said}?")
         branches.forget(key, broker)
     click.echo(f"forgotten: {key}")
 
 
+txn.add_command(doctor)
 txn.add_command(init)
 txn.add_command(resolver)
 
 
 def _where(directory: Path | None, broker_id: int) -> str:
-    """The options that lead to the branch."""
+    """Return the options that select the branch."""
     return f"--dir {directory}" if directory is not None else f"--broker {broker_id}"
 
 
-def _find(branches: Branches, text: str, broker_id: int | None) -> tuple[XaKey, int]:
-    """The one branch that *text* names, and the id of its broker."""
+def _find(
+    branches: Branches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
+) -> tuple[XaKey, int]:
+    """Return the single branch named *text*, and its broker's id; in doubt, or among *others*."""
     wanted = _parse(text)
     listed = branches.keys(wanted.qualifier if isinstance(wanted, XaKey) else None)
+    known = [(key, where) for where, keys in listed.items() for key in keys]
     found = [
         (key, where)
-        for where, keys in listed.items()
-        for key in dict.fromkeys(keys)  # one that was begun again is named twice
+        for key, where in dict.fromkeys((*known, *others))  # one that was begun again appears twice
         if broker_id in (None, where) and wanted in (key, key.xid)
     ]
     if not found and isinstance(wanted, XaKey) and broker_id is not None:

@@ -1,4 +1,4 @@
-"""What a command waits for that reads a topic, told on stderr: once when it begins to wait, once when it goes on."""
+"""Reports on stderr why a reading command waits: once when waiting begins, and once when it ends."""
 
 import time
 from typing import Final
@@ -6,26 +6,26 @@ from typing import Final
 import click
 
 from meta_client.client import Client
-from zk.cluster import read_topic, subscribable_partitions
+from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.errors import ZooKeeperUnavailable
-from zk.paths import TopicKind
+from zk.tree.paths import TopicKind
 
-OWNED_S: Final = 3.0  # a member has its share by then, if there is one for it
+OWNED_S: Final = 3.0  # rebalancing is over after this time
 
 
 class Waiting:
-    """Tells about one topic. One thread."""
+    """Reports on one topic. One thread."""
 
     def __init__(self, topic: str, zookeeper: str, group: str | None = None) -> None:
-        """*zookeeper* is where brokers register, as the user names it."""
+        """*zookeeper*: the brokers' ZooKeeper, as named by the user."""
         self._topic = topic
         self._zookeeper = zookeeper
         self._group = group
         self._told: str | None = None
-        self._idle_since: float | None = None  # the topic is there, and nothing of it is ours
+        self._idle_since: float | None = None  # the topic is offered, and we own none of it
 
     def look(self, client: Client) -> None:
-        """Tell, if it is news, why nothing can be read yet. Raises MalformedNode."""
+        """Report a new reason why nothing can be read yet. Raises MalformedNode."""
         try:
             offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, self._topic))
         except ZooKeeperUnavailable as error:
@@ -34,7 +34,7 @@ class Waiting:
             self.note(is_offered=bool(offered))
 
     def note(self, *, is_offered: bool, is_reading: bool = False) -> None:
-        """Tell whether some broker offers the topic, and whether this member reads any of it."""
+        """Report a change: *is_offered*: a broker offers the topic; *is_reading*: this member owns part of it."""
         if not is_offered:
             self._idle_since = None
             self._tell(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from zk.embedded import EmbeddedZooKeeper
+from zk.embedded.server import EmbeddedZooKeeper
 from zk.errors import ZooKeeperError
 
-POLL_S = 0.5  # how soon a server that died by itself is noticed
+POLL_S = 0.5  # interval of checks for a dead server
 
 
 def default_data() -> Path:
-    """Where the nodes are kept when --data is not given: $XDG_DATA_HOME/metaq/zookeeper, or in ~/.local/share."""
+    """Return the default of --data: $XDG_DATA_HOME/metaq/zookeeper, or ~/.local/share/metaq/zookeeper."""
     base = os.environ.get("XDG_DATA_HOME")
     return (Path(base) if base else Path.home() / ".local" / "share") / "metaq" / "zookeeper"
 

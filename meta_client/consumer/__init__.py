@@ -1,7 +1,8 @@
-"""Consuming: a member of a group owns partitions, fetches from them, and hands over batches (spec 8, 9).
+"""Consuming: a member of a group owns partitions, fetches from them, and delivers batches (spec 8, 9).
 
-Read: batch, position, config, plan, routing, fetch_request, refusing, exits, delay_queue, watchdog (pure) ->
-offsets, acknowledging, sifting -> delivery (where fetching and handing over meet), listening -> flights, asking,
-assignments -> fetcher (runner threads), pulling -> subscription, holdings, rebalances, watching, group (the thread that
-talks to ZooKeeper) -> consumer (for users).
+Read: batch, position, config, plan, routing, fetch_request, error_policy, listener_exit, delay_queue, watchdog (pure)
+-> offsets, acknowledging, filtering -> delivery (interface between fetching and delivery), listening -> long_polls,
+fetch_client, assignments -> fetcher (runner threads), pulling -> subscription, owned_partitions, rebalances, watching,
+group (the thread that uses ZooKeeper) -> dead_letters/ -> consumer (for users). offset_stores/ are alternatives to
+ZooKeeper.
 """

@@ -1,4 +1,4 @@
-"""Manual acknowledgement: which messages of a partition are out, and up to where they are acknowledged."""
+"""Manual acknowledgement: the delivered and the acknowledged offset of a partition."""
 
 import threading
 from collections.abc import Callable
@@ -8,20 +8,21 @@ from meta_client.consumer.offsets import OffsetEntry
 
 
 class AckWindow:
-    """[acknowledged, delivered) of one partition, empty at first and after every seek. Any thread.
+    """The unacknowledged part [acknowledged, delivered) of one partition, empty at first and after every seek. Any
+    thread.
 
     An acknowledgement from before a seek or a rebalance falls outside and moves nothing.
     """
 
     def __init__(self, advance: Callable[[OffsetEntry], None]) -> None:
-        """*advance* is told of progress; under the lock, so that what closes the window has the last word."""
+        """*advance* is called with progress, under the lock, so that none is reported after close()."""
         self._advance = advance
         self._lock = threading.Lock()  # guards the next two
         self._acknowledged = 0
-        self._delivered: int | None = None  # None: nothing is out
+        self._delivered: int | None = None  # None: nothing is delivered
 
     def open(self, offset: int, next_offset: int) -> None:
-        """What stands in [offset, next_offset) is about to be handed over."""
+        """Extend the window before messages of [offset, next_offset) are delivered."""
         with self._lock:
             if self._delivered is None:
                 self._acknowledged = self._delivered = offset
@@ -29,23 +30,23 @@ class AckWindow:
 
     @property
     def is_open(self) -> bool:
-        """Whether what was handed over last still counts."""
+        """True if the last delivery still counts."""
         return self._delivered is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that is out is acknowledged."""
+        """True if everything delivered is acknowledged."""
         with self._lock:
             return self._delivered is None or self._acknowledged >= self._delivered
 
     def pass_over(self, message: ReceivedMessage) -> None:
-        """*message* is not handed over, a filter rejects it: consumed, if everything before it is."""
+        """Skip *message*, which a filter rejects: it is acknowledged if everything before it is."""
         with self._lock:
             if self._delivered is not None and self._acknowledged == message.offset:
                 self._move(message)
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
-        """Everything of the partition up to and including *message* is consumed; False: it no longer counts."""
+        """Acknowledge everything up to and including *message*; False if its delivery no longer counts."""
         with self._lock:
             if self._delivered is None or not message.next_offset <= self._delivered:
                 return False
@@ -54,7 +55,7 @@ class AckWindow:
             return True
 
     def close(self) -> int | None:
-        """Nothing counts any more that is out; returns where it would have to be delivered again from."""
+        """Empty the window; return the offset to deliver again from, None if it was empty."""
         with self._lock:
             was_open, self._delivered = self._delivered is not None, None
             return self._acknowledged if was_open else None

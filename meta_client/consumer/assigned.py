@@ -1,7 +1,7 @@
-"""A consumer whose partitions its user names, instead of a group's member: nobody is asked, and nothing rebalances.
+"""A consumer of given partitions, instead of a member of a group: no ownership, no rebalances.
 
-One thread owns all of it, as it does of a member. Losing ZooKeeper stops no delivery: no other consumer can be given
-what is ours, and brokers are found again once it is back.
+One thread owns all of it, as in a member. Losing ZooKeeper stops no delivery: no other consumer can be given its
+partitions, and brokers are found again once ZooKeeper is back.
 """
 
 import logging
@@ -16,11 +16,11 @@ from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.subscription import Subscription
-from zk.cluster import read_brokers
+from zk.brokers.cluster import read_brokers
 from zk.errors import ZooKeeperError
-from zk.paths import TopicKind, TopicParent
-from zk.session import SessionEvent, SessionState, ZooKeeperSession
-from zk.watches import ChildrenChanged, ChildrenWatches
+from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.session.watches import ChildrenChanged, ChildrenWatches
+from zk.tree.paths import TopicKind, TopicParent
 
 RETRY_S = 1.0  # after ZooKeeper, or the store of offsets, failed
 
@@ -32,11 +32,11 @@ class _Stop:
 
 
 class _Reset:
-    """An offset was reset, and has to be stored before anything is delivered."""
+    """An offset was reset: it has to be stored before its partition is delivered."""
 
 
 class AssignedMember:
-    """Fetches given partitions. start() once, close() once; the rest is its own thread's."""
+    """Fetches given partitions. Call start() once, close() once; everything else runs on its own thread."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class AssignedMember:
         config: ConsumerConfig,
     ) -> None:
         self._session = session
-        self._waiting = set(partitions)  # not begun yet: their offset could not be loaded
+        self._waiting = set(partitions)  # not fetched yet: no offset loaded
         self._fetcher = fetcher
         self._tracker = tracker
         self._store = store
@@ -63,14 +63,14 @@ class AssignedMember:
         self._thread = threading.Thread(target=self._run, name="metaq assigned", daemon=True)
 
     def start(self) -> None:
-        """Begin. Raises ZooKeeperError; then nothing has begun."""
+        """Start fetching. Raises ZooKeeperError; nothing runs then."""
         self._follow_brokers()
         self._begin()
         self._fetcher.resume(0)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop delivering, and store progress."""
+        """Stop delivery and store progress."""
         self._events.put(_Stop())
         if self._thread.is_alive():
             self._thread.join()
@@ -79,7 +79,7 @@ class AssignedMember:
         self._commit()
 
     def on_session_event(self, event: SessionEvent) -> None:
-        """On kazoo's thread."""
+        """Queue a session event; called on kazoo's thread."""
         self._events.put(event)
 
     def _run(self) -> None:
@@ -115,23 +115,23 @@ class AssignedMember:
         return True
 
     def _follow_brokers(self) -> None:
-        # Watch first, then read: what changes in between fires the watch.
+        # Watch first, then read: a change in between fires the watch.
         for topic in {topic for topic, _ in self._fetcher.assigned()} | {topic for topic, _ in self._waiting}:
             self._watches.read(self._session.paths.of(TopicParent(TopicKind.SUB, topic)))
         self._fetcher.set_brokers(read_brokers(self._session))
         self._are_brokers_stale = False
 
     def _begin(self) -> None:
-        """Fetch what is not fetched yet and has an offset to begin at."""
+        """Fetch the partitions that are not fetched yet and whose offset can be loaded."""
         for topic, partition in sorted(self._waiting):
             try:
                 offset = self._store.load(topic, partition)
             except Exception as error:
-                # The store may be the user's, and raise anything. Without an offset there is nothing to do here.
+                # A user's store may raise anything. Without an offset the partition can't be fetched.
                 _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
                 continue
             wanted = self._subscriptions[topic]
-            request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.rest_s_max)
+            request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.backoff_s_max)
             if offset is None or self._config.starts_anew:
                 request.begin_at(self._config.start)
             self._tracker.own(topic, partition)
@@ -142,5 +142,5 @@ class AssignedMember:
         self._commit_at = time.monotonic() + self._config.commit_period_s
         try:
             self._tracker.commit(self._store)
-        except Exception as error:  # the user's store may raise anything
+        except Exception as error:  # a user's store may raise anything
             _log.warning("offsets not committed, trying again later error=%r", error)

@@ -1,6 +1,6 @@
-"""Which partitions are fetched, which of those may go on now, and which are being delivered.
+"""Assigned partitions: which are fetched, which may go on now, and which are being delivered.
 
-What runners, the group's thread and users' threads agree by: one lock, and one condition that tells of every change.
+Shared by runners, the group's thread and users' threads: one lock, and one condition for every change.
 """
 
 import logging
@@ -11,54 +11,54 @@ from enum import Enum
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import TopicPartition
-from meta_client.consumer.position import Jump
-from meta_client.consumer.watchdog import Standing, Where
+from meta_client.consumer.position import Seek
+from meta_client.consumer.watchdog import FetchState, PartitionStatus
 
-BUSY_S = 0.05  # how long a partition rests of which something else is being delivered
-LEASE_LOOK_S = 0.05  # how often to look whether the session's lease is renewed, while it has run out unseen
-SLOW_S = 10.0  # a listener that keeps the group waiting for longer is named in the log
+BUSY_S = 0.05  # back-off of a partition while another delivery of it is in progress
+LEASE_LOOK_S = 0.05  # interval of checks for renewal of an expired lease
+SLOW_S = 10.0  # a listener that blocks the group for longer is logged
 
 _log = logging.getLogger(__name__)
 
 
-class MayGoOn(Enum):
-    """What a runner does with a request that it has."""
+class FetchPermission(Enum):
+    """Decision about a runner's next fetch."""
 
-    YES = "fetch"
+    GRANTED = "fetch"
     PARKED = "leave it: it is kept, and comes back"
-    GONE = "drop it: the partition was withdrawn"
+    REVOKED = "drop it: the partition was withdrawn"
 
 
 class Assignments:
-    """The partitions of one consumer. Starts paused. Any thread; *changed* guards all of it."""
+    """Partitions of one consumer. Starts paused. Any thread; *changed* guards everything."""
 
     def __init__(self, group: str, may_deliver: Callable[[], bool], changed: threading.Condition) -> None:
-        """*may_deliver* is asked before each delivery: False means as a pause does, and nobody tells when it ends."""
+        """*may_deliver* is called before each delivery: False acts as a pause, whose end is not notified."""
         self._may_deliver = may_deliver
         self.changed = changed
         self._group = group
         self._assigned: dict[TopicPartition, tuple[FetchRequest, Delivery]] = {}
         self._delivering: set[TopicPartition] = set()
         self._parked: dict[TopicPartition, FetchRequest] = {}
-        self._held: set[TopicPartition] = set()  # by the user, until the user lets them go on
-        self._stopped: set[TopicPartition] = set()  # at a message that was refused; not longer than they are ours
+        self._paused: set[TopicPartition] = set()  # by the user, until the user resumes them
+        self._stopped: set[TopicPartition] = set()  # at a rejected message; cleared when they are removed
         self._is_paused = True
         self._pauses = 0
         self._is_closed = False
 
     def add(self, request: FetchRequest, delivery: Delivery) -> None:
-        """Begin with a partition."""
+        """Add a partition."""
         with self.changed:
             assert request.key not in self._assigned
             self._assigned[request.key] = request, delivery
 
     def keys(self) -> list[TopicPartition]:
-        """What is being fetched."""
+        """Return the assigned partitions."""
         with self.changed:
             return list(self._assigned)
 
     def remove(self, keys: Collection[TopicPartition]) -> None:
-        """No further batch of these partitions is delivered; what is being delivered goes on, and counts."""
+        """Remove partitions: no further batch of them is delivered; a delivery in progress continues, and counts."""
         gone: list[tuple[TopicPartition, Delivery]] = []
         with self.changed:
             for key in keys:
@@ -67,20 +67,20 @@ class Assignments:
                 self._parked.pop(key, None)
                 self._stopped.discard(key)
         for key, delivery in gone:
-            delivery.forget(key, is_seek=False)
+            delivery.discard(key, is_seek=False)
 
     def is_delivering(self, key: TopicPartition) -> bool:
-        """Whether something of this partition is being delivered, ours or no longer."""
+        """Return True if a batch of this partition is being delivered, also after its removal."""
         with self.changed:
             return key in self._delivering
 
     def delivering(self) -> set[TopicPartition]:
-        """All of which something is being delivered."""
+        """Return the partitions with a delivery in progress."""
         with self.changed:
             return set(self._delivering)
 
     def wait_returned(self, keys: Collection[TopicPartition]) -> None:
-        """Wait until nothing of these partitions, which were removed, is being delivered."""
+        """Wait until no delivery of these partitions, which were removed, is in progress."""
         with self.changed:
             while waiting := self._delivering.intersection(keys):
                 if not self.changed.wait(SLOW_S):
@@ -88,7 +88,7 @@ class Assignments:
                     _log.warning("waiting for listeners to return group=%s partitions=%s", self._group, shown)
 
     def pause(self) -> int:
-        """Deliver nothing new until resume() is given the number returned here, or a later one."""
+        """Start no delivery until resume() is called with the number returned here, or a later one."""
         with self.changed:
             self._is_paused = True
             self._pauses += 1
@@ -103,101 +103,101 @@ class Assignments:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing may be delivered just now."""
+        """True if nothing may be delivered now."""
         return self._is_paused or not self._may_deliver()
 
     def wait_changed(self, timeout_s: float | None) -> None:
-        """Wait, under `changed`, for something that may end a pause, or bring messages."""
+        """Wait, under `changed`, for a change that may end a pause or bring messages."""
         if not self._is_paused and not self._may_deliver():
             timeout_s = LEASE_LOOK_S if timeout_s is None else min(timeout_s, LEASE_LOOK_S)
         self.changed.wait(timeout_s)
 
     def close(self) -> None:
-        """Nobody waits any more. Idempotent."""
+        """Release all waiting threads. Idempotent."""
         with self.changed:
             self._is_closed = True
             self.changed.notify_all()
 
     def wait_unpaused(self) -> bool:
-        """Wait out a pause; False: it is closed."""
+        """Wait until the pause ends; False once closed."""
         with self.changed:
             while self.is_paused and not self._is_closed:
                 self.wait_changed(None)
             return not self._is_closed
 
-    def hold(self, keys: Collection[TopicPartition]) -> None:
-        """Fetch and deliver nothing of these partitions, whenever they are ours, until release()."""
+    def pause_partitions(self, keys: Collection[TopicPartition]) -> None:
+        """Fetch and deliver nothing of these partitions, whenever they are assigned, until resume_partitions()."""
         with self.changed:
-            self._held.update(keys)
+            self._paused.update(keys)
 
     def stop(self, request: FetchRequest) -> None:
-        """A partition can't go on: nothing of it until release(), or until it is ours anew."""
+        """Stop a partition that can't go on, until resume_partitions() or its next assignment."""
         with self.changed:
             if self._is_current(request):
                 self._stopped.add(request.key)
 
-    def release(self, keys: Collection[TopicPartition]) -> None:
-        """Let them go on. unpark() has the requests that waited."""
+    def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
+        """End the pause or stop of these partitions; call unpark() for their requests."""
         with self.changed:
-            self._held.difference_update(keys)
+            self._paused.difference_update(keys)
             self._stopped.difference_update(keys)
 
-    def held(self) -> list[TopicPartition]:
-        """What hold() and stop() keep."""
+    def paused_partitions(self) -> list[TopicPartition]:
+        """Return the partitions paused by pause_partitions() or stop()."""
         with self.changed:
-            return sorted(self._held | self._stopped)
+            return sorted(self._paused | self._stopped)
 
-    def may_go_on(self, request: FetchRequest) -> MayGoOn:
-        """Whether to fetch now. PARKED: unpark() gives the request back when it may."""
+    def fetch_permission(self, request: FetchRequest) -> FetchPermission:
+        """Decide whether to fetch now. A PARKED request is kept here until unpark() returns it."""
         key = request.key
         with self.changed:
             if not self._is_current(request):
-                return MayGoOn.GONE
+                return FetchPermission.REVOKED
             if self._may_fetch(key):
-                return MayGoOn.YES
+                return FetchPermission.GRANTED
             self._parked[key] = request
-            return MayGoOn.PARKED
+            return FetchPermission.PARKED
 
     def unpark(self) -> list[FetchRequest]:
-        """The requests that were parked and may go on now; they are the caller's."""
+        """Return the parked requests that may go on now; the caller owns them."""
         with self.changed:
             return [self._parked.pop(key) for key in list(self._parked) if self._may_fetch(key)]
 
     def begin(self, request: FetchRequest) -> Delivery | None:
-        """Whom to deliver to, if it may be: the partition may have gone, or a pause begun, during the fetch."""
+        """Begin a delivery; None if the partition was removed, paused or sought during the fetch."""
         key = request.key
         with self.changed:
-            request.rest_s = 0.0
-            if self.is_paused or request.jump is not None or not self._is_current(request):
+            request.backoff_s = 0.0
+            if self.is_paused or request.seek is not None or not self._is_current(request):
                 return None
-            if key in self._held or key in self._stopped:
+            if key in self._paused or key in self._stopped:
                 return None
-            if key in self._delivering:  # the listener of its former life, or of a local store, has not returned yet
-                request.rest_s = BUSY_S
+            if key in self._delivering:  # the listener of an earlier assignment, or a redelivery, has not returned yet
+                request.backoff_s = BUSY_S
                 return None
             self._delivering.add(key)
             return self._assigned[key][1]
 
-    def counts(self, request: FetchRequest) -> bool:
-        """Whether what is being delivered counts: nobody has ordered the partition elsewhere, and it is not ours
-        anew, with progress of others that we have not seen."""
+    def is_current_delivery(self, request: FetchRequest) -> bool:
+        """Return True if the delivery in progress counts: no seek is pending, and the partition was not assigned again,
+        with progress of other members."""
         with self.changed:
-            return request.jump is None and (request.key not in self._assigned or self._is_current(request))
+            return request.seek is None and (request.key not in self._assigned or self._is_current(request))
 
     def end(self, request: FetchRequest, delivery: Delivery) -> bool:
-        """The delivery is over; whether the partition was removed meanwhile."""
+        """End the delivery; return True if the partition was removed meanwhile."""
         with self.changed:
             is_removed = not self._is_current(request)
-        if is_removed:  # only now: what a listener acknowledges at the last moment still counts
-            delivery.forget(request.key, is_seek=False)
+        if is_removed:  # only now: acknowledgements made until here count
+            delivery.discard(request.key, is_seek=False)
         with self.changed:
             self._delivering.discard(request.key)
             self.changed.notify_all()
             return not self._is_current(request)
 
-    def begin_extra(self, key: TopicPartition) -> bool:
-        """Deliver something of a partition, ours or not, that was not fetched just now: wait until nothing else of
-        it is being delivered. False: it is closed. end_extra() must follow."""
+    def begin_redelivery(self, key: TopicPartition) -> bool:
+        """Begin to deliver a message from the dead-letter store: wait until no other delivery of its partition is in
+        progress. False once closed. end_redelivery() must follow."""
         with self.changed:
             while key in self._delivering and not self._is_closed:
                 self.changed.wait()
@@ -205,54 +205,57 @@ class Assignments:
                 self._delivering.add(key)
             return not self._is_closed
 
-    def end_extra(self, key: TopicPartition) -> None:
-        """What begin_extra() began is over."""
+    def end_redelivery(self, key: TopicPartition) -> None:
+        """End a delivery begun by begin_redelivery()."""
         with self.changed:
             self._delivering.discard(key)
             self.changed.notify_all()
 
-    def order(self, key: TopicPartition, jump: Jump) -> Delivery | None:
-        """Have a partition go on elsewhere, from the next fetch on; None: it is not ours."""
+    def seek(self, key: TopicPartition, seek: Seek) -> Delivery | None:
+        """Record a seek for the partition's next fetch; None if it is not assigned."""
         with self.changed:
             if (found := self._assigned.get(key)) is None:
                 return None
-            found[0].jump = jump
-            self._stopped.discard(key)  # who says where to go on has seen where it stopped
+            found[0].seek = seek
+            self._stopped.discard(key)  # a seek also ends the stop
             return found[1]
 
-    def jumped(self, request: FetchRequest, jump: Jump) -> Delivery | None:
-        """*jump* is being carried out; whose messages don't count any more, None: the partition is not ours."""
+    def finish_seek(self, request: FetchRequest, seek: Seek) -> Delivery | None:
+        """Clear *seek*, which is being carried out; return the delivery to discard, None if the partition is not
+        assigned."""
         with self.changed:
-            if request.jump is jump:
-                request.jump = None  # a newer order stays
+            if request.seek is seek:
+                request.seek = None  # a newer seek stays
             return self._assigned[request.key][1] if self._is_current(request) else None
 
     def delivery(self, key: TopicPartition) -> Delivery | None:
-        """Who gets the messages of a partition; None: it is not ours."""
+        """Return the delivery of a partition; None if it is not assigned."""
         with self.changed:
             found = self._assigned.get(key)
             return None if found is None else found[1]
 
-    def standings(self) -> list[Standing]:
-        """How each partition stands."""
+    def statuses(self) -> list[PartitionStatus]:
+        """Return the status of each partition."""
         with self.changed:
             return [
-                Standing(key, request.offset, request.rounds, request.epoch, self._where(key), request.trouble)
+                PartitionStatus(
+                    key, request.offset, request.rounds, request.epoch, self._state_of(key), request.last_error
+                )
                 for key, (request, _) in self._assigned.items()
             ]
 
-    def _where(self, key: TopicPartition) -> Where:
-        if key in self._held or key in self._stopped:
-            return Where.HELD
+    def _state_of(self, key: TopicPartition) -> FetchState:
+        if key in self._paused or key in self._stopped:
+            return FetchState.PAUSED
         if key in self._delivering:
-            return Where.DELIVERING
-        return Where.UNTAKEN if key in self._parked else Where.FETCHING
+            return FetchState.DELIVERING
+        return FetchState.BUFFER_FULL if key in self._parked else FetchState.FETCHING
 
     def is_caught_up(self) -> bool:
-        """Whether every partition, and there is one, had nothing new when last asked."""
+        """Return True if there are partitions and each had nothing new when last asked."""
         with self.changed:
             return bool(self._assigned) and all(
-                request.is_at_end and request.jump is None for request, _ in self._assigned.values()
+                request.is_at_end and request.seek is None for request, _ in self._assigned.values()
             )
 
     def _is_current(self, request: FetchRequest) -> bool:
@@ -260,4 +263,4 @@ class Assignments:
         return found is not None and found[0] is request
 
     def _may_fetch(self, key: TopicPartition) -> bool:
-        return key not in self._held and key not in self._stopped and self._assigned[key][1].has_room()
+        return key not in self._paused and key not in self._stopped and self._assigned[key][1].has_room()

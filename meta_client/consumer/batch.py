@@ -1,4 +1,4 @@
-"""What a consumer's listener gets: the messages of one fetch, of one partition, in order. Pure."""
+"""Batches for a consumer's listener: the messages of one fetch of one partition, in order. Pure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES, iter_frames
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
-# Neighbours of one length are decoded together, by loops that run in C: a third of the time that one after the other
-# takes. So many are tried first; as long as they are alike, twice as many next.
+# Neighbours of one length are decoded together, by loops that run in C, in a third of the time. Try so many first, and
+# twice as many next while they are alike.
 ALIKE_MIN: Final = 8
 ALIKE_MAX: Final = 4096
 _LENGTH: Final = Struct(">i")
-# What the class does with its eight arguments, without a Python frame for each message.
+# Same as the class with eight arguments, without a Python frame per message.
 _new_tuple: Final = cast("Callable[[type[ReceivedMessage], Iterable[object]], ReceivedMessage]", tuple.__new__)
 
 
-class ReceivedMessage(NamedTuple):  # the cheapest immutable thing to make, and one is made for every message
-    """A message as it stands in its partition."""
+class ReceivedMessage(NamedTuple):  # the cheapest immutable type: one is made per message
+    """A message with its place in a partition."""
 
     topic: str
     partition: Partition
-    offset: int  # of its first byte; names the message for ever, unlike its id
+    offset: int  # of its first byte; identifies the message forever, unlike its id
     message_id: int
-    flag: int  # as it is stored; the payload is decompressed, whatever it says
+    flag: int  # as stored; the payload is decompressed regardless
     attribute: str | None
     payload: bytes
-    next_offset: int  # of the message after it: who has consumed this one goes on there
+    next_offset: int  # of the message after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,15 @@ class Batch:
 
     @classmethod
     def of(cls, message: ReceivedMessage) -> Self:
-        """A batch of one message."""
+        """Return a batch of one message."""
         return cls(message.topic, message.partition, message.offset, message.next_offset, [message])
 
 
 def decode_batch(
     topic: str, partition: Partition, offset: int, body: bytes
 ) -> tuple[Batch | None, InvalidMessage | None]:
-    """The whole messages at the front of a fetch's answer, None if there is none, and the broken one after them."""
+    """Decode the whole messages at the front of a fetch's answer, None if there are none, and the error of the broken
+    message after them."""
     messages: list[ReceivedMessage] = []
     position, count = 0, ALIKE_MIN
     broken: InvalidMessage | None = None
@@ -84,7 +85,8 @@ def _batch(topic: str, partition: Partition, offset: int, size: int, messages: l
 def _decode_one(
     topic: str, partition: Partition, offset: int, body: bytes, position: int
 ) -> tuple[ReceivedMessage, int] | None:
-    """The message at *position* and where the next one is; None if it is cut off. Raises InvalidMessage."""
+    """Decode the message at *position*; return it and the next position, None if it is cut off. Raises
+    InvalidMessage."""
     data = position + HEADER_BYTES
     if data > len(body):
         return None
@@ -95,7 +97,7 @@ def _decode_one(
         following = data + length
         fields = topic, partition, offset + position, message_id, flag, None, payload, offset + following
         return _new_tuple(ReceivedMessage, fields), following
-    with memoryview(body)[position:] as view:  # anything that is not plain
+    with memoryview(body)[position:] as view:  # not plain
         for start, next_offset, it in iter_frames(view, offset + position):
             return ReceivedMessage(
                 topic, partition, start, it.id, it.flag, it.attribute, it.payload, next_offset
@@ -106,9 +108,9 @@ def _decode_one(
 def _decode_alike(
     topic: str, partition: Partition, offset: int, body: bytes, position: int, count: int
 ) -> list[ReceivedMessage]:
-    """The next *count* messages, or as many as there can be, if all have one length and are sound and plain.
+    """Decode the next *count* messages, or as many as there are, if all have one length and are valid and plain.
 
-    None of them otherwise: then they are looked at one by one.
+    Returns none of them otherwise: they are decoded one by one then.
     """
     (length,) = _LENGTH.unpack_from(body, position)
     size = HEADER_BYTES + length
@@ -117,7 +119,7 @@ def _decode_alike(
     end = position + count * size
     second, last = body[position + size : position + size + 4], body[end - size : end - size + 4]
     if not second == last == body[position : position + 4]:
-        return []  # a cheap look first: most that differ are found here
+        return []  # a cheap check first: it finds most differences
     with memoryview(body)[position:end] as view:
         lengths, checksums, ids, flags, payloads = zip(*_frame(length).iter_unpack(view), strict=True)
     if any(flags) or lengths.count(length) != count:
@@ -127,7 +129,7 @@ def _decode_alike(
     fields = zip(
         *(repeat(topic), repeat(partition), range(offset + position, offset + end, size)),
         *(ids, flags, repeat(None), payloads, range(offset + position + size, offset + end + size, size)),
-        strict=False,  # some are endless
+        strict=False,  # repeat() is endless
     )
     return list(map(_new_tuple, repeat(ReceivedMessage), fields))
 

@@ -1,33 +1,33 @@
-"""Reading without a group, a registration or a trace: one partition to its end, or all there is of a topic (spec 8.12).
+"""Reading without a group or registration: one partition to its end, or a whole topic (spec 8.12).
 
-The caller's thread fetches. A partition whose first messages are deleted is read from what is left; the ancestor's
-browser leaves such a partition out.
+The caller's thread fetches. A partition whose first messages are deleted is read from the first one left; the
+ancestor's browser skips such a partition.
 """
 
 import time
 from collections.abc import Callable, Iterator
 
-from meta_client.calls import checked_value, wait_result
-from meta_client.connections import CONNECT_TIMEOUT_S
 from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.plan import plan_routes
 from meta_client.errors import BrokerAway, NothingToRead
-from meta_client.opaques import next_opaque
+from meta_client.net.calls import checked_value, wait_result
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
+from meta_client.net.transport import Transports
 from meta_client.protocol.answers import parse_offset
 from meta_client.protocol.errors import Moved, NotFound
 from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery
-from meta_client.transport import Transports
-from zk.broker_url import BrokerUrl
-from zk.cluster import read_brokers, read_topic, subscribable_partitions
-from zk.nodes import Partition
-from zk.paths import TopicKind
-from zk.session import ZooKeeperSession
+from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.session.session import ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
+from zk.tree.paths import TopicKind
 
-GROUP = "metaq-browser"  # what brokers' statistics show; nothing is registered or stored under it
+GROUP = "metaq-browser"  # shown in brokers' statistics; nothing is registered or stored under it
 FETCH_TIMEOUT_S = 10.0
-REST_S = 0.2
+BACKOFF_S = 0.2
 
 
 Sleep = Callable[[float], object]
@@ -36,7 +36,7 @@ Sleep = Callable[[float], object]
 def browse(
     session: ZooKeeperSession, connections: Transports, topic: str, sleep: Sleep = time.sleep
 ) -> Iterator[ReceivedMessage]:
-    """Every message that *topic* holds when a partition's turn comes, partitions in the order of their numbers.
+    """Yield every message of *topic*, each partition up to its end when its turn comes, in the order of partitions.
 
     Raises NothingToRead, BrokerAway, ConnectionLost, ReplyTimeout, RemoteError, InvalidMessage, ZooKeeperError.
     """
@@ -47,7 +47,7 @@ def browse(
         url = plan_routes(read_brokers(session)).get(partition.broker_id)
         if (end := _end(connections, topic, partition, url)) is None:
             continue
-        request = FetchRequest(topic, partition, 0, FETCH_BYTES, REST_S)
+        request = FetchRequest(topic, partition, 0, FETCH_BYTES, BACKOFF_S)
         yield from read_to_end(connections, request, url, GROUP, end, sleep)
 
 
@@ -59,10 +59,10 @@ def read_to_end(
     end: int | None = None,
     sleep: Sleep = time.sleep,
 ) -> Iterator[ReceivedMessage]:
-    """The messages from where *request* stands on, until there are no more, or that begin before *end*; it stands
-    behind them then.
+    """Yield the messages from *request*'s offset until there are no more, or those that begin before *end*; *request*
+    is advanced past them.
 
-    *url* is the partition's broker's, None if that is not up. Raises as browse, but for NothingToRead.
+    *url*: the partition's broker, None if it is not up. Raises as browse, except NothingToRead.
     """
     checked = _checked(request.topic, request.partition, url)
     request.is_at_end = False
@@ -83,7 +83,7 @@ def read_to_end(
             raise broken
         else:
             request.cut_off(body)
-            sleep(request.rest_s)
+            sleep(request.backoff_s)
 
 
 def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group: str) -> bytes:
@@ -94,7 +94,7 @@ def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group
 
 
 def _end(connections: Transports, topic: str, partition: Partition, url: BrokerUrl | None) -> int | None:
-    """Where the partition ends now; None if nothing was ever put there."""
+    """Return the end offset of the partition; None if it has never had a message."""
     query = OffsetQuery(topic, GROUP, partition.number, OFFSET_END, next_opaque())
     connection = connections.get(_checked(topic, partition, url), CONNECT_TIMEOUT_S)
     try:

@@ -1,4 +1,4 @@
-"""How a consumer behaves, and what its group may be called. Pure."""
+"""Configuration of a consumer, and valid group names. Pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Literal
 from meta_client.consumer.position import EARLIEST, Position, check_position
 from meta_client.errors import InvalidGroup
 from meta_client.protocol.limits import BODY_BYTES_MAX
-from zk.strategy import STRATEGIES
+from zk.groups.strategy import STRATEGIES
 
 FETCH_BYTES = 1024 * 1024  # what a genuine broker sends at most (maxTransferSize, spec 1.8)
 FETCH_WAIT_S_MAX = 3600
@@ -16,34 +16,32 @@ _FORBIDDEN = frozenset("~!#$%^&*()+=`'\",;/?[]<>.: ")  # spec 8.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """One consumer's settings; the defaults are for a service that consumes all the time."""
+    """Settings of one consumer; the defaults suit a service that consumes continuously."""
 
-    consumer_id: str | None = None  # None: one of its own, so that a restart need not wait for a dead session
-    start: Position = EARLIEST  # where a partition is begun of which the group has stored nothing
-    starts_anew: bool = False  # True: there also if it has, each time that the partition becomes ours
-    runners: int = 4  # threads that fetch and call listeners; a partition occupies one at a time
+    consumer_id: str | None = None  # None: a new one, so that a restart need not wait for a dead session
+    start: Position = EARLIEST  # for a partition without a stored offset
+    starts_anew: bool = False  # True: ignore stored offsets, at each assignment
+    runners: int = 4  # threads that fetch and call listeners; a partition uses one at a time
     fetch_timeout_s: float = 10.0
-    fetch_wait_s: float = 15.0  # how long a metaq broker keeps a request for which it has nothing new
-    # The longest rest after trouble, and at brokers without `fetch` of a partition that has nothing new; it grows by
-    # tenths. The ancestor rests 5 s: gentler to a
-    # broker with thousands of idle consumers, and that much later to see a message.
-    rest_s_max: float = 1.0
+    fetch_wait_s: float = 15.0  # long-poll time at a metaq broker without new messages
+    # Longest back-off after an error, and at brokers without `fetch` of a partition with nothing new; it grows by
+    # tenths. The ancestor's 5 s is gentler to a broker with thousands of idle consumers, but delays messages.
+    backoff_s_max: float = 1.0
     commit_period_s: float = 5.0
-    watchdog_s: float = (
-        30.0  # a partition that stands still for longer, beside what a fetch may wait, is told in the log
-    )
-    prefetch_bytes: int = 8 * 1024 * 1024  # of message frames, fetched ahead of fetch() and iteration, or a fetch more
-    # Where refused messages are parked (on_reject="park"), one directory a consumer, at most so many bytes of them;
-    # and how often they are offered to the listeners again.
-    refused_directory: Path | str | None = None
-    refused_bytes_max: int = 256 * 1024 * 1024
+    watchdog_s: float = 30.0  # a partition without progress for longer, beside long polls, is logged
+    # Limit of frames fetched ahead of fetch() and iteration; exceeded by one fetch at most.
+    prefetch_bytes: int = 8 * 1024 * 1024
+    # Store of dead letters (on_reject="dead_letter"): one directory per consumer, its size limit, and the period of
+    # redelivery to the listeners.
+    dead_letter_directory: Path | str | None = None
+    dead_letter_bytes_max: int = 256 * 1024 * 1024
     redelivery_period_s: float = 300.0
-    duplicates_max: int = 0  # so many consumed messages are remembered, and not delivered when they come again
-    # What to do where the group has read further than the broker's partition goes: what stood there was lost, by the
-    # promotion of a slave that had not got so far. Which messages have taken its place, only their consumer knows: to
-    # go on at the end leaves them out, to go back reads some twice. So nothing is guessed unless it is asked for.
+    duplicates_max: int = 0  # size of the cache of consumed messages, whose duplicates are not delivered
+    # Policy when the stored offset is beyond the end of the broker's partition: messages were lost by the promotion of
+    # a slave that lagged. Continuing at the end skips messages that took their place; going back reads some twice:
+    # "stop" leaves the choice to the user.
     ahead: Literal["stop", "end"] = "stop"
-    strategy: str = "default"  # the whole group must use the same one
+    strategy: str = "default"  # the whole group must use the same
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -57,7 +55,13 @@ class ConsumerConfig:
             raise ValueError(f"prefetch_bytes {self.prefetch_bytes}: one byte at least has to be fetched ahead")
         if self.duplicates_max < 0:
             raise ValueError(f"duplicates_max {self.duplicates_max} is negative: 0 remembers nothing")
-        times = self.fetch_timeout_s, self.fetch_wait_s, self.rest_s_max, self.commit_period_s, self.redelivery_period_s
+        times = (
+            self.fetch_timeout_s,
+            self.fetch_wait_s,
+            self.backoff_s_max,
+            self.commit_period_s,
+            self.redelivery_period_s,
+        )
         if min(*times, self.watchdog_s) <= 0:
             raise ValueError(f"{self}: times must be positive")
         if self.fetch_wait_s > FETCH_WAIT_S_MAX:
@@ -65,7 +69,7 @@ class ConsumerConfig:
 
 
 def check_group(group: str) -> str:
-    """Return *group* if brokers, genuine clients and ZooKeeper can live with it. Raises InvalidGroup."""
+    """Return *group* if brokers, genuine clients and ZooKeeper accept it. Raises InvalidGroup."""
     if not group.strip():
         raise InvalidGroup("Blank group: give the consumer group a name")
     if bad := next((c for c in group if c in _FORBIDDEN or not c.isprintable()), None):
@@ -74,7 +78,7 @@ def check_group(group: str) -> str:
 
 
 def group_of(group: str | None, broadcast: str | None) -> str | None:
-    """The group of a consumer: of its own, if it shares with nobody but *broadcast*. Raises InvalidGroup."""
+    """Return the group of a consumer; *broadcast* makes it a group of its own. Raises InvalidGroup."""
     return group if broadcast is None else f"{check_group(group or '')}@{check_group(broadcast)}"
 
 

@@ -1,4 +1,4 @@
-"""A queue ordered by due time: first the pure order, then the threads that wait for it."""
+"""A queue ordered by due time: the pure heap, and the blocking queue around it."""
 
 import heapq
 import itertools
@@ -10,11 +10,11 @@ Item = TypeVar("Item")
 
 
 class DelayHeap(Generic[Item]):
-    """Items by due time; equal times keep the order in which they came. Pure: the caller has the clock."""
+    """Items by due time; equal times keep their order of insertion. Pure: the caller has the clock."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Item]] = []
-        self._numbers = itertools.count()  # also keeps items from being compared
+        self._numbers = itertools.count()  # tie-breaker, so that items are never compared
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -23,21 +23,21 @@ class DelayHeap(Generic[Item]):
         heapq.heappush(self._heap, (due, next(self._numbers), item))
 
     def pop_due(self, now: float) -> Item | None:
-        """The first item whose time has come; None if there is none."""
+        """Remove and return the first item that is due; None if there is none."""
         if self._heap and self._heap[0][0] <= now:
             return heapq.heappop(self._heap)[2]
         return None
 
     def wait_s(self, now: float) -> float | None:
-        """How long until an item is due; None: there is no item."""
+        """Return the seconds until an item is due; None without items."""
         return max(0.0, self._heap[0][0] - now) if self._heap else None
 
 
 class DelayQueue(Generic[Item]):
-    """A DelayHeap that threads take from. Any thread may call anything."""
+    """A DelayHeap with a blocking take. Any thread."""
 
     def __init__(self, changed: threading.Condition) -> None:
-        """*changed* is what they wait for; nobody else uses it."""
+        """*changed* must not be shared."""
         self._heap: DelayHeap[Item] = DelayHeap()
         self._changed = changed
         self._is_closed = False
@@ -49,7 +49,7 @@ class DelayQueue(Generic[Item]):
             self._changed.notify()
 
     def take(self) -> Item | None:
-        """Wait for an item to be due and take it; None once the queue is closed."""
+        """Wait until an item is due and take it; None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
                 now = time.monotonic()
@@ -59,7 +59,7 @@ class DelayQueue(Generic[Item]):
             return None
 
     def close(self) -> None:
-        """Send everybody who waits home. Idempotent."""
+        """Release all waiting threads. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

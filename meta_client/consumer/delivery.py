@@ -1,6 +1,6 @@
-"""What becomes of a batch once it is fetched: the one place where fetching and handing over meet.
+"""Interface between fetching and delivery.
 
-A fetcher has one Delivery per partition, calls it with one batch at a time, and does what the Outcome says.
+A fetcher has one Delivery per partition, calls it with one batch at a time, and acts on the Outcome.
 """
 
 from typing import NamedTuple, Protocol
@@ -12,16 +12,16 @@ from meta_client.consumer.plan import TopicPartition
 
 
 class Failure(NamedTuple):
-    """A message, or batch, was not taken: it comes again, or the partition stops there."""
+    """A rejected message or batch: it is delivered again, or the partition stops there."""
 
     error: Exception
-    attempt: int  # which one in a row this was, from 1 on
-    rest_s_min: float = 0.0  # before the next attempt, at least
+    attempt: int  # number in a row, from 1
+    backoff_s_min: float = 0.0  # minimum before the next attempt
     stops: bool = False
 
 
 class Outcome(NamedTuple):
-    """Go on at *next_offset*; everything before *consumed*, if there is one, needs no delivery any more."""
+    """Result of a delivery: continue at *next_offset*; everything before *consumed*, if given, is consumed."""
 
     next_offset: int
     consumed: OffsetEntry | None = None
@@ -29,26 +29,27 @@ class Outcome(NamedTuple):
 
 
 class Delivery(Protocol):
-    """One partition's way to the user, for as long as it is ours."""
+    """Delivers one partition to the user while it is assigned."""
 
     @property
     def window(self) -> AckWindow | None:
-        """What may be acknowledged; None: that is automatic."""
+        """Window of manual acknowledgement; None: automatic."""
 
     def deliver(self, batch: Batch) -> Outcome:
-        """Hand a batch over. A runner thread, never two at a time. Raises nothing that a user's function raises."""
+        """Deliver a batch. Called on a runner thread, never concurrently. Raises nothing that a user's function
+        raises."""
 
     def has_room(self) -> bool:
-        """Whether deliver() may be called. Under the lock of the assignments; must not wait."""
+        """Return True if deliver() may be called. Called under the lock of the assignments; must not block."""
 
     def is_settled(self) -> bool:
-        """Whether everything that was delivered is consumed."""
+        """Return True if everything delivered is consumed."""
 
-    def forget(self, key: TopicPartition, *, is_seek: bool) -> None:
-        """The partition goes away, or (*is_seek*) goes on elsewhere: nothing that was handed over counts from now
-        on, but for what was consumed already. Any thread."""
+    def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
+        """Stop counting deliveries that are not consumed yet: the partition was removed, or (*is_seek*) sought. Any
+        thread."""
 
 
 def consumed_up_to(message: ReceivedMessage) -> OffsetEntry:
-    """The progress of who has consumed everything up to and including *message*."""
+    """Return the offset entry for everything up to and including *message*."""
     return OffsetEntry(message.topic, message.partition, message.next_offset, message.message_id)

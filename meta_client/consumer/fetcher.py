@@ -1,42 +1,42 @@
-"""The runner threads: take a due request, fetch, hand the batch over, queue the request again (spec 8.4, 8.5).
+"""Runner threads: take a due request, fetch, deliver the batch, queue the request again (spec 8.4, 8.5).
 
-A partition's request is in the queue, parked, with one runner or waiting at a broker, never twice, so its delivery is
-never called twice at a time. Threads: `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; the
-rest may be called by any.
+A partition's request is in one place: queued, parked, with a runner, or in a long poll. So its delivery is never called
+concurrently. `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; any thread may call the
+rest.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-from meta_client.consumer.asking import Answer, Asker
-from meta_client.consumer.assignments import Assignments, MayGoOn
+from meta_client.consumer.assignments import Assignments, FetchPermission
 from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
 from meta_client.consumer.delivery import Delivery, Failure
+from meta_client.consumer.fetch_client import FetchClient, FetchReply
 from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from meta_client.consumer.position import Jump
-from meta_client.consumer.watchdog import Standing, Where
+from meta_client.consumer.position import Seek
+from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import Threads, Workers
+from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
-from meta_client.transport import Transports
-from zk.cluster import Brokers
+from zk.brokers.cluster import Brokers
 
-RESET_LOOK_S = 0.05  # how often to look whether a reset has been stored
-SWEEP_S = 1.0  # how often to look for requests that a broker has forgotten
+RESET_LOOK_S = 0.05  # interval of checks whether a reset is stored
+SWEEP_S = 1.0  # interval of checks for lost long polls
 
 _log = logging.getLogger(__name__)
 
 
 class _Sweep:
-    """In the queue among the requests: time to look after what waits at brokers."""
+    """Queue item: expire overdue long polls."""
 
 
 class Fetcher:
-    """Fetches the partitions assigned to it. Starts paused."""
+    """Fetches and delivers the partitions assigned to it. Starts paused."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Fetcher:
         ahead: Literal["stop", "end"] = "stop",
         workers: Workers | None = None,
     ) -> None:
-        """*may_deliver* is asked before each delivery, on the runner: False means as a pause does. *ahead*: see
-        ConsumerConfig. *workers*, or threads, are the runners."""
+        """*may_deliver* is called before each delivery, on the runner: False acts as a pause. *ahead*: see
+        ConsumerConfig. *workers* (default: threads) are the runners."""
         self._workers = workers or Threads()
         self._runners = runners
         self.assignments = Assignments(group, may_deliver, self._workers.condition())
@@ -59,11 +59,12 @@ class Fetcher:
         self._ahead = ahead
         self._tracker = tracker
         self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue(self._workers.condition())
-        self._asker = Asker(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
-        self.returned: Callable[[], None] = lambda: None  # on a runner: a withdrawn partition's listener is done
-        self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None  # on a runner: somebody else
-        # owns the partition, with *epoch*; the request is asked again until it is withdrawn
-        self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset waits to be stored, see is_moved_back
+        self._fetch_client = FetchClient(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
+        # On a runner: the listener of a withdrawn partition has returned.
+        self.on_returned: Callable[[], None] = lambda: None
+        # On a runner: another member owns the partition, with *epoch*; the request is repeated until withdrawn.
+        self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None
+        self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset has to be stored, see is_moved_back
 
     def start(self) -> None:
         """Start the runners."""
@@ -71,7 +72,7 @@ class Fetcher:
         self._workers.start(self._run, self._runners, f"metaq {self._group} runner")
 
     def close(self) -> None:
-        """Stop delivering and wait until nothing is being delivered. Idempotent."""
+        """Stop delivery and wait until none is in progress. Idempotent."""
         self.pause()
         self.withdraw(self.assigned())
         self.assignments.wait_returned(self.assignments.delivering())
@@ -80,132 +81,133 @@ class Fetcher:
         self._workers.join()
 
     def is_runner(self) -> bool:
-        """Whether the caller is one of the runners, as it is inside a listener."""
+        """Return True if the caller is a runner, as inside a listener."""
         return self._workers.is_current()
 
     def set_brokers(self, brokers: Brokers) -> None:
-        """Who is up from now on."""
-        self._asker.follow(brokers)
+        """Set the brokers that are up."""
+        self._fetch_client.set_brokers(brokers)
 
     def assign(self, partitions: Iterable[tuple[FetchRequest, Delivery]]) -> None:
-        """Begin to fetch these partitions, and hand them over."""
+        """Start to fetch and deliver these partitions."""
         for request, delivery in partitions:
             self.assignments.add(request, delivery)
             self._go_on(request)
 
     def assigned(self) -> list[TopicPartition]:
-        """What is being fetched."""
+        """Return the assigned partitions."""
         return self.assignments.keys()
 
     def withdraw(self, keys: Collection[TopicPartition]) -> None:
-        """Stop fetching these partitions: no further batch of them is delivered. A listener may be at work still, see
-        is_delivering(); `returned` is told when it is not."""
+        """Stop fetching these partitions: no further batch is delivered. A listener may still be running, see
+        is_delivering(); `on_returned` is called when it returns."""
         self.assignments.remove(keys)
-        self._asker.withdraw(keys)
+        self._fetch_client.withdraw(keys)
 
     def is_delivering(self, key: TopicPartition) -> bool:
-        """Whether a listener is at work on a batch of this partition."""
+        """Return True if a listener is running on a batch of this partition."""
         return self.assignments.is_delivering(key)
 
     def pause(self) -> int:
-        """Deliver nothing new until resume() is given the number returned here, or a later one."""
+        """Start no delivery until resume() is called with the number returned here, or a later one."""
         return self.assignments.pause()
 
     def resume(self, pauses: int) -> None:
         """End the pause, unless another one began after the one numbered *pauses*."""
         self.assignments.resume(pauses)
 
-    def hold(self, keys: Collection[TopicPartition]) -> None:
-        """Fetch and deliver nothing of these partitions until release(); a delivery that has begun goes on."""
-        self.assignments.hold(keys)
+    def pause_partitions(self, keys: Collection[TopicPartition]) -> None:
+        """Fetch and deliver nothing of these partitions until resume_partitions(); a delivery in progress continues."""
+        self.assignments.pause_partitions(keys)
 
-    def release(self, keys: Collection[TopicPartition]) -> None:
-        """Let held partitions go on."""
-        self.assignments.release(keys)
+    def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
+        """Resume paused partitions."""
+        self.assignments.resume_partitions(keys)
         self.unpark()
 
     def unpark(self) -> None:
-        """Something that a partition waited for may have come about: those that may go on do."""
+        """Queue the parked requests that may go on now."""
         for request in self.assignments.unpark():
             self._go_on(request)
 
-    def order(self, key: TopicPartition, jump: Jump) -> bool:
-        """Have a partition go on elsewhere; False: it is not ours. What was fetched and not delivered is dropped."""
-        if (delivery := self.assignments.order(key, jump)) is None:
+    def seek(self, key: TopicPartition, seek: Seek) -> bool:
+        """Continue a partition elsewhere; False if it is not assigned. Messages fetched and not delivered are
+        dropped."""
+        if (delivery := self.assignments.seek(key, seek)) is None:
             return False
-        delivery.forget(key, is_seek=jump.is_progress)
+        delivery.discard(key, is_seek=seek.is_progress)
         self._recall(key)
         self.unpark()
         return True
 
-    def standings(self) -> list[Standing]:
-        """How each partition that is being fetched stands."""
-        standings = self.assignments.standings()
+    def statuses(self) -> list[PartitionStatus]:
+        """Return the status of each assigned partition."""
+        statuses = self.assignments.statuses()
         if len(self.assignments.delivering()) < self._runners:
-            return standings
-        return [s._replace(where=Where.STARVED) if s.where is Where.FETCHING else s for s in standings]
+            return statuses
+        return [s._replace(state=FetchState.STARVED) if s.state is FetchState.FETCHING else s for s in statuses]
 
     def is_caught_up(self) -> bool:
-        """Whether every assigned partition, and there is one, had nothing new when last asked."""
+        """Return True if there are partitions and each had nothing new when last asked."""
         return self.assignments.is_caught_up()
 
     def _run(self) -> None:
-        """A runner."""
+        """Run one runner."""
         while (item := self._queue.take()) is not None:
             try:
                 if not self.assignments.wait_unpaused():
                     return
                 self._attend(item)
             except BaseException:
-                self._queue.put(item, 0)  # another runner's turn: this one ends
+                self._queue.put(item, 0)  # for another runner: this one ends
                 raise
 
     def _attend(self, item: "FetchRequest | _Sweep") -> None:
         if isinstance(item, _Sweep):
-            self._asker.flights.give_up(self._asker.timeout_s)
+            self._fetch_client.long_polls.expire_overdue(self._fetch_client.timeout_s)
             self._queue.put(item, SWEEP_S)
             return
-        while (verdict := self.assignments.may_go_on(item)) is MayGoOn.YES:
+        while (permission := self.assignments.fetch_permission(item)) is FetchPermission.GRANTED:
             if not self._has_next_round(item):
                 break
-        if verdict is MayGoOn.GONE:
-            self._asker.flights.take(item)  # what it brought back is nobody's
+        if permission is FetchPermission.REVOKED:
+            self._fetch_client.long_polls.take_result(item)  # drop its result
 
     def _has_next_round(self, request: FetchRequest) -> bool:
-        """One round of one partition; False: the request is not this runner's any more."""
+        """Do one round of a partition; False if the request is no longer this runner's."""
         if self._serve(request):
-            if request.jump is not None:
-                self._recall(request.key)  # it was ordered elsewhere while it was being sent
+            if request.seek is not None:
+                self._recall(request.key)  # sought while it was being sent
             return False
-        if request.is_at_end and not request.rest_s:
-            return True  # to send it to the broker to wait there takes no time
-        self._queue.put(request, request.rest_s)
+        if request.is_at_end and not request.backoff_s:
+            return True  # starting the long poll does not block
+        self._queue.put(request, request.backoff_s)
         return False
 
     def _go_on(self, request: FetchRequest) -> None:
         self._queue.put(request, 0)
 
     def _recall(self, key: TopicPartition) -> None:
-        """Don't wait for an answer that nobody wants."""
-        for request in self._asker.flights.cancel([key]):
+        """Cancel the partition's long poll."""
+        for request in self._fetch_client.long_polls.cancel([key]):
             self._go_on(request)
 
     def _serve(self, request: FetchRequest) -> bool:
-        """One round of one partition: the table of spec 8.5. True: the request waits at the broker now."""
+        """Do one round of a partition: the table of spec 8.5. True if a long poll has begun."""
         what = f"get {request.topic}/{request.partition} at {request.offset}"
         try:
-            if request.jump is not None:
-                self._jump(request, request.jump)
+            if request.seek is not None:
+                self._seek(request, request.seek)
                 what = f"get {request.topic}/{request.partition} at {request.offset}"
             if request.is_moved_back:
-                # A store that compares would take what comes from there for consumed: it has to hear of it first.
+                # A store that compares offsets would take the messages for consumed: store the reset first.
                 if self._tracker.is_resetting(request.key):
                     request.found_nothing(is_at_end=False)
-                    request.rest_s = min(request.rest_s, RESET_LOOK_S)
+                    request.backoff_s = min(request.backoff_s, RESET_LOOK_S)
                     return False
                 request.is_moved_back = False
-                request.rest_s = 0.0
-            if (answer := self._asker.ask(request, what)) is None:
+                request.backoff_s = 0.0
+            if (answer := self._fetch_client.fetch(request, what)) is None:
                 return True
         except Moved as error:
             self._on_moved(request, error)
@@ -217,10 +219,10 @@ class Fetcher:
         except (NotFound, Forbidden) as error:
             request.nothing_there(str(error), is_at_end=isinstance(error, NotFound))
         except MetaError as error:
-            log = _log.debug if request.is_troubled else _log.warning
+            log = _log.debug if request.has_error else _log.warning
             log("fetch failed, trying again group=%s request=%r error=%s", self._group, what, error)
-            request.is_troubled, request.trouble = True, str(error)
-            # Too many wait there already: what was read to its end still is.
+            request.has_error, request.last_error = True, str(error)
+            # Unavailable: the broker has too many long polls; the partition is still at its end.
             request.found_nothing(is_at_end=request.is_at_end and isinstance(error, Unavailable))
         else:
             self._on_data(request, answer)
@@ -242,7 +244,8 @@ class Fetcher:
         self._go_to(request, offset)
 
     def _on_beyond(self, request: FetchRequest, end: int) -> None:
-        """The broker never had what was consumed from another copy of it: a promotion has lost that."""
+        """Handle an offset beyond the broker's end: a promotion lost messages that were consumed from another
+        replica."""
         is_stop = self._ahead == "stop"
         _log.error(
             "offset beyond the end, %s group=%s partition=%s/%s offset=%d end=%d lost=%d",
@@ -256,18 +259,18 @@ class Fetcher:
             self._go_to(request, end)
 
     def _go_to(self, request: FetchRequest, offset: int) -> None:
-        """Go on where the broker says, and let the group's offset follow."""
+        """Continue where the broker says, and move the group's offset with it."""
         delivery = self.assignments.delivery(request.key)
         is_back = offset < request.offset
-        # What is out and not acknowledged stands before the offset that a broker sends us on to.
+        # Unacknowledged messages have offsets below the one that the broker names.
         is_progress = is_back or (delivery is not None and delivery.is_settled())
         request.moved(offset)
-        if is_progress and request.jump is None:
+        if is_progress and request.seek is None:
             self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
             if request.is_moved_back:
                 self.on_reset()
 
-    def _on_data(self, request: FetchRequest, answer: Answer) -> None:
+    def _on_data(self, request: FetchRequest, answer: FetchReply) -> None:
         body = answer.body
         if not body and answer.log_end is not None:
             request.reached_end(is_early=answer.is_early)
@@ -277,11 +280,11 @@ class Fetcher:
         if batch is not None:
             self._deliver(request, batch, answer.log_end)
         elif broken is not None:
-            # Asking again heals bytes that broke on the way; bytes that broke on disk need an operator. Skipping
-            # them would lose a message that was acknowledged.
-            log = _log.debug if request.is_troubled else _log.error
+            # A repetition repairs bytes damaged on the way; damage on disk needs an operator. Skipping them would lose
+            # an acknowledged message.
+            log = _log.debug if request.has_error else _log.error
             log("broken message, asking again group=%s error=%s/%s: %s", self._group, *request.key, broken)
-            request.is_troubled, request.trouble = True, str(broken)
+            request.has_error, request.last_error = True, str(broken)
             request.found_nothing(is_at_end=False)
         else:
             request.cut_off(body)
@@ -289,16 +292,16 @@ class Fetcher:
     def _deliver(self, request: FetchRequest, batch: Batch, log_end: int | None) -> None:
         if (delivery := self.assignments.begin(request)) is None:
             return
-        counts = False
+        is_current_delivery = False
         try:
             outcome = delivery.deliver(batch)
-            counts = self.assignments.counts(request)
-            if counts and outcome.consumed is not None:
+            is_current_delivery = self.assignments.is_current_delivery(request)
+            if is_current_delivery and outcome.consumed is not None:
                 self._tracker.advance(outcome.consumed)
         finally:
             if self.assignments.end(request, delivery):
-                self.returned()
-        if not counts:
+                self.on_returned()
+        if not is_current_delivery:
             return
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
@@ -306,31 +309,31 @@ class Fetcher:
             self._on_failure(request, outcome.next_offset, outcome.failure)
 
     def _on_failure(self, request: FetchRequest, offset: int, failure: Failure) -> None:
-        request.failed(offset, failure.rest_s_min)
-        request.trouble = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
+        request.failed(offset, failure.backoff_s_min)
+        request.last_error = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:
             self.assignments.stop(request)
             _log.error(
-                "message refused, partition stopped group=%s partition=%s/%s offset=%d attempt=%d",
+                "message rejected, partition stopped group=%s partition=%s/%s offset=%d attempt=%d",
                 *(self._group, request.topic, request.partition, offset, failure.attempt),
                 exc_info=failure.error,
             )
             return
         _log.error(
             "listener failed, same messages again in %.1f s group=%s partition=%s/%s offset=%d attempt=%d",
-            *(request.rest_s, self._group, request.topic, request.partition, offset, failure.attempt),
+            *(request.backoff_s, self._group, request.topic, request.partition, offset, failure.attempt),
             exc_info=failure.error,
         )
 
-    def _jump(self, request: FetchRequest, jump: Jump) -> None:
-        """Carry out an order to go on elsewhere. Raises MetaError; then it is carried out later."""
-        self._asker.flights.take(request)  # fetched from where nobody wants to read any more
-        offset = self._asker.offset_of(request, jump.to)
-        delivery = self.assignments.jumped(request, jump)
-        request.jumped(offset)
+    def _seek(self, request: FetchRequest, seek: Seek) -> None:
+        """Carry out *seek*. Raises MetaError; it is tried again then."""
+        self._fetch_client.long_polls.take_result(request)  # drop messages of the old offset
+        offset = self._fetch_client.offset_of(request, seek.to)
+        delivery = self.assignments.finish_seek(request, seek)
+        request.sought(offset)
         if delivery is not None:
-            delivery.forget(request.key, is_seek=jump.is_progress)
-            if jump.is_progress and offset != OFFSET_END:
+            delivery.discard(request.key, is_seek=seek.is_progress)
+            if seek.is_progress and offset != OFFSET_END:
                 self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
                 request.is_moved_back = True
                 self.on_reset()

@@ -1,8 +1,8 @@
-"""A member of a consumer group: joins, shares the partitions out with the others, leaves (spec 9).
+"""A member of a consumer group: joins, takes its share of the partitions, leaves (spec 9).
 
-One thread owns all of it. ZooKeeper's events reach it through a queue; the only thing done at once, on kazoo's
-thread, is to pause delivery when the connection to ZooKeeper breaks, because from that moment another member may be
-given what is ours. What does not move in a rebalance is not interrupted.
+One thread owns all state. ZooKeeper's events reach it through a queue. Only one action is taken on kazoo's thread at
+once: delivery is paused when the connection to ZooKeeper breaks, because another member may be given our partitions
+from then on. Partitions that stay in a rebalance are not interrupted.
 """
 
 import logging
@@ -15,22 +15,22 @@ from queue import Empty, SimpleQueue
 
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.holdings import Holdings
+from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition, plan_rebalance
 from meta_client.consumer.rebalances import Rebalance, Rebalances
 from meta_client.consumer.watchdog import Cure, Finding
 from meta_client.consumer.watching import Watching
-from zk.cluster import read_brokers, read_topic, subscribable_partitions
+from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
-from zk.membership import ConsumerMembership, GroupChanged, read_group
-from zk.paths import ConsumerParent, TopicKind, TopicParent
-from zk.session import SessionEvent, SessionState, ZooKeeperSession
-from zk.strategy import STRATEGIES
-from zk.watches import ChildrenChanged, ChildrenWatches
+from zk.groups.membership import ConsumerMembership, GroupChanged, read_group
+from zk.groups.strategy import STRATEGIES
+from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.session.watches import ChildrenChanged, ChildrenWatches
+from zk.tree.paths import ConsumerParent, TopicKind, TopicParent
 
-RETRY_FIRST_S = 0.05  # the member that has to let go has heard of the change at the same moment as we did
+RETRY_FIRST_S = 0.05  # the member that has to release is notified at the same moment as we are
 RETRY_MAX_S = 1.0
-GATHER_S = 0.01  # how long to wait for more owners to go, once one has
+GATHER_S = 0.01  # wait for more owners to release, once one has
 
 _log = logging.getLogger(__name__)
 
@@ -42,23 +42,23 @@ class _Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A session event, with the pause that had begun by then."""
+    """A session event, with the number of the last pause before it."""
 
     event: SessionEvent
     pauses: int
 
 
 class _Reset:
-    """Somebody, or a broker, has reset an offset, and nothing of its partition is delivered before that is stored."""
+    """An offset was reset: it has to be stored before its partition is delivered."""
 
 
 class _Returned:
-    """A listener has returned from a partition that was withdrawn meanwhile."""
+    """The listener of a withdrawn partition has returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stale:
-    """A broker has seen a higher epoch of a partition than the one that we fetch with."""
+    """A broker has seen a higher epoch of a partition than ours."""
 
     key: TopicPartition
     epoch: int
@@ -69,64 +69,63 @@ _Event = _Stale | ChildrenChanged | _Session | _Reset | _Returned | _Stop
 
 
 class GroupMember:
-    """One member at work. start() once, close() once; the rest is its own thread's."""
+    """An active member. Call start() once, close() once; everything else runs on its own thread."""
 
     def __init__(
         self,
         session: ZooKeeperSession,
         member: Member,
-        holdings: Holdings,
+        owned: OwnedPartitions,
         fetcher: Fetcher,
         config: ConsumerConfig,
     ) -> None:
         self._session = session
         self._member = member
         self._strategy = STRATEGIES[config.strategy]
-        self._holdings = holdings
+        self._owned = owned
         self._fetcher = fetcher
         self._commit_period_s = config.commit_period_s
-        self._watching = Watching(session, member, self._strategy, holdings, fetcher, config)
+        self._watching = Watching(session, member, self._strategy, owned, fetcher, config)
         self._snapshot: GroupSnapshot | None = None  # of the last rebalance in this session
         self._membership = ConsumerMembership(session, member.group, member.consumer_id)
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._watches = ChildrenWatches(session, self._events.put)
         self._owner_folders = {session.paths.owners(member.group, topic): topic for topic in member.topics}
         self._started: Future[None] = Future()
-        self._pauses = 0  # kazoo's thread alone
+        self._pauses = 0  # kazoo's thread only
         self._is_connected = True
-        self._joined_epoch = 0  # of the session that holds our id node; 0: none does
+        self._joined_epoch = 0  # of the session that holds our id node; 0: none
         self._rebalances = Rebalances(member.group)
         self._rebalance_at = 0.0  # if one is due
         self._retry_s = RETRY_FIRST_S
         fetcher.on_stale = lambda request, seen: self._events.put(_Stale(request.key, request.epoch or 0, seen))
-        fetcher.returned = lambda: self._events.put(_Returned())
+        fetcher.on_returned = lambda: self._events.put(_Returned())
         fetcher.on_reset = lambda: self._events.put(_Reset())
         self._commit_at = time.monotonic() + config.commit_period_s
         self._thread = threading.Thread(target=self._run, name=f"metaq {member.group} member", daemon=True)
 
     def start(self) -> None:
-        """Join and make a first attempt at a share. Raises ConsumerIdTaken and other ZooKeeperErrors; then the
-        member is gone again."""
+        """Join and try to take a share. Raises ConsumerIdTaken and other ZooKeeperErrors; the member has left then."""
         self._thread.start()
         self._started.result()
 
     def close(self) -> None:
-        """Stop delivering, commit, let everything go, leave. Returns when all that is done, or ZooKeeper was not
-        there to hear it: then the session's end does it, and what was not committed is delivered again."""
+        """Stop delivery, commit, release everything, leave. Without ZooKeeper the release is deferred to session
+        expiry, and messages not committed are delivered again."""
         self._membership.cancel()
         self._events.put(_Stop())
         self._thread.join()
 
     def rebalances(self) -> tuple[Rebalance, ...]:
-        """The last ones, oldest first. Any thread."""
+        """Return the last rebalances, oldest first. Any thread."""
         return self._rebalances.recent()
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the watchdog has found and is so still. Any thread."""
+        """Return the watchdog's current findings. Any thread."""
         return self._watching.current()
 
     def on_session_event(self, event: SessionEvent) -> None:
-        """On kazoo's thread."""
+        """Pause delivery unless connected, and queue the event; called on kazoo's thread."""
         if event.state is not SessionState.CONNECTED:
             self._pauses = self._fetcher.pause()
         self._events.put(_Session(event, self._pauses))
@@ -155,7 +154,7 @@ class GroupMember:
 
     def _next_event(self) -> _Event | None:
         if not self._is_connected:
-            return self._events.get()  # nothing can be done before ZooKeeper is back
+            return self._events.get()  # wait for ZooKeeper
         wake_at = min(self._commit_at, self._watching.look_at)
         if self._rebalances.is_due:
             wake_at = min(wake_at, self._rebalance_at)
@@ -165,7 +164,7 @@ class GroupMember:
             return None
 
     def _handle(self, event: _Event | None) -> bool:
-        """Take note of one event; False: it is time to go."""
+        """Handle one event; False to stop."""
         match event:
             case _Stop():
                 return False
@@ -174,7 +173,7 @@ class GroupMember:
             case ChildrenChanged(path):
                 self._rebalance_at_once(self._reason(path))
             case _Stale(key, epoch, epoch_seen):
-                if self._holdings.lose_stale(key, epoch, epoch_seen):
+                if self._owned.release_stale(key, epoch, epoch_seen):
                     _log.warning(
                         "stale owner, giving the partition up group=%s partition=%s/%s epoch=%d seen=%d",
                         *(self._member.group, *key, epoch, epoch_seen),
@@ -208,14 +207,15 @@ class GroupMember:
         self._retry_s = RETRY_FIRST_S
 
     def _hurry(self) -> None:
-        """An owner came or went: if we wait for one to go, see whether it was that. Many go together: wait for more."""
+        """Bring a due rebalance forward: an owner came or went, perhaps one we wait for. Waits a moment, as several go
+        together."""
         if self._rebalances.is_due:
             self._rebalance_at = min(self._rebalance_at, time.monotonic() + GATHER_S)
 
     def _start_over(self) -> None:
         self._joined_epoch = 0
         self._snapshot = None
-        if dropped := self._holdings.drop():
+        if dropped := self._owned.drop_all():
             self._rebalances.heard("session lost")
             self._rebalances.moved(set(), dropped)
             _log.warning("session lost, starting over group=%s partitions=%d", self._member.group, len(dropped))
@@ -226,7 +226,7 @@ class GroupMember:
         self._joined_epoch = epoch
 
     def _maybe_rebalance(self) -> None:
-        """Rebalance if it is time to; if that does not give us our whole share, again soon, for ever."""
+        """Rebalance if due; repeat with back-off until the whole share is owned."""
         if not self._rebalances.is_due or time.monotonic() < self._rebalance_at:
             return
         self._rebalances.attempt()
@@ -234,53 +234,53 @@ class GroupMember:
         try:
             is_complete = self._rebalance()
         except GroupChanged:
-            pass  # the watch on the members has fired, too
+            pass  # the watch on the members has fired too
         except ZooKeeperError as error:
             _log.warning("rebalance failed, trying again group=%s error=%s", self._member.group, error)
         except Exception:
-            # Whatever it is: a member that stopped here would keep its partitions and read none of them.
+            # Any error: a member that stopped here would keep its partitions and read none of them.
             _log.exception("rebalance failed, trying again group=%s", self._member.group)
         if is_complete:
             self._retry_s = RETRY_FIRST_S
         else:
-            # Not all members at the same moment, time after time.
+            # Jitter, so that members do not retry in step.
             self._rebalance_at = time.monotonic() + self._retry_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
             self._wait_for_owners()
 
     def _rebalance(self) -> bool:
-        """One try; False: another member, or a listener of ours, still holds something that is to be ours, or not."""
+        """Try once; False if another member, or a listener of ours, still holds a partition that is to move."""
         if not self._joined_epoch or self._membership.topics() is None:
             self._join()
         snapshot = self._snapshot = self._read_snapshot()
-        plan = plan_rebalance(snapshot, self._member.consumer_id, self._holdings.keys(), self._strategy)
+        plan = plan_rebalance(snapshot, self._member.consumer_id, self._owned.keys(), self._strategy)
         self._fetcher.set_brokers(read_brokers(self._session))
         if plan.release:
             self._rebalances.moved(set(), set(plan.release))
-            self._holdings.release(plan.release)
-        is_settled = self._holdings.settle(plan.claim)
-        claimed = self._holdings.claim(plan.claim)
+            self._owned.release(plan.release)
+        is_settled = self._owned.finish_releases(plan.claim)
+        claimed = self._owned.claim(plan.claim)
         self._rebalances.moved(claimed, set())
         if self._drop_lost() or not is_settled or len(claimed) < len(plan.claim):
             return False
         members = {member for members in snapshot.consumers.values() for member in members}
         partitions = sum(map(len, snapshot.partitions.values()))
-        self._rebalances.done(len(self._holdings.keys()), len(members), partitions)
+        self._rebalances.done(len(self._owned.keys()), len(members), partitions)
         return True
 
     def _wait_for_owners(self) -> None:
-        """Hear of it when those let go for whom we wait: sooner than the next try is due."""
-        blocked = self._holdings.blocked
+        """Watch the owners that block us, to retry as soon as one releases."""
+        blocked = self._owned.blocked
         try:
             for folder, topic in self._owner_folders.items():
                 waited_for = {str(partition) for name, partition in blocked if name == topic}
                 if waited_for and not waited_for <= set(self._watches.read(folder)):
-                    self._hurry()  # somebody has already
+                    self._hurry()  # one has released already
         except ZooKeeperError as error:
             _log.warning("owners are not watched, trying again group=%s error=%s", self._member.group, error)
 
     def _read_snapshot(self) -> GroupSnapshot:
-        # Watch first, then read: what changes in between fires the watch.
+        # Watch first, then read: a change in between fires the watch.
         paths = self._session.paths
         self._watches.read(paths.of(ConsumerParent(self._member.group)))
         for topic in self._member.topics:
@@ -293,31 +293,31 @@ class GroupMember:
 
     def _maybe_commit(self) -> None:
         if time.monotonic() >= self._commit_at:
-            self._holdings.commit()
+            self._owned.commit()
             self._drop_lost()
             self._commit_at = time.monotonic() + self._commit_period_s
 
     def _maybe_look(self) -> None:
-        """Have the watchdog look if it is time to, and do what it finds."""
+        """Run the watchdog if due, and apply its cures."""
         try:
             cures = self._watching.maybe_look(self._snapshot)
             if cures.get(Cure.CALL):
-                self._membership.call_the_others()
+                self._membership.trigger_rebalance()
         except ZooKeeperError as error:
             _log.warning("watchdog could not look, it will again group=%s error=%s", self._member.group, error)
             return
-        except Exception:  # whatever it is: this thread has more important things to do than to end by it
+        except Exception:  # any error: it must not end the member's thread
             _log.exception("watchdog could not look, it will again group=%s", self._member.group)
             return
         if reclaimed := cures.get(Cure.RECLAIM):
-            self._holdings.give_up(reclaimed)
+            self._owned.reclaim(reclaimed)
             self._drop_lost("watchdog")
         elif Cure.REBALANCE in cures:
             self._rebalance_at_once("watchdog")
 
     def _drop_lost(self, reason: str = "lost to another member") -> bool:
-        """Whether partitions turned out to be ours no longer: then all are looked at anew."""
-        if lost := self._holdings.take_lost():
+        """Return True if partitions were lost to other members; schedules a rebalance then."""
+        if lost := self._owned.take_lost():
             self._rebalances.moved(set(), lost)
             self._rebalance_at_once(reason)
         return bool(lost)
@@ -326,10 +326,10 @@ class GroupMember:
         self._watches.stop()
         self._fetcher.close()
         if not self._is_connected:
-            _log.warning("no ZooKeeper, left to the session's end to leave group=%s", self._member.group)
+            _log.warning("no ZooKeeper, leave deferred to session expiry group=%s", self._member.group)
             return
         try:
-            self._holdings.release(list(self._holdings.keys()))
+            self._owned.release(list(self._owned.keys()))
             self._membership.leave()
         except ZooKeeperError as error:
-            _log.warning("left to the session's end to leave group=%s error=%s", self._member.group, error)
+            _log.warning("leave deferred to session expiry group=%s error=%s", self._member.group, error)

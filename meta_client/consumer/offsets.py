@@ -1,79 +1,80 @@
-"""How far a group has read: where that is kept, and what of it is not kept yet (spec 8.10)."""
+"""Offsets of a group: their store, and progress that is not stored yet (spec 8.10)."""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from meta_client.errors import OwnershipLost
-from zk.claims import Claimed
-from zk.nodes import NO_MESSAGE_ID, OffsetNode, Partition
-from zk.offsets import ZooKeeperOffsets
-from zk.session import ZooKeeperSession
+from zk.groups.offsets import ZooKeeperOffsets
+from zk.session.session import ZooKeeperSession
+from zk.tree.claims import Claimed
+from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition
 
 
 class OffsetEntry(NamedTuple):
-    """Everything before *offset* of a partition is consumed; *message_id* is the last message's, -1 if unknown.
+    """Progress in a partition: everything before *offset* is consumed. *message_id* is the last message's, -1 if
+    unknown.
 
-    *is_reset*: somebody asked for exactly this offset, a user or the broker, further back or not.
+    *is_reset*: a user or the broker asked for exactly this offset, lower or not.
     """
 
     topic: str
     partition: Partition
     offset: int
     message_id: int = NO_MESSAGE_ID
-    claimed: Claimed | None = None  # the ownership under which it was made; None: without a group's say
+    claimed: Claimed | None = None  # ownership at the time; None: without a group
     is_reset: bool = False
 
 
 class OffsetStore(Protocol):
-    """Keeps one group's offsets. Called by one thread of the consumer; may raise anything, and is asked again.
+    """Stores one group's offsets. Called by one thread of the consumer; may raise anything, and is called again then.
 
-    `meta_client.offset_stores` has others than ZooKeeper's: a file, a database, and one that lives in the listener's
-    own database transaction, which is how "exactly once" is had.
+    `meta_client.consumer.offset_stores` has alternatives to ZooKeeper: a file, a database, and the listener's own
+    database transaction, for exactly-once processing.
     """
 
     def load(self, topic: str, partition: Partition) -> int | None:
-        """Where to go on; None if nothing is stored. Asked each time the partition becomes ours."""
+        """Return the offset to continue at; None if none is stored. Called at each assignment of the partition."""
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        """Store how far each of these partitions is consumed. Durable on return.
+        """Store the progress in each of these partitions. Durable on return.
 
-        Without *is_reset* an offset only goes forward: a lower one than is stored is passed over. With it, it is
-        stored as it is, and nothing of the partition is delivered before that is done.
+        Without *is_reset* an offset only goes forward: one lower than stored is ignored. With it, the offset is stored
+        as it is, and nothing of the partition is delivered before.
 
-        May raise OwnershipLost, once the other entries are stored, for partitions that it knows to be another
-        consumer's by now; `entry.claimed.epoch` rises with every owner.
+        May raise OwnershipLost, once the other entries are stored, for partitions it knows to belong to another
+        consumer; `entry.claimed.epoch` rises with every owner.
         """
 
 
 @runtime_checkable
 class ManyOffsets(Protocol):
-    """What an OffsetStore may have beside `load`, so that a member which gets many partitions asks once."""
+    """Optional part of an OffsetStore: loads many offsets together."""
 
     def load_many(self, keys: Collection[tuple[str, Partition]]) -> dict[tuple[str, Partition], int]:
-        """As load, of several; those of which nothing is stored are left out."""
+        """Return the offsets of *keys*, without those that are not stored. Raises as load."""
 
 
 class ZooKeeperOffsetStore:
-    """The default: offset nodes, as genuine clients keep them (spec 6.3).
+    """The default store: offset nodes, as genuine clients keep them (spec 6.3).
 
-    Only who owns a partition writes, so that nobody else can put it back; nothing is compared.
+    Only the owner of a partition writes, so that no other member can set it back; offsets are not compared.
     """
 
     def __init__(self, session: ZooKeeperSession, group: str) -> None:
         self._offsets = ZooKeeperOffsets(session, group)
 
     def load(self, topic: str, partition: Partition) -> int | None:
-        """Raises ZooKeeperUnavailable, MalformedNode."""
+        """Return the stored offset, None if there is none. Raises ZooKeeperUnavailable, MalformedNode."""
         node = self._offsets.load(topic, partition)
         return None if node is None else node.offset
 
     def load_many(self, keys: Collection[tuple[str, Partition]]) -> dict[tuple[str, Partition], int]:
-        """Pipelined. Raises as load."""
+        """Load in one pipeline. Raises as load."""
         return {key: node.offset for key, node in self._offsets.load_many(keys).items()}
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        """Raises ZooKeeperUnavailable; any part may be stored then. Raises OwnershipLost."""
+        """Store *entries*. Raises ZooKeeperUnavailable, when any part may be stored, and OwnershipLost."""
         nodes = {(e.topic, e.partition): (OffsetNode(e.offset, e.message_id), e.claimed) for e in entries}
         self._offsets.commit({key: node for key, (node, claimed) in nodes.items() if claimed is None})
         owned = {key: (node, claimed) for key, (node, claimed) in nodes.items() if claimed is not None}
@@ -82,36 +83,36 @@ class ZooKeeperOffsetStore:
 
 
 class NoOffsetStore:
-    """Keeps nothing: who consumes without a group begins anew each time, unless a store is given."""
+    """Stores nothing: a consumer without a group starts over each time, unless it has a store."""
 
     def load(self, topic: str, partition: Partition) -> int | None:
-        """None, always."""
+        """Return None."""
         del topic, partition
         return None
 
     def commit(self, entries: Sequence[OffsetEntry]) -> None:
-        """Forgets them."""
+        """Do nothing."""
 
 
 class OffsetTracker:
-    """Progress since the last commit, of the partitions that are owned. Any thread."""
+    """Uncommitted progress of the owned partitions. Any thread."""
 
     def __init__(self) -> None:
-        self.on_commit: Callable[[], None] = lambda: None  # called first by commit(), to advance() what is behind
+        self.on_commit: Callable[[], None] = lambda: None  # called first by commit(), for late calls of advance()
         self._lock = threading.Lock()  # guards all below
         self._entries: dict[tuple[str, Partition], OffsetEntry | None] = {}  # None: owned, without progress
         self._claims: dict[tuple[str, Partition], Claimed | None] = {}  # of all that are in _entries
         self._modified: set[tuple[str, Partition]] = set()
-        self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last one of each that is not stored yet
+        self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last unstored one of each
 
     def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
-        """Begin to track a partition, owned as *claimed* says."""
+        """Start to track a partition, owned by *claimed*."""
         with self._lock:
             self._entries[topic, partition] = None
             self._claims[topic, partition] = claimed
 
     def disown(self, keys: Collection[tuple[str, Partition]]) -> None:
-        """Stop: progress that was not committed is dropped, and so is any that still comes in."""
+        """Stop tracking: progress that is not committed, or comes later, is dropped."""
         with self._lock:
             for key in keys:
                 self._entries.pop(key, None)
@@ -120,7 +121,7 @@ class OffsetTracker:
                 self._resets.pop(key, None)
 
     def advance(self, entry: OffsetEntry) -> None:
-        """Remember progress, if the partition is still ours. Without `is_reset` it goes forward only."""
+        """Record progress, if the partition is tracked. Without `is_reset` it only goes forward."""
         key = entry.topic, entry.partition
         with self._lock:
             if key not in self._entries:
@@ -134,13 +135,13 @@ class OffsetTracker:
             self._modified.add(key)
 
     def is_resetting(self, key: tuple[str, Partition]) -> bool:
-        """Whether a reset of this partition waits to be stored."""
+        """Return True if a reset of this partition is not stored yet."""
         with self._lock:
             return key in self._resets
 
     def commit(self, store: OffsetStore) -> int:
-        """Store all progress and return how many partitions had some. Raises what *store* does; nothing is
-        forgotten then, the next commit tries again."""
+        """Store all progress and return the number of partitions that had some. Raises what *store* raises; the
+        progress is kept for the next commit then."""
         self.on_commit()
         with self._lock:
             modified, self._modified = self._modified, set()
@@ -160,6 +161,6 @@ class OffsetTracker:
             raise
         with self._lock:
             for key, reset in resets.items():
-                if self._resets.get(key) is reset:  # else there was another one meanwhile
+                if self._resets.get(key) is reset:  # unless there was another one meanwhile
                     del self._resets[key]
         return len(entries)

@@ -1,19 +1,19 @@
-"""Who takes what: the part of a rebalance that only thinks (spec 9.3 - 9.5). Pure."""
+"""Decisions of a rebalance (spec 9.3 - 9.5). Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from zk.broker_url import BrokerUrl
-from zk.cluster import Brokers
-from zk.nodes import Partition
-from zk.strategy import LoadBalanceStrategy
+from zk.brokers.cluster import Brokers
+from zk.groups.strategy import LoadBalanceStrategy
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 TopicPartition = tuple[str, Partition]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Who we are in the group."""
+    """Identity of a member in its group."""
 
     group: str
     consumer_id: str
@@ -22,7 +22,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """A group as ZooKeeper showed it: per topic its members and its partitions, both in string order."""
+    """Group as read from ZooKeeper: members and partitions per topic, both in string order."""
 
     consumers: Mapping[str, Sequence[str]]
     partitions: Mapping[str, Sequence[Partition]]
@@ -30,7 +30,7 @@ class GroupSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a member does next: let go first, so that nobody waits for it, then claim."""
+    """Next steps of a member: release first, so that no other member waits for it, then claim."""
 
     release: tuple[TopicPartition, ...]
     claim: tuple[TopicPartition, ...]
@@ -39,8 +39,8 @@ class Plan:
 def plan_rebalance(
     snapshot: GroupSnapshot, consumer_id: str, owned: Collection[TopicPartition], strategy: LoadBalanceStrategy
 ) -> Plan:
-    """The way from *owned* to this member's share. Same snapshot, same shares, on every member; what is owned and
-    stays so is in neither list and is not interrupted."""
+    """Return the steps from *owned* to this member's share. The same snapshot gives consistent shares on every member;
+    partitions that stay owned are in neither list and are not interrupted."""
     share = [
         (topic, partition)
         for topic, partitions in sorted(snapshot.partitions.items())
@@ -54,7 +54,7 @@ def plan_rebalance(
 
 
 def plan_routes(brokers: Brokers) -> dict[int, BrokerUrl]:
-    """Where to fetch each broker id's partitions: from its master, or while that is away from its first slave."""
+    """Return the fetch address by broker id: its master, or while that is down its first slave."""
     routes: dict[int, BrokerUrl] = {}
     for broker_id, entry in brokers.items():
         url = entry.master or next((entry.slaves[slave_id] for slave_id in sorted(entry.slaves)), None)

@@ -1,4 +1,4 @@
-"""Where in a partition to begin, or to go on: an offset, one of its ends, or a time. Pure."""
+"""Positions in a partition: an offset, one of its ends, or a time. Pure."""
 
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -8,20 +8,20 @@ from meta_client.protocol.requests import OFFSET_END
 EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
 
-# An offset in bytes, as a message, a commit or `metaq offsets` gave it; the first message that is left; what is put
-# from now on; or what was put at that time and later (a time without a zone is local time).
+# An offset in bytes, of a message, a commit or `metaq offsets`; messages put since a time (local without a zone); the
+# first message that is left; messages put from now on.
 Position = int | datetime | Literal["earliest", "latest"]
 
 
-class Jump(NamedTuple):
-    """An order to go on elsewhere in a partition. *is_progress*: the group's progress is there from then on."""
+class Seek(NamedTuple):
+    """Request to continue elsewhere in a partition. *is_progress*: it sets the group's progress."""
 
     to: Position
     is_progress: bool
 
 
 def check_position(position: Position) -> Position:
-    """Return *position* if it is one. Raises ValueError."""
+    """Return *position* if it is valid. Raises ValueError."""
     match position:
         case datetime() | "earliest" | "latest":
             return position
@@ -31,18 +31,18 @@ def check_position(position: Position) -> Position:
 
 
 def offset_of(position: Position) -> int | None:
-    """The offset to ask for; None for a time, which only a broker can turn into one."""
+    """Return the offset to ask for; None for a time, which only a broker can resolve."""
     match position:
         case int():
             return position
         case "earliest":
-            return 0  # a broker that has deleted it names the first one it has
+            return 0  # a broker that has deleted it returns its first offset
         case "latest":
-            return OFFSET_END  # every broker answers this with the end
+            return OFFSET_END  # every broker answers this with its end
         case _:
             return None
 
 
 def milliseconds(time: datetime) -> int:
-    """*time* as brokers count it: milliseconds since 1970, never before."""
+    """Return *time* in milliseconds since 1970, not negative, as brokers count."""
     return max(0, int(time.timestamp() * 1000))

@@ -1,8 +1,8 @@
-"""Delivery to a thread of the user's that asks: what was fetched ahead, and what is in the user's hands.
+"""Delivery to a user's thread by fetch() and iteration: messages fetched ahead, and those handed out.
 
-Bounded: once *bytes_max* are fetched ahead, no partition of the subscription is fetched until some were taken. With
-automatic acknowledgement a message is consumed when its user asks for the next one, not when it is handed out: who
-dies over a message sees it again.
+Bounded: once *bytes_max* are fetched ahead, no partition of the subscription is fetched until messages are taken. With
+automatic acknowledgement a message is consumed when the next one is asked for, not when it is handed out: after a crash
+in between it is delivered again.
 """
 
 import time
@@ -13,31 +13,32 @@ from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
+from meta_client.consumer.error_policy import Attempts
+from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetTracker
 from meta_client.consumer.plan import TopicPartition
-from meta_client.consumer.refusing import Attempts
-from meta_client.consumer.sifting import Sieve
 
 CHUNK = 256  # messages that an iteration takes at a time
 
 
 class Fetched:
-    """Some messages of one partition, fetched ahead or in the user's hands."""
+    """Messages of one partition, fetched ahead or handed out."""
 
     __slots__ = ("bytes", "delivery", "done", "is_valid", "messages", "out", "rest")
 
     def __init__(self, delivery: "PullDelivery", messages: list[ReceivedMessage], rest: ReceivedMessage) -> None:
         self.delivery = delivery
         self.messages = messages
-        self.rest = rest  # the last before what comes next, perhaps filtered out: consumed with the last of *messages*
+        # Last message before the next chunk, perhaps filtered out: consumed with the last of *messages*.
+        self.rest = rest
         self.bytes = rest.next_offset - messages[0].offset
-        self.out = 0  # so many of them are in the user's hands, or were
-        self.done = 0  # so many are consumed
-        self.is_valid = True  # False: the partition went away, or was sought
+        self.out = 0  # number handed out
+        self.done = 0  # number consumed
+        self.is_valid = True  # False: the partition was removed or sought
 
 
 class PullBuffer:
-    """Everything fetched ahead for one consumer. One lock for all: that of the assignments."""
+    """Messages fetched ahead for one consumer. Uses the lock of the assignments."""
 
     def __init__(
         self, assignments: Assignments, tracker: OffsetTracker, bytes_max: int, unpark: Callable[[], None]
@@ -49,35 +50,36 @@ class PullBuffer:
         self._bytes_max = bytes_max
         self._unpark = unpark
         self._ahead: deque[Fetched] = deque()
-        self._bytes = 0  # of those
-        self._was_full = False  # at the last look: somebody may be parked for want of room
-        self._handed: list[Fetched] = []  # not all consumed yet
+        self._bytes = 0  # of `_ahead`
+        self._was_full = False  # since the last check: requests may be parked for lack of room
+        self._handed: list[Fetched] = []  # not fully consumed
         self._is_closed = False
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be fetched ahead."""
+        """True if more may be fetched ahead."""
         return self._bytes < self._bytes_max
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is fetched ahead."""
+        """True if nothing is fetched ahead."""
         return not self._ahead
 
     def put(self, fetched: Fetched) -> None:
-        """Keep messages for whoever asks."""
+        """Add messages fetched ahead."""
         with self._changed:
             self._ahead.append(fetched)
             self._bytes += fetched.bytes
             self._changed.notify_all()
 
     def holds(self, delivery: "PullDelivery") -> bool:
-        """Whether messages of a partition are fetched ahead, or in the user's hands and not consumed."""
+        """Return True if messages of a partition are fetched ahead, or handed out and not consumed."""
         with self._changed:
             return any(it.delivery is delivery for it in (*self._ahead, *self._handed) if it.is_valid)
 
     def pass_over(self, delivery: "PullDelivery", last: ReceivedMessage) -> bool:
-        """Nobody wants what came up to *last*: it is consumed with what is here before it, if there is any."""
+        """Skip messages up to *last*: they are consumed with the partition's messages held here; False if there are
+        none."""
         with self._changed:
             for fetched in (*reversed(self._ahead), *reversed(self._handed)):
                 if fetched.delivery is delivery and fetched.is_valid:
@@ -86,7 +88,7 @@ class PullBuffer:
             return False
 
     def drop(self, delivery: "PullDelivery") -> None:
-        """Nothing of a partition is handed out any more; what was consumed of it is reported first."""
+        """Drop the messages of a partition, after reporting its consumed ones."""
         with self._changed:
             self.report()
             for fetched in (*self._ahead, *self._handed):
@@ -98,7 +100,7 @@ class PullBuffer:
         self._tell_room()
 
     def report(self) -> None:
-        """Tell the tracker what was consumed of what is out. Any thread."""
+        """Report consumed messages to the tracker. Any thread."""
         with self._changed:
             for fetched in self._handed:
                 if fetched.done:
@@ -109,8 +111,8 @@ class PullBuffer:
             self._handed = [fetched for fetched in self._handed if fetched.done < len(fetched.messages)]
 
     def take(self, count: int, timeout_s: float | None) -> list[ReceivedMessage]:
-        """*count* messages at most, one at least unless the time is over or the consumer closed. What was taken
-        before is consumed, and what is returned is when take() is called again."""
+        """Return *count* messages at most; none only after the timeout or close(). Messages taken before are consumed
+        now, and the returned ones at the next call."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         taken: list[ReceivedMessage] = []
         with self._changed:
@@ -124,13 +126,13 @@ class PullBuffer:
         return taken
 
     def iterate(self) -> Iterator[ReceivedMessage]:
-        """Messages one after the other, until the consumer is closed. A message is consumed when the next one is
-        asked for. The user's thread, as take()."""
+        """Yield messages until the consumer is closed. A message is consumed when the next one is asked for. The user's
+        thread, as take()."""
         while (fetched := self.next_chunk()) is not None:
             try:
                 for message in fetched.messages:
                     if not self.may_yield(fetched) and not self.wait_for(fetched):
-                        break  # it may be another member's now
+                        break  # another member may own it now
                     fetched.out += 1
                     yield message
                     fetched.done = fetched.out
@@ -138,7 +140,8 @@ class PullBuffer:
                 self.give_back(fetched)
 
     def next_chunk(self) -> Fetched | None:
-        """What an iteration hands out next; what it did before is consumed. None once the consumer is closed."""
+        """Return the next messages of an iteration; the previous ones are consumed now. None once the consumer is
+        closed."""
         with self._changed:
             self.finish_handed()
             fetched = self._hand_out(CHUNK) if self._wait(None) else None
@@ -146,24 +149,24 @@ class PullBuffer:
         return fetched
 
     def may_yield(self, fetched: Fetched) -> bool:
-        """Whether the next message of a chunk may be handed out; else wait_for() tells, once it is known."""
+        """Return True if the next message of a chunk may be handed out; if not, call wait_for()."""
         return fetched.is_valid and not self._assignments.is_paused
 
     def finish_handed(self) -> None:
-        """All that is in the user's hands is consumed."""
+        """Mark all handed-out messages as consumed."""
         with self._changed:
             for fetched in self._handed:
                 fetched.done = fetched.out
             self.report()
 
     def close(self) -> None:
-        """Send whoever waits home. Idempotent."""
+        """Release all waiting threads. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def _wait(self, deadline: float | None) -> bool:
-        """Wait for messages that may be handed out; False: there are none."""
+        """Wait for messages that may be handed out; False after *deadline* or close()."""
         while self._assignments.is_paused or not self._ahead:
             left = None if deadline is None else deadline - time.monotonic()
             if self._is_closed or (left is not None and left <= 0):
@@ -172,14 +175,14 @@ class PullBuffer:
         return not self._is_closed
 
     def wait_for(self, fetched: Fetched) -> bool:
-        """Wait out a pause; whether what was handed out then still counts."""
+        """Wait until a pause ends; return True if the chunk still counts."""
         with self._changed:
             while self._assignments.is_paused and fetched.is_valid and not self._is_closed:
                 self._assignments.wait_changed(None)
             return fetched.is_valid and not self._is_closed
 
     def _hand_out(self, count: int) -> Fetched:
-        """The first messages of one partition, *count* at most; there are some."""
+        """Remove and return the first messages of one partition, *count* at most; there are some."""
         self._was_full |= not self.has_room
         fetched = self._ahead.popleft()
         self._bytes -= fetched.bytes
@@ -194,7 +197,7 @@ class PullBuffer:
         return fetched
 
     def give_back(self, fetched: Fetched) -> None:
-        """The iteration ended: what it had not yielded yet goes to the next one, in its order."""
+        """Return the unyielded rest of a chunk to the buffer, in order."""
         with self._changed:
             left = fetched.messages[fetched.out :]
             if not left or not fetched.is_valid:
@@ -210,7 +213,7 @@ class PullBuffer:
             self._changed.notify_all()
 
     def _tell_room(self) -> None:
-        """Let the partitions go on that found no room, if there is some again."""
+        """Unpark the partitions that found no room, if there is some again."""
         with self._changed:
             if not (self._was_full and self.has_room):
                 return
@@ -219,13 +222,15 @@ class PullBuffer:
 
 
 class PullDelivery:
-    """One partition's part in the buffer."""
+    """Delivers one partition to the buffer."""
 
-    def __init__(self, buffer: PullBuffer, tracker: OffsetTracker, sieve: Sieve, window: AckWindow | None) -> None:
+    def __init__(
+        self, buffer: PullBuffer, tracker: OffsetTracker, message_filter: MessageFilter, window: AckWindow | None
+    ) -> None:
         self.window = window
         self._buffer = buffer
         self._tracker = tracker
-        self._sieve = sieve
+        self._filter = message_filter
         self._attempts = Attempts()
 
     def has_room(self) -> bool:
@@ -234,17 +239,17 @@ class PullDelivery:
     def is_settled(self) -> bool:
         return not self._buffer.holds(self) and (self.window is None or self.window.is_settled)
 
-    def forget(self, key: TopicPartition, *, is_seek: bool) -> None:
+    def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
         self._buffer.drop(self)
         if self.window is not None:
             self.window.close()
         if is_seek:
-            self._sieve.forget(key)
+            self._filter.clear(key)
 
     def deliver(self, batch: Batch) -> Outcome:
         last = batch.messages[-1]
         try:
-            wanted = batch.messages if self._sieve.passes_all else self._sieve.sift(batch.messages)
+            wanted = batch.messages if self._filter.passes_all else self._filter.filter(batch.messages)
         except Exception as error:
             return Outcome(batch.offset, None, Failure(error, self._attempts.count(batch.offset)))
         if wanted:
@@ -254,11 +259,11 @@ class PullDelivery:
         return Outcome(batch.next_offset)
 
     def handed_out(self, first: ReceivedMessage, last: ReceivedMessage) -> None:
-        """What is between them is about to be in the user's hands. Under the buffer's lock."""
+        """Open the window for messages from *first* to *last*. Under the buffer's lock."""
         if self.window is not None:
             self.window.open(first.offset, last.next_offset)
 
     def consumed(self, messages: list[ReceivedMessage], last: ReceivedMessage) -> None:
-        """*messages* are consumed, and with them all up to and including *last*. Under the buffer's lock."""
-        self._sieve.remember(messages)
+        """Record *messages*, and everything up to and including *last*, as consumed. Under the buffer's lock."""
+        self._filter.remember(messages)
         self._tracker.advance(consumed_up_to(last))

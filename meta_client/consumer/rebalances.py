@@ -1,5 +1,4 @@
-"""What a member's rebalances did: each is logged in one line and remembered for whoever counts them. Pure but for the
-log."""
+"""Record of a member's rebalances: each is logged in one line and kept for statistics. Pure, except for the log."""
 
 import logging
 import time
@@ -15,59 +14,59 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One rebalance of one member: from the first news that caused it until the member had its whole share."""
+    """One rebalance of one member: from its first cause until the member owned its whole share."""
 
     number: int  # of this member's, from 1
     ended_at: float  # Unix time
-    reasons: tuple[str, ...]  # what was heard meanwhile, in order: "started", "members changed", ...
+    reasons: tuple[str, ...]  # causes in order: "started", "members changed", ...
     duration_s: float
-    attempts: int  # more than one: others had to let go first, or ZooKeeper did not answer
+    attempts: int  # more than one: others had to release first, or ZooKeeper did not answer
     claimed: tuple[TopicPartition, ...]
     released: tuple[TopicPartition, ...]
-    owned: int  # partitions of this member now; those that are in neither list were not interrupted
+    owned: int  # partitions of this member now; those in neither list were not interrupted
     members: int  # that share any of its topics
     partitions: int  # of its topics
 
 
 class Rebalances:
-    """The rebalances of one member. The group's thread, but for `recent`."""
+    """Rebalances of one member. The group's thread, except `recent`."""
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._recent: deque[Rebalance] = deque(maxlen=REMEMBERED)
         self._count = 0
-        self._reasons: dict[str, None] = {}  # of the one that is due or under way; none: nothing is
+        self._reasons: dict[str, None] = {}  # of the rebalance that is due or in progress; empty: none
         self._began_at = 0.0
         self._attempts = 0
         self._claimed: set[TopicPartition] = set()
         self._released: set[TopicPartition] = set()
 
     def recent(self) -> tuple[Rebalance, ...]:
-        """The last REMEMBERED ones, oldest first. Any thread."""
+        """Return the last REMEMBERED rebalances, oldest first. Any thread."""
         return tuple(self._recent.copy())
 
     @property
     def is_due(self) -> bool:
-        """Whether something was heard that no rebalance has answered yet."""
+        """True if a cause has not been followed by a complete rebalance yet."""
         return bool(self._reasons)
 
     def heard(self, reason: str) -> None:
-        """There is a reason to rebalance, one more perhaps."""
+        """Record a cause; a rebalance is due then."""
         if not self._reasons:
             self._began_at, self._attempts = time.monotonic(), 0
         self._reasons[reason] = None
 
     def attempt(self) -> None:
-        """One is tried."""
+        """Count an attempt."""
         self._attempts += 1
 
     def moved(self, claimed: set[TopicPartition], released: set[TopicPartition]) -> None:
-        """These partitions came and went. What went and came back within one rebalance counts as both."""
+        """Record moved partitions. One released and claimed within a rebalance counts as both."""
         self._claimed |= claimed
         self._released |= released
 
     def done(self, owned: int, members: int, partitions: int) -> Rebalance:
-        """The member has its share."""
+        """Complete the rebalance: log and return its record."""
         self._count += 1
         record = Rebalance(
             self._count,

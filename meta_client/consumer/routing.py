@@ -1,7 +1,8 @@
-"""Which broker a partition is read from: its master, unless that is away or names a slave (spec 9.4, 10.3). Pure.
+"""Choice of the replica a partition is read from: the master, unless it is down or names a slave (spec 9.4, 10.3).
+Pure.
 
-A master that would have to read from its disk names a slave to ask next; that one names the master again once the
-reader has caught up. A slave that fails, or lacks what is asked for, is left alone for a while.
+A master that would have to read from disk names a slave to ask next; the slave names the master again once the reader
+has caught up. A slave that fails, or lacks the messages, is avoided for a while.
 """
 
 import threading
@@ -12,14 +13,14 @@ from typing import NamedTuple
 from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.errors import MetaError, Moved
 from meta_client.protocol.responses import READ_FROM_MASTER
-from zk.broker_url import BrokerUrl
-from zk.cluster import BrokerEntry, Brokers
+from zk.brokers.cluster import BrokerEntry, Brokers
+from zk.tree.broker_url import BrokerUrl
 
-SHUN_S = 5.0  # how long no master's word leads to a slave that failed
+SHUN_S = 5.0  # a failed slave is avoided for so long, even if its master names it
 
 
 class Route(NamedTuple):
-    """Where a partition is read. *slave_id* None: at its master."""
+    """Replica that a partition is read from. *slave_id* None: the master."""
 
     url: BrokerUrl
     slave_id: int | None = None
@@ -29,24 +30,24 @@ class Route(NamedTuple):
 
 
 class Routes:
-    """The routes of one consumer. Any thread; one at a time speaks of a partition."""
+    """Routes of one consumer. Any thread; one at a time per partition."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._brokers: Brokers = {}  # swapped whole
+        self._brokers: Brokers = {}  # replaced as a whole
         self._lock = threading.Lock()  # guards the next two
-        self._suggested: dict[TopicPartition, int] = {}  # the slave that the last answer named
-        self._shunned: dict[tuple[int, int], float] = {}  # until when, by broker and slave id
+        self._suggested: dict[TopicPartition, int] = {}  # slave named by the last answer
+        self._shunned: dict[tuple[int, int], float] = {}  # end of avoidance, by broker and slave id
 
-    def follow(self, brokers: Brokers) -> None:
-        """These brokers are up now."""
+    def set_brokers(self, brokers: Brokers) -> None:
+        """Set the brokers that are up."""
         self._brokers = brokers
         now = self._clock()
         with self._lock:
             self._shunned = {slave: until for slave, until in self._shunned.items() if until > now}
 
     def choose(self, key: TopicPartition) -> Route | None:
-        """Where to ask next for the messages of a partition; None: nobody that has them is up."""
+        """Return the replica to fetch from next; None if none is up."""
         _, partition = key
         if (entry := self._brokers.get(partition.broker_id)) is None:
             return None
@@ -58,7 +59,7 @@ class Routes:
         if entry.master is not None:
             return Route(entry.master)
         some = well or sorted(entry.slaves)
-        slave_id = some[partition.number % len(some)]  # spread over all of them, and the same one each time
+        slave_id = some[partition.number % len(some)]  # spread over all slaves, each partition at the same one
         return Route(entry.slaves[slave_id], slave_id)
 
     def _well(self, broker_id: int, entry: BrokerEntry) -> list[int]:
@@ -66,7 +67,7 @@ class Routes:
         return [slave_id for slave_id in sorted(entry.slaves) if self._shunned.get((broker_id, slave_id), now) <= now]
 
     def answered(self, key: TopicPartition, read_from: str) -> None:
-        """An answer about a partition named the replica to ask next, as responses.READ_FROM."""
+        """Record the replica to ask next, as named by an answer (responses.READ_FROM)."""
         with self._lock:
             if read_from == READ_FROM_MASTER:
                 self._suggested.pop(key, None)
@@ -74,29 +75,30 @@ class Routes:
                 self._suggested[key] = int(read_from[1:])
 
     def failed(self, key: TopicPartition, route: Route) -> None:
-        """There was no answer, or none with messages: of a slave, try another replica first for a while."""
+        """Record a failed fetch: avoid a slave for a while."""
         if route.slave_id is not None:
             with self._lock:
                 self._suggested.pop(key, None)
                 self._shunned[key[1].broker_id, route.slave_id] = self._clock() + SHUN_S
 
     def is_final(self, key: TopicPartition, route: Route, moved: Moved, offset: int) -> bool:
-        """Whether who stands at *offset* goes where *route* says. A slave may begin further on than its master, and end
-        earlier: it sends nobody back, and nobody past messages while there is a master to ask."""
+        """Return True if a fetch at *offset* follows *moved* from *route*. A slave may begin later than its master and
+        end earlier: while there is a master to ask, a slave moves a reader neither back nor past messages."""
         if route.slave_id is None or moved.is_filtered:
             return True
         entry = self._brokers.get(key[1].broker_id)
         return moved.offset > offset and (entry is None or entry.master is None)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """These partitions are not read any more."""
+        """Drop the state of these partitions."""
         with self._lock:
             for key in keys:
                 self._suggested.pop(key, None)
 
 
 class SlaveLacks(MetaError):
-    """A slave does not have what is asked for, or not yet: its master is asked, or it is waited for; nothing to do."""
+    """A slave lacks the messages, or does not have them yet. Nothing to do: the fetcher asks the master, or asks
+    again."""
 
     def __init__(self, what: str, route: Route, moved: Moved) -> None:
-        super().__init__(f"{what}: {route} would go on at {moved.offset}: its master knows better")
+        super().__init__(f"{what}: {route} lacks it, and names {moved.offset}: trying another replica")

@@ -1,4 +1,4 @@
-"""What a user wants done with the messages of one topic, checked whole when it is said."""
+"""Subscription of one topic: delivery and acknowledgement as the user wants them, validated when made."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import check_bytes_max
 from meta_client.consumer.delivery import Delivery
+from meta_client.consumer.error_policy import ErrorPolicy, RejectHandler
+from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
 from meta_client.consumer.offsets import OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
-from meta_client.consumer.refusing import RejectHandler, RetryPolicy
-from meta_client.consumer.sifting import Sieve
 
 Acknowledge = Literal["auto", "manual"]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic's. *new_delivery* makes what a partition gets when it becomes ours."""
+    """Subscription of one topic. *new_delivery* makes a Delivery for each assignment of a partition."""
 
     bytes_max: int
     new_delivery: Callable[[], Delivery]
-    listener: MessageListener | None  # what is offered single messages, those of the local store: None pulls
+    listener: MessageListener | None  # takes single messages, as in a redelivery; None: fetch() and iteration
     is_manual: bool
-    refuse: RejectHandler | None  # what becomes of a refused message; None: its partition stops
+    reject: RejectHandler | None  # handles a rejected message; None: its partition stops
 
 
 def subscription(
@@ -34,12 +34,12 @@ def subscription(
     on_message: MessageListener | None,
     max_bytes: int,
     acknowledge: Acknowledge,
-    policy: RetryPolicy,
-    sieve: Sieve,
+    policy: ErrorPolicy,
+    message_filter: MessageFilter,
     buffer: PullBuffer,
     tracker: OffsetTracker,
 ) -> Subscription:
-    """Raises ValueError for what makes no sense."""
+    """Return a subscription. Raises ValueError for contradictory options."""
     if on_batch is not None and on_message is not None:
         raise ValueError("on_batch and on_message exclude each other: give the one that is to be called")
     if acknowledge not in ("auto", "manual"):
@@ -51,12 +51,12 @@ def subscription(
 
     def new_delivery() -> Delivery:
         if on_batch is not None:
-            return BatchDelivery(on_batch, policy, sieve, new_window())
+            return BatchDelivery(on_batch, policy, message_filter, new_window())
         if on_message is not None:
-            return MessageDelivery(on_message, policy, sieve, new_window())
-        return PullDelivery(buffer, tracker, sieve, new_window())
+            return MessageDelivery(on_message, policy, message_filter, new_window())
+        return PullDelivery(buffer, tracker, message_filter, new_window())
 
     listener = on_message if on_batch is None else lambda message: on_batch(Batch.of(message))
     if listener is None and policy.retries_max is not None:
-        raise ValueError("retries_max needs a listener, on_batch or on_message: who pulls calls refuse()")
-    return Subscription(check_bytes_max(max_bytes), new_delivery, listener, is_manual, policy.refuse)
+        raise ValueError("retries_max needs a listener, on_batch or on_message: without one call reject()")
+    return Subscription(check_bytes_max(max_bytes), new_delivery, listener, is_manual, policy.reject)

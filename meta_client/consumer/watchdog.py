@@ -1,7 +1,7 @@
-"""What does not move though it should: partitions of ours that stand still, and partitions that nobody reads. Pure.
+"""Watchdog: finds owned partitions without progress, and partitions without an owner. Pure.
 
-It finds what no error says: a listener that never returns, a consumer that holds what it was to let go, an owner node
-that somebody deleted. Each finding is told once, with what can be done about it.
+Detects faults that raise no error: a listener that never returns, a consumer that keeps what it was to release, an
+owner node that was deleted. Reports each finding once, with a remedy.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,38 +12,38 @@ from typing import NamedTuple
 from meta_client.consumer.plan import TopicPartition
 
 
-class Where(Enum):
-    """What becomes of a partition's messages just now."""
+class FetchState(Enum):
+    """Present state of a partition's fetching and delivery."""
 
-    FETCHING = "fetching"  # or waiting at a broker
-    DELIVERING = "delivering"  # a listener is at work
-    STARVED = "starved"  # every runner is at work on a listener: it can't be fetched
-    UNTAKEN = "untaken"  # as many as may be were fetched ahead, and nobody takes them
-    HELD = "held"  # by the user's pause(), or at a message that was refused, which was said then
+    FETCHING = "fetching"  # or in a long poll
+    DELIVERING = "delivering"  # a listener is running
+    STARVED = "starved"  # every runner is inside a listener: it can't be fetched
+    BUFFER_FULL = "untaken"  # the limit of messages is fetched ahead, and none are taken
+    PAUSED = "held"  # by the user's pause(), or at a rejected message, which was logged then
 
 
-class Standing(NamedTuple):
-    """How one partition of ours stands."""
+class PartitionStatus(NamedTuple):
+    """Status of one owned partition."""
 
     key: TopicPartition
     offset: int
-    rounds: int  # that ended well: messages delivered, or none there; those of a new ownership count anew
+    rounds: int  # successful: messages delivered, or none there; counted from 0 in each ownership
     epoch: int | None  # of our ownership
-    where: Where
-    trouble: str | None  # what the last round ran into
+    state: FetchState
+    last_error: str | None  # of the last round
 
 
 class Cure(Enum):
-    """What the member does about a finding by itself."""
+    """Action of the member on a finding."""
 
-    NONE = "nothing"  # it is not ours to cure
-    REBALANCE = "rebalance"  # looks at brokers and members anew
-    CALL = "call the others"  # has every member look at the group anew: a genuine one gives up after seven tries
-    RECLAIM = "reclaim"  # gives the partition up and claims it anew
+    NONE = "nothing"  # not curable by the member
+    REBALANCE = "rebalance"  # reads brokers and members again
+    CALL = "call the others"  # has every member read the group again: a genuine one gives up after seven tries
+    RECLAIM = "reclaim"  # releases the partition and claims it again
 
 
 class Finding(NamedTuple):
-    """Something that does not move. *text* says for how long, why as far as is known, and what to do."""
+    """A partition without progress or owner. *text* says for how long, the cause if known, and the remedy."""
 
     key: TopicPartition
     text: str
@@ -52,47 +52,47 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class _Since:
-    mark: object  # what would have changed had it moved
+    mark: object  # status when it was last known to move
     at: float
     is_told: bool = False
 
 
 class Watchdog:
-    """What one member has found. One owner thread, but for `current`; the caller has the clock, in seconds."""
+    """Findings of one member. One owner thread, except `current`; the caller has the clock, in seconds."""
 
     def __init__(self, still_s: float, unowned_s: float) -> None:
-        """*still_s*: how long a partition may stand still; *unowned_s*: how long one may be without an owner."""
+        """*still_s*: limit of time without progress; *unowned_s*: limit of time without an owner."""
         self._still_s = still_s
         self._unowned_s = unowned_s
         self._still: dict[TopicPartition, _Since] = {}
         self._unowned: dict[TopicPartition, _Since] = {}
-        self._current: dict[TopicPartition, Finding] = {}  # swapped whole
+        self._current: dict[TopicPartition, Finding] = {}  # replaced as a whole
 
     def current(self) -> tuple[Finding, ...]:
-        """What was found and is so still. Any thread."""
+        """Return the current findings. Any thread."""
         return tuple(self._current.values())
 
     def look(
         self,
         now: float,
-        standings: Iterable[Standing],
+        statuses: Iterable[PartitionStatus],
         unowned: Mapping[TopicPartition, tuple[str, Cure]],
         ownerless: Collection[TopicPartition],
     ) -> list[Finding]:
-        """What is found now for the first time. *unowned*: partitions that no member reads who should, with what is to
-        be said of each; *ownerless*: partitions of ours whose owner node is gone."""
+        """Return the new findings. *unowned*: unread partitions that should have an owner, with the text to log;
+        *ownerless*: owned partitions whose owner node is gone."""
         found: dict[TopicPartition, tuple[_Since, Finding | None]] = {}
-        self._still = {standing.key: self._since(self._still, now, standing) for standing in standings}
+        self._still = {status.key: self._since(self._still, now, status) for status in statuses}
         for key, since in self._still.items():
             if now - since.at >= self._still_s:
-                assert isinstance(since.mark, Standing)
+                assert isinstance(since.mark, PartitionStatus)
                 found[key] = since, _why_still(since.mark, now - since.at)
-        # What was forgotten is said again should it come again.
+        # A finding that ended is reported again if it comes back.
         self._unowned = {key: self._unowned.get(key) or _Since(None, now) for key in {*unowned, *ownerless}}
         for key, since in self._unowned.items():
             lasted_s = now - since.at
             if key in ownerless:
-                text = "its owner node is gone, so that others may read it too: claiming it anew"
+                text = "its owner node is gone, so that others may read it too: claiming it again"
                 found[key] = since, Finding(key, text, Cure.RECLAIM)
             elif lasted_s >= self._unowned_s:
                 text, cure = unowned[key]
@@ -105,29 +105,29 @@ class Watchdog:
                 new.append(finding)
         return new
 
-    def _since(self, known: Mapping[TopicPartition, _Since], now: float, standing: Standing) -> _Since:
-        former = known.get(standing.key)
-        if former is None or standing.where is Where.HELD:
-            return _Since(standing, now)
-        assert isinstance(former.mark, Standing)
-        if (former.mark.rounds, former.mark.epoch) != (standing.rounds, standing.epoch):
-            return _Since(standing, now)
-        former.mark = standing  # it has not moved, but the reason may be another by now
+    def _since(self, known: Mapping[TopicPartition, _Since], now: float, status: PartitionStatus) -> _Since:
+        former = known.get(status.key)
+        if former is None or status.state is FetchState.PAUSED:
+            return _Since(status, now)
+        assert isinstance(former.mark, PartitionStatus)
+        if (former.mark.rounds, former.mark.epoch) != (status.rounds, status.epoch):
+            return _Since(status, now)
+        former.mark = status  # no progress, but the cause may have changed
         return former
 
 
-def _why_still(standing: Standing, lasted_s: float) -> Finding | None:
-    stands = f"stands at offset {standing.offset} for {lasted_s:.0f} s"
-    match standing.where:
-        case Where.DELIVERING:
-            return Finding(standing.key, f"{stands}: its listener has not returned: see what it waits for")
-        case Where.UNTAKEN:
-            return Finding(standing.key, f"{stands}: nobody takes what was fetched: call fetch(), or iterate")
-        case Where.HELD:
+def _why_still(status: PartitionStatus, lasted_s: float) -> Finding | None:
+    stands = f"stands at offset {status.offset} for {lasted_s:.0f} s"
+    match status.state:
+        case FetchState.DELIVERING:
+            return Finding(status.key, f"{stands}: its listener has not returned: see what it waits for")
+        case FetchState.BUFFER_FULL:
+            return Finding(status.key, f"{stands}: nobody takes what was fetched: call fetch(), or iterate")
+        case FetchState.PAUSED:
             return None
-        case Where.STARVED:
-            return Finding(standing.key, f"{stands}: all runners are inside listeners: configure more runners")
-        case Where.FETCHING if standing.trouble is not None:
-            return Finding(standing.key, f"{stands}: {standing.trouble}", Cure.REBALANCE)
-        case Where.FETCHING:
-            return Finding(standing.key, f"{stands}: nothing is heard of its fetch: claiming it anew", Cure.RECLAIM)
+        case FetchState.STARVED:
+            return Finding(status.key, f"{stands}: all runners are inside listeners: configure more runners")
+        case FetchState.FETCHING if status.last_error is not None:
+            return Finding(status.key, f"{stands}: {status.last_error}", Cure.REBALANCE)
+        case FetchState.FETCHING:
+            return Finding(status.key, f"{stands}: its fetch gets no answer: claiming it again", Cure.RECLAIM)

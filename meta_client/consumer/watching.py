@@ -1,6 +1,7 @@
-"""The watchdog of one member at work: it reads who owns what, and tells what it finds.
+"""Watchdog of a running member: reads the owners from ZooKeeper, and logs findings.
 
-The group's thread alone, but for `current`."""
+The group's thread only, except `current`.
+"""
 
 import logging
 import time
@@ -8,67 +9,67 @@ from collections.abc import Mapping
 
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.holdings import Holdings
+from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition
 from meta_client.consumer.watchdog import Cure, Finding, Watchdog
-from zk.nodes import Partition
-from zk.ownership import read_owned
-from zk.session import ZooKeeperSession
-from zk.strategy import LoadBalanceStrategy
+from zk.groups.ownership import read_owned
+from zk.groups.strategy import LoadBalanceStrategy
+from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import Partition
 
-LOOKS = 4  # in the time after which something is told
-TAKEOVER_S = 2.0  # what a rebalance may take once a dead member's session has ended
+LOOKS = 4  # per watchdog_s
+TAKEOVER_S = 2.0  # allowance for the rebalance after a dead member's session has ended
 
 _log = logging.getLogger(__name__)
 
 
 class Watching:
-    """Looks several times in `watchdog_s`, one request a topic each."""
+    """Runs the watchdog several times per `watchdog_s`, with one request per topic."""
 
     def __init__(
         self,
         session: ZooKeeperSession,
         member: Member,
         strategy: LoadBalanceStrategy,
-        holdings: Holdings,
+        owned: OwnedPartitions,
         fetcher: Fetcher,
         config: ConsumerConfig,
     ) -> None:
         self._session = session
         self._member = member
         self._strategy = strategy
-        self._holdings = holdings
+        self._owned = owned
         self._fetcher = fetcher
         self._period_s = config.watchdog_s / LOOKS
-        still_s = config.watchdog_s + config.fetch_wait_s + config.fetch_timeout_s  # what a fetch may wait is no stop
+        still_s = config.watchdog_s + config.fetch_wait_s + config.fetch_timeout_s  # a long poll is no lack of progress
         self._unowned_s = session.session_timeout_s + TAKEOVER_S
         self._watchdog = Watchdog(still_s, self._unowned_s)
         self._call_at = 0.0
         self.look_at = time.monotonic() + self._period_s
 
     def current(self) -> tuple[Finding, ...]:
-        """What was found and is so still. Any thread."""
+        """Return the current findings. Any thread."""
         return self._watchdog.current()
 
     def maybe_look(self, snapshot: GroupSnapshot | None) -> dict[Cure, list[TopicPartition]]:
-        """Look if it is time to, and tell each finding once; what is to be done about them. Raises ZooKeeperError."""
+        """Run the watchdog if due, and log each new finding; return the partitions to cure. Raises ZooKeeperError."""
         if time.monotonic() < self.look_at:
             return {}
         self.look_at = time.monotonic() + self._period_s
         if snapshot is None or not self._session.lease.is_valid():
-            return {}  # nobody knows what is ours: that is told elsewhere, and soon over
+            return {}  # ownership is uncertain: logged elsewhere, and soon over
         owned = {topic: read_owned(self._session, self._member.group, topic) for topic in snapshot.partitions}
-        ours = self._holdings.keys()
+        ours = self._owned.keys()
         ownerless = {(topic, partition) for topic, partition in ours if partition not in owned.get(topic, ())}
         unowned = self._unowned(snapshot, owned) | self._blocked(snapshot)
         cures: dict[Cure, list[TopicPartition]] = {}
-        for finding in self._watchdog.look(time.monotonic(), self._fetcher.standings(), unowned, ownerless):
+        for finding in self._watchdog.look(time.monotonic(), self._fetcher.statuses(), unowned, ownerless):
             _log.warning(
                 "watchdog: %s group=%s partition=%s/%s cure=%s",
                 *(finding.text, self._member.group, *finding.key, finding.cure.value),
             )
             cures.setdefault(finding.cure, []).append(finding.key)
-        # As long as it is so, and not once: who is called may fail again.
+        # Repeated while the finding lasts: a called member may fail again.
         if time.monotonic() >= self._call_at:
             cures[Cure.CALL] = [finding.key for finding in self.current() if finding.cure is Cure.CALL]
             self._call_at = time.monotonic() + self._unowned_s if cures[Cure.CALL] else self._call_at
@@ -77,9 +78,9 @@ class Watching:
     def _unowned(
         self, snapshot: GroupSnapshot, owned: Mapping[str, frozenset[Partition]]
     ) -> dict[TopicPartition, tuple[str, Cure]]:
-        """Partitions without an owner, as far as they are this member's to tell: its own, and of others' those that
-        it is the first to tell, so that not the whole group does."""
-        told, ours = dict[TopicPartition, tuple[str, Cure]](), self._holdings.keys()
+        """Return the unowned partitions that this member reports: those of its own share, and those of another member's
+        share if it is the first of the others, so that each is reported once."""
+        told, ours = dict[TopicPartition, tuple[str, Cure]](), self._owned.keys()
         for topic, partitions in snapshot.partitions.items():
             missing = [p for p in partitions if p not in owned[topic] and (topic, p) not in ours]
             consumers = snapshot.consumers.get(topic, ()) if missing else ()
@@ -95,9 +96,9 @@ class Watching:
         return told
 
     def _blocked(self, snapshot: GroupSnapshot) -> dict[TopicPartition, tuple[str, Cure]]:
-        """What is our share, and another does not let go."""
+        """Return the partitions of our share that another member does not release."""
         told: dict[TopicPartition, tuple[str, Cure]] = {}
-        for (topic, partition), owner in self._holdings.blocked.items():
+        for (topic, partition), owner in self._owned.blocked.items():
             if owner in snapshot.consumers.get(topic, ()):
                 text = f"{owner} holds this consumer's share: see what its listener waits for, or restart it"
             else:

@@ -1,39 +1,39 @@
-"""Who runs a consumer's fetching and its listeners, and how they wait: threads, or tasks (aio/workers.py)."""
+"""Workers: run a consumer's fetching and listeners as threads, or as tasks (aio/workers.py)."""
 
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from meta_client.consumer.exits import check_plain, contained
+from meta_client.consumer.listener_exit import check_plain, isolated
 
 Delivered = TypeVar("Delivered")
 
 
 class Workers(Protocol):
-    """Runs one function several times at once, until each returns."""
+    """Runs one function several times concurrently, until each call returns."""
 
     def condition(self) -> threading.Condition:
-        """What they and other threads wait for."""
+        """Return a new condition that workers and threads can wait for."""
 
     def start(self, work: Callable[[], None], count: int, name: str) -> None:
-        """Have *work* run *count* times, side by side. Once."""
+        """Run *work* *count* times concurrently. Call once."""
 
     def join(self) -> None:
-        """Return once all have returned, or were never started. Not for one of them."""
+        """Wait until all have returned, or were never started. Not on a worker."""
 
     def is_current(self) -> bool:
-        """Whether the caller is one of them, as it is inside a listener."""
+        """Return True if the caller is a worker, as inside a listener."""
 
     def block(self, work: Callable[[], None]) -> None:
-        """Call *work*, which waits for a disk, for one of them."""
+        """Call *work*, which waits for a disk, on behalf of a worker."""
 
     def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
-        """A user's *function* as they call it: in a copy of their context each time, and raising Exceptions alone.
-        Raises TypeError for one that they can't call."""
+        """Wrap a user's *function* for the workers: each call in its own copy of the context, raising only Exceptions.
+        Raises TypeError for a function they can't call."""
 
 
 class Threads:
-    """A thread each."""
+    """Workers that are threads."""
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
@@ -58,4 +58,4 @@ class Threads:
 
     def listener(self, topic: str, function: Callable[[Delivered], object]) -> Callable[[Delivered], object]:
         check_plain(topic, "listener", function)
-        return contained(function)
+        return isolated(function)

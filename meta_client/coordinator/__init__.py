@@ -10,8 +10,9 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
             connection.execute("INSERT INTO orders ...")
             producer.send("orders", b"...")
 
-Read: steps, verdicts, names, where -> place, decision_log -> participants (what a side must be able to do), postgres,
-broker_codes, broker -> flight, finishing (commit for ever) -> resolver -> transaction -> recovery -> coordinator.
+Read: steps, recovery_policy, names, receipts -> place, decision_log -> participants (what a side must be able to do),
+postgres, broker_codes, broker -> in_flight, phase_two (commits until it is done) -> resolver -> transaction -> recovery
+-> coordinator.
 """
 
 from meta_client.coordinator.coordinator import Coordinator

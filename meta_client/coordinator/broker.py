@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import quote
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.broker_codes import ended_as, verdict
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import BROKER, branch
 from meta_client.coordinator.participants import Ended
 from meta_client.errors import ClientXaError, TransactionMisuse
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
+from meta_client.producer.xa import State
+from meta_client.producer.xa_verbs import Listing
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.xa import XaCode
-from meta_client.xa import State
-from meta_client.xa_verbs import Listing
 from zk.errors import ZooKeeperError
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _MISUSED = frozenset({XaCode.XAER_PROTO, XaCode.XAER_DUPID, XaCode.XAER_INVAL})
 
 
 class BrokerParticipant:
-    """One producer, used by its owner's thread alone. A branch lives at the broker that the producer chose."""
+    """One producer, used by its owner's thread alone. The producer chooses the branch's broker."""
 
     name = "the broker"
 
@@ -43,7 +43,7 @@ class BrokerParticipant:
         self._is_in_flight = is_in_flight
         self._broker_id: int | None = None
         self._listing = Listing()
-        self._is_unanswered = False  # a PREPARE of ours, which may be on its way yet
+        self._is_unanswered = False  # a PREPARE that may still arrive
 
     def check(self) -> None:
         left = self._producer.tpc_branch
@@ -58,7 +58,7 @@ class BrokerParticipant:
             return
         if not self._owns(left.xid):
             raise CannotEnlist(f"the producer works on branch {left.xid} already: commit it or roll it back first")
-        # A rollback of ours that did not get through: until it does, the producer takes no new branch.
+        # Retry an undelivered rollback: until it succeeds, the producer takes no new branch.
         self.rollback(left.xid)
 
     def begin(self, xid: Xid) -> None:
@@ -103,12 +103,12 @@ class BrokerParticipant:
             raise Unreachable(self.name, str(error)) from error
         return ended_as(status)
 
-    def where(self) -> str:
+    def resource_id(self) -> str:
         assert self._broker_id is not None, "known once begun"
         return self._place(self._broker_id)
 
     def receipt(self) -> str:
-        return self.where()
+        return self.resource_id()
 
     @contextmanager
     def spare(self) -> "Iterator[BrokerParticipant]":
@@ -124,11 +124,11 @@ class BrokerParticipant:
         xids = (key.xid for keys in self._listing.keys.values() for key in keys)
         return [branch(xid, b"") for xid in xids if xid.bqual == BROKER]
 
-    def reaches(self, where: str) -> bool:
-        return where in map(self._place, self._listing.keys)
+    def reaches(self, resource_id: str) -> bool:
+        return resource_id in map(self._place, self._listing.keys)
 
     def _place(self, broker_id: int) -> str:
-        # The qualifier belongs to it: a broker lists a branch only to producers of the same one.
+        # A broker lists a branch only to producers of the same qualifier.
         return f"{broker_id}/{quote(self._producer.qualifier, safe='')}"
 
     def _finish(self, xid: Xid, verb: Callable[[Xid], None], *, agrees: XaCode) -> None:

@@ -1,16 +1,16 @@
-"""What a broker's answers say about a branch that was prepared: X/Open codes, and what STATUS tells. Pure."""
+"""Meaning of a broker's answers about a prepared branch: X/Open codes and STATUS. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, HeuristicOutcome, Unreachable
 from meta_client.coordinator.participants import Ended
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
 
-# An operator's word counts until it is forgotten. Anything else is nobody's promise.
+# An operator's decision counts until FORGET. Any other state promises nothing.
 _ENDED: Final = {
     BranchStatus.COMMITTED: Ended.COMMITTED,
     BranchStatus.HEURISTICALLY_COMMITTED: Ended.COMMITTED,
@@ -27,12 +27,12 @@ _ROLLED_BACK_CODES: Final = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND,
 
 
 def ended_as(status: BranchStatus | None) -> Ended:
-    """What STATUS says. None: the broker does not know the question."""
+    """Return the outcome that STATUS reports. None: the broker does not support STATUS."""
     return Ended.UNTOLD if status is None else _ENDED.get(status, Ended.UNKNOWN)
 
 
 def verdict(name: Xid, participant: str, wanted: str, error: XaError) -> BranchUnknown | HeuristicOutcome | Unreachable:
-    """What a refused COMMIT or ROLLBACK of the prepared branch *name* says about it."""
+    """Return the error for a refused COMMIT or ROLLBACK of the prepared branch *name*."""
     xid = Xid(name.format_id, name.gtrid, b"")
     match error.code:
         case XaCode.XAER_NOTA:

@@ -8,21 +8,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from journal.errors import JournalError
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorClosed, CoordinatorError, DecisionUnknown, Unreachable
-from meta_client.coordinator.finishing import Closing
-from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.names import new_nonce
 from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.phase_two import Closing
+from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery import Recovered, log, recover
 from meta_client.coordinator.resolver import Resolver, Runner, Threads, Way
 from meta_client.coordinator.transaction import Observer, Shared, Transaction
-from meta_client.coordinator.where import Where
-from meta_client.producer import Producer
-from meta_client.xa_verbs import topic_names
-from zk.forks import made_here
+from meta_client.producer.producer import Producer
+from meta_client.producer.xa_verbs import topic_names
+from zk.forks import invalidate_after_fork
 
 if TYPE_CHECKING:
     import psycopg
@@ -31,10 +31,9 @@ TIMEOUT_S = 60  # how long a broker keeps a branch that was never prepared; no b
 
 
 class Coordinator:
-    """Transactions over a psycopg 3 connection and a producer. Any thread; each brings its own connection and
-    producer. One process at a time has the directory: it is the memory that a restart recovers from, so keep it
-    where restarts find it, and give every service instance one of its own.
-    """
+    """Transactions over a psycopg 3 connection and a producer. Any thread; each brings its own connection and producer.
+    The directory belongs to one process at a time and holds the state for recovery: keep it on persistent storage, and
+    give each service instance a separate one."""
 
     def __init__(
         self,
@@ -44,15 +43,15 @@ class Coordinator:
         lock: AbstractContextManager[object] | None = None,
         runner: Runner | None = None,
     ) -> None:
-        """*closing*: what whoever waits for a participant watches. *lock*: held while participants are waited for.
-        *runner*: what the resolver runs in."""
+        """*closing* interrupts waits for participants. *lock* is held during those waits. *runner* runs the
+        resolver."""
         self._decisions = decisions
-        made_here(self)
+        invalidate_after_fork(self)
         closing = closing or threading.Event()
         self._resolver = Resolver(self._look, closing, runner or Threads())
-        self._shared = Shared(decisions, Flight(), self._resolver, closing, observer)
+        self._shared = Shared(decisions, InFlight(), self._resolver, closing, observer)
         self._recovering = lock or threading.Lock()
-        self._told: dict[Xid, str] = {}  # problems that the resolver has told
+        self._told: dict[Xid, str] = {}  # problems that the resolver has logged
 
     @classmethod
     def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
@@ -66,7 +65,7 @@ class Coordinator:
 
     @property
     def name(self) -> str:
-        """The prefix of every identifier that this coordinator gives: what it recovers, and nothing else."""
+        """Prefix of every identifier that this coordinator creates; it recovers no others."""
         return self._decisions.name.prefix.decode()
 
     def transaction(
@@ -77,11 +76,11 @@ class Coordinator:
         topics: Iterable[str],
         timeout_s: int = TIMEOUT_S,
     ) -> Transaction:
-        """A `with` block in which *connection* and *producer* work for one transaction: both commit, or neither.
+        """Return a `with` block in which *connection* and *producer* work for one transaction: both commit, or neither.
 
-        *topics*: where the producer will send; one broker must have them all. *timeout_s*: how long the broker
-        keeps the branch should we vanish before the prepare. Nothing is open before the block is entered.
-        Raises CoordinatorClosed, and StorageFailed once the decision log has stopped.
+        *topics*: the producer's topics; one broker must have them all. *timeout_s*: time after which the broker rolls
+        back a branch that is not prepared. Nothing is open before the block is entered. Raises CoordinatorClosed, and
+        StorageFailed once the decision log has stopped.
         """
         if self._shared.closing.is_set():
             raise CoordinatorClosed("the coordinator is closed: open it again")
@@ -95,12 +94,12 @@ class Coordinator:
         connections: "Iterable[psycopg.Connection[Any]]" = (),
         producers: Iterable[Producer] = (),
     ) -> list[Recovered]:
-        """Finish what a crash left in doubt: commit what was decided, roll back the rest; one report a transaction.
+        """Finish transactions in doubt after a crash: commit decided ones, roll back the rest. Return one report each.
 
-        Only transactions of this log are touched, and none that a thread of this process is working on, so that it
-        may be called at any time: at every start, and whenever a broker has come back. Give one idle connection a
-        database and one producer a qualifier. A report whose `problem` is not None: call again later.
-        Raises CannotEnlist, Unreachable; then nothing was changed.
+        Only this log's transactions are touched, except those in progress in this process. So it may be called at any
+        time: at every start, and whenever a broker has come back. Pass one idle connection per database and one
+        producer per qualifier. If a report's `problem` is not None, call again later. Raises CannotEnlist, Unreachable;
+        then nothing was changed.
         """
         if self._shared.closing.is_set():
             raise CoordinatorClosed("the coordinator is closed: open it again")
@@ -110,26 +109,27 @@ class Coordinator:
         return self._recover(databases, [self._enlist_producer(producer) for producer in producers])
 
     def forget(self, xid: Xid) -> None:
-        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), once somebody has mended it.
+        """Drop the decision of a transaction that ended otherwise (HeuristicOutcome), after it was repaired by hand.
 
-        Raises CoordinatorError when no such decision is there, or its thread is still working on it.
+        Raises CoordinatorError if there is no such decision, or the transaction is still in progress.
         """
         with self._recovering:
-            if xid not in self._decisions.unfinished() or self._shared.flight.is_in_flight(xid):
+            if xid not in self._decisions.unfinished() or self._shared.in_flight.is_in_flight(xid):
                 raise CoordinatorError(f"there is no decision about {xid} to forget: see what recover() reports")
             self._decisions.forget(xid)
 
     def close(self) -> None:
-        """Stop waiting for whoever is away, and let go of the log. Idempotent. Raises StorageFailed if it had failed.
+        """Interrupt waits for absent participants, and release the log. Idempotent. Raises StorageFailed if the log had
+        failed.
 
-        Threads inside a transaction that is decided get CoordinatorClosed; `recover` finishes it next time.
+        Threads inside a decided transaction get CoordinatorClosed; `recover` finishes it next time.
         """
         self.stop_waiting()
         self._resolver.join()
         self._decisions.close()
 
     def stop_waiting(self) -> None:
-        """Whoever waits for a participant gives up. The loop's thread, where there is one."""
+        """Interrupt waits for participants. In asyncio, on the loop's thread only."""
         self._shared.closing.set()
 
     def __enter__(self) -> Self:
@@ -147,7 +147,7 @@ class Coordinator:
 
     def _enlist_producer(self, producer: Producer, topics: tuple[str, ...] = (), timeout_s: float = 0) -> Participant:
         return BrokerParticipant(
-            producer, self._decisions.name.owns, topics, timeout_s, self._shared.flight.is_in_flight
+            producer, self._decisions.name.owns, topics, timeout_s, self._shared.in_flight.is_in_flight
         )
 
     def _recover(
@@ -155,12 +155,12 @@ class Coordinator:
     ) -> list[Recovered]:
         with self._recovering:
             try:
-                return recover(self._decisions, self._shared.flight, databases, brokers, told=told)
+                return recover(self._decisions, self._shared.in_flight, databases, brokers, told=told)
             except JournalError as error:
                 raise DecisionUnknown(f"the decision log failed while recovering ({error}): start again") from error
 
     def _look(self, ways: Mapping[str, Way]) -> bool:
-        """Recover over connections of our own; whether nothing is left at those places that time could mend."""
+        """Recover over connections of our own; return True if nothing is left there that a retry could finish."""
         with ExitStack() as opened:
             databases: list[Participant] = []
             brokers: list[Participant] = []
@@ -173,9 +173,9 @@ class Coordinator:
                     (brokers if isinstance(participant, BrokerParticipant) else databases).append(participant)
             reports = self._recover(databases, brokers, self._told)
         hazards = {report.xid for report in reports if report.is_hazard}
-        left = {debt.xid for debt in self._shared.flight.debts()}
+        left = {rollback.xid for rollback in self._shared.in_flight.pending_rollbacks()}
         for xid, receipts in self._decisions.unfinished().items():
-            places = set(Where.parse(receipts).places)
-            if places <= ways.keys() and not self._shared.flight.is_in_flight(xid):
+            resource_ids = set(Receipts.parse(receipts).resource_ids)
+            if resource_ids <= ways.keys() and not self._shared.in_flight.is_in_flight(xid):
                 left.add(xid)
         return left <= hazards

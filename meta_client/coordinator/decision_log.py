@@ -1,11 +1,10 @@
-"""The coordinator's durable memory: which transactions it decided to commit and has not finished yet.
+"""Durable set of transactions decided to commit and not finished yet.
 
-DECISION and FORGET records in a journal of their own. No record means "not committed" (presumed abort), so that
-only decisions must be waited for: a FORGET that a crash loses costs a second, harmless commit. The log is bounded
-by what is unfinished: that is carried forward and the segments before it are dropped.
+DECISION and FORGET records in a separate journal. No record means "not committed" (presumed abort), so only decisions
+must be fsynced before use: a FORGET lost in a crash costs a second, harmless commit. The log stays bounded: unfinished
+decisions are carried forward and earlier segments deleted.
 
-Any thread. The lock guards appends and the map; waiting for the disk happens outside it, so that decisions made at
-the same time share one fsync.
+Any thread. The lock guards appends and the map; fsync is awaited outside it, so that concurrent decisions share one.
 """
 
 import logging
@@ -17,27 +16,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from journal.errors import DirectoryInUse, RottenJournal
-from journal.flush_mode import FlushMode
-from journal.frame import Lsn
-from journal.journal import Journal
-from journal.open_journal import make_end_durable
-from journal.record_codec import decode
-from journal.records import Decision, Epoch, Forget, Record
-from journal.scan import ScanEnd, Scanner, Verdict
-from journal.segments import Identity, Segments
-from journal.storage import DirectoryStorage, Storage
-from journal.xid import BranchKey, XaKey, Xid
+from journal.errors import CorruptJournal, DirectoryInUse
+from journal.records.codec import decode
+from journal.records.header import Lsn
+from journal.records.record import Decision, Epoch, Forget, Record
+from journal.records.xid import BranchKey, XaKey, Xid
+from journal.wal.flush_mode import FlushMode
+from journal.wal.journal import Journal
+from journal.wal.open_journal import make_end_durable
+from journal.wal.scan import ScanEnd, Scanner, Verdict
+from journal.wal.segments import Identity, Segments
+from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.names import LogName
 from meta_client.coordinator.place import keep_place
-from zk.forks import made_here
+from zk.forks import invalidate_after_fork
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1024 * 1024  # some 4000 transactions: small enough to replay in a blink, large enough to roll seldom
-# A FORGET may wait this long for an fsync, or go along with a decision's: alone it would cost one each. What a crash
-# brings back of them is asked for once more, and participants remember no outcome for ever.
+# A FORGET may wait this long for an fsync, or go along with a decision's: alone it would cost one each. After a
+# crash, those lost are committed again, and participants do not keep outcomes forever.
 FLUSH = FlushMode(interval_ms=100)
 SEGMENTS_KEPT_MIN = 2
 FORMAT_VERSION = "coordinator/1"
@@ -45,7 +44,7 @@ FORMAT_VERSION = "coordinator/1"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the log held when it was opened."""
+    """State recovered when the log was opened."""
 
     unfinished: dict[Xid, str]
     incarnation: int
@@ -53,7 +52,7 @@ class _Found:
 
 
 class DecisionLog:
-    """Decisions of one coordinator in one directory, which it holds alone."""
+    """Decisions of one coordinator in one directory, locked exclusively."""
 
     def __init__(self, storage: DirectoryStorage, name: LogName, journal: Journal, found: _Found) -> None:
         self.name = name
@@ -64,13 +63,13 @@ class DecisionLog:
         self._unfinished = found.unfinished  # transaction -> its participants; under the lock
         self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
         self._is_closed = False
-        made_here(self, storage.close)  # a child must not hold the lock when its parent is gone
+        invalidate_after_fork(self, storage.close)  # a child must not hold the lock when its parent is gone
 
     @classmethod
     def open(cls, directory: Path, name: str, *, segment_bytes: int = SEGMENT_BYTES) -> Self:
-        """Open the log in *directory*, or make one there. Recovery is done and durable on return.
+        """Open or create the log in *directory*. Recovery is done and durable on return.
 
-        Raises InvalidName, LogInUse, ForeignLog, CopiedLog, RottenJournal (nothing was touched), StorageFailed.
+        Raises InvalidName, LogInUse, ForeignLog, CopiedLog, CorruptJournal (nothing was touched), StorageFailed.
         """
         wanted = LogName(name, secrets.token_hex(4))
         try:
@@ -111,7 +110,7 @@ class DecisionLog:
         return opened
 
     def unfinished(self) -> dict[Xid, str]:
-        """Every transaction that is decided and not forgotten, with its participants, oldest first; all of it durable.
+        """Return decided and not forgotten transactions with their participants, oldest first; all durable.
 
         Raises StorageFailed.
         """
@@ -121,14 +120,14 @@ class DecisionLog:
         return found
 
     def check(self) -> None:
-        """Raises StorageFailed once the log can take no more decisions."""
+        """Raise StorageFailed once the log can take no more decisions."""
         if (failure := self._journal.failure) is not None:
             raise failure
 
     def decide(self, xid: Xid, participants: str) -> None:
-        """Make the decision to commit *xid* durable: once this returns, no crash undoes it.
+        """Make the decision to commit *xid* durable: after return no crash undoes it.
 
-        Raises StorageFailed, JournalClosed: then nobody can say what a restart will find.
+        Raises StorageFailed, JournalClosed; then a restart may or may not find the decision.
         """
         with self._lock:
             self._append(Decision(self._key(xid), participants))
@@ -137,7 +136,7 @@ class DecisionLog:
         self._journal.wait_flushed(end)
 
     def forget(self, xid: Xid) -> None:
-        """Every participant has committed *xid*. Durable a moment later: losing it is harmless.
+        """Record that every participant has committed *xid*. Durable a moment later: losing it is harmless.
 
         Raises StorageFailed, JournalClosed.
         """
@@ -148,7 +147,7 @@ class DecisionLog:
                 self._compact()
 
     def close(self) -> None:
-        """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if the log had failed."""
+        """Flush and unlock the directory. Idempotent. Raises StorageFailed if the log had failed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -158,9 +157,9 @@ class DecisionLog:
             self._storage.close()
 
     def _compact(self) -> None:
-        """Carry what is unfinished forward and drop the segments before it. Under the lock.
+        """Carry unfinished decisions forward and delete the segments before them. Under the lock.
 
-        The writer thread is idle while the segments go, because everything was flushed and nobody can append.
+        The writer thread is idle meanwhile: everything is flushed, and appends need the lock.
         """
         # Carried into an empty log the next open would count incarnations from 1 again.
         first = self._append(self._epoch())
@@ -184,7 +183,7 @@ class DecisionLog:
 
 
 def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
-    """Whose log the directory holds; None when it holds none. Raises ForeignLog for a broker's."""
+    """Return the log's owner; None for an empty directory. Raises ForeignLog for a broker's journal."""
     segments = Segments.open(storage, None, segment_bytes, writable=False)
     try:
         if not len(segments):
@@ -200,17 +199,17 @@ def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
 
 
 class Decisions(NamedTuple):
-    """What a log says to whoever only reads it."""
+    """Read-only content of a log."""
 
     name: LogName
     unfinished: Mapping[Xid, str]
-    is_held: bool  # a coordinator runs on it, and may decide more at any moment
+    is_held: bool  # a running coordinator may add decisions at any moment
 
 
 def read_decisions(directory: Path) -> Decisions:
-    """Read the log in *directory*; nothing is changed.
+    """Read the log in *directory* without changing it.
 
-    Raises ForeignLog if it is none, RottenJournal, InvalidRecord, StorageFailed.
+    Raises ForeignLog for anything else, CorruptJournal, InvalidRecord, StorageFailed.
     """
     storage = DirectoryStorage.open_for_reading(directory)
     is_held = storage.is_held()  # looked at first: a coordinator that ends meanwhile may have decided meanwhile
@@ -225,11 +224,12 @@ def read_decisions(directory: Path) -> Decisions:
 
 
 def _recover(segments: Segments) -> _Found:
-    """Fold the records into what is unfinished, and cut a torn tail. Raises RottenJournal, InvalidRecord."""
+    """Fold the records into the unfinished decisions, and truncate a torn tail. Raises CorruptJournal,
+    InvalidRecord."""
     found, end = _fold(segments)
-    if end.dirty:
+    if end.trailing_garbage:
         log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
-    make_end_durable(segments, end.durable, end.end, is_clear=not end.dirty)
+    make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
     return found
 
 
@@ -247,6 +247,6 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
             case _:
                 pass  # EPOCH: its incarnation stands in every header
     end = scanner.finish()
-    if end.verdict is Verdict.ROTTEN:
-        raise RottenJournal(end.end, end.resumes, end.reason, segments.storage.path)
+    if end.verdict is Verdict.CORRUPT:
+        raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     return _Found(unfinished, incarnation, end.end), end

@@ -1,6 +1,6 @@
-"""What can go wrong with a coordinated transaction, by what the caller does next. Every message is one line."""
+"""Errors of coordinated transactions, by what the caller does next. Every message is one line."""
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.participants import Ended
 from meta_client.protocol.errors import MetaError
 
@@ -21,7 +21,7 @@ class PrepareFailed(CoordinatorError):
 
 
 class CannotEnlist(CoordinatorError):
-    """A connection or producer can't take part as it is. Nothing was begun; the message says what to change."""
+    """The connection or producer can't take part as it is. Nothing was begun; the message says what to change."""
 
 
 class Unreachable(CoordinatorError):
@@ -41,17 +41,17 @@ class BranchUnknown(CoordinatorError):
 
 
 class HeuristicOutcome(CoordinatorError):
-    """A branch did not end as was decided, or nobody knows how: database and broker may disagree.
+    """A branch did not end as decided, or its end is unknown: database and broker may disagree. Repair it by hand.
 
-    No program can mend that. The message says what each side did, and *code* is X/Open's word for it: XA_HEURRB
-    (rolled back), XA_HEURMIX (committed on one side, rolled back on the other), XA_HEURHAZ (not known). The decision
-    stays in the log, and every `recover` reports it, until `Coordinator.forget` is told that somebody has mended it.
+    The message lists each side's outcome; *code* is X/Open's: XA_HEURRB (rolled back), XA_HEURMIX (committed on one
+    side, rolled back on the other), XA_HEURHAZ (unknown). The decision stays in the log, and every `recover` reports
+    it, until `Coordinator.forget`.
     """
 
     def __init__(
         self, xid: Xid, participant: str, wanted: str, answer: str, ended: Ended, others: tuple[Side, ...] = ()
     ) -> None:
-        """*answer*: what *participant* said, which has *ended* its branch so; *others*: how the others ended theirs."""
+        """*answer*: the answer of *participant*, whose branch has *ended* so; *others*: the outcomes of the others."""
         ends = {ended, *(other for _, other in others)}
         if not ends <= {Ended.COMMITTED, Ended.ROLLED_BACK, Ended.NOT_ENDED}:
             self.code = "XA_HEURHAZ"
@@ -73,23 +73,22 @@ class HeuristicOutcome(CoordinatorError):
         self.ended = ended
 
     def beside(self, *others: Side) -> "HeuristicOutcome":
-        """The same, with how the others ended."""
+        """Return the same error with the outcomes of *others*."""
         return HeuristicOutcome(self.xid, self.participant, self.wanted, self.answer, self.ended, others)
 
 
 class Abandoned(CoordinatorError):
-    """Whoever waited for the transaction gave up before it was decided. Both sides are rolled back: do the work again,
-    if it is still wanted."""
+    """The transaction was given up before it was decided. Both sides are rolled back: do the work again if it is still
+    wanted."""
 
 
 class DecisionUnknown(CoordinatorError):
-    """The decision log failed while a decision was written. The transaction is prepared on both sides, and
-    neither committed nor rolled back: once the disk is well, start again and let `recover` finish it."""
+    """The decision log failed while a decision was written. The transaction is prepared on both sides: repair the disk,
+    start again and call `recover`."""
 
 
 class CoordinatorClosed(CoordinatorError):
-    """The coordinator was closed: open a new one. A transaction that was decided by then is finished by the next
-    `recover`."""
+    """The coordinator was closed: open a new one. The next `recover` finishes decided transactions."""
 
 
 class ForeignLog(CoordinatorError):

@@ -1,9 +1,9 @@
-"""Names transactions, so that recovery knows its own.
+"""Names of transactions, by which recovery recognises those of one log.
 
-gtrid = ``<name>.<birth>.<nonce>``: the coordinator's name, eight hexadecimal digits drawn when its log was created,
-and 128 random bits of the transaction's own, as 22 characters. Nothing is counted: two processes with one log (a copy,
-a fork, a backup that was put back) never give one name twice. A log that was lost and made anew has another birth, so
-that it never takes the old one's branches for undecided ones of its own.
+gtrid = ``<name>.<birth>.<nonce>``: the coordinator's name, eight hexadecimal digits drawn when its log was created, and
+128 random bits as 22 characters. No counters: processes with copies of one log (a copy, a fork, a restored backup)
+never reuse a name. A log created again after a loss has another birth, so it does not roll back the old one's branches
+as undecided.
 """
 
 import re
@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Self
 
-from journal.xid import GTRID_BYTES_MAX, Xid
+from journal.records.xid import GTRID_BYTES_MAX, Xid
 from meta_client.protocol.errors import MetaError
 
 NAME_BYTES_MAX = 32
@@ -21,16 +21,17 @@ DATABASE, BROKER = b"db", b"mq"  # branch qualifiers
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 _BIRTH = re.compile(r"[0-9a-f]{8}", re.ASCII)
 _NONCE_CHARACTERS = 22  # of NONCE_BYTES in base64, for file names and URLs
+_GTRID = re.compile(rf"({_NAME.pattern})\.({_BIRTH.pattern})\.[A-Za-z0-9_-]{{{_NONCE_CHARACTERS}}}", re.ASCII)
 _CLUSTER = "coordinator"
 
 
 class InvalidName(MetaError, ValueError):
-    """A text that can't be a coordinator's name. Choose another."""
+    """Invalid coordinator name. Choose another."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """Whose decisions a log holds."""
+    """Identity of a decision log."""
 
     name: str
     birth: str
@@ -45,17 +46,17 @@ class LogName:
 
     @property
     def prefix(self) -> bytes:
-        """What every gtrid of this log begins with, and no other coordinator's does."""
+        """Prefix of this log's gtrids, and of no other's."""
         return f"{self.name}.{self.birth}.".encode()
 
     @property
     def cluster(self) -> str:
-        """What stands as the cluster in the log's segment headers."""
+        """Cluster field of the log's segment headers."""
         return f"{_CLUSTER}:{self.name}:{self.birth}"
 
     @classmethod
     def of_cluster(cls, cluster: str) -> Self | None:
-        """The name in a segment header's cluster; None when it is a broker's journal."""
+        """Return the name in a segment header's cluster; None for a broker's journal."""
         match cluster.split(":"):
             case [kind, name, birth] if kind == _CLUSTER:
                 try:
@@ -65,7 +66,8 @@ class LogName:
         return None
 
     def xid(self, nonce: str) -> Xid:
-        """The identifier of a whole transaction; its branches are `branch`es of it. *nonce*: `new_nonce`."""
+        """Return the identifier of a whole transaction; `branch` derives those of its branches. *nonce*: from
+        `new_nonce`."""
         assert len(nonce) == _NONCE_CHARACTERS
         return Xid(1, self.prefix + nonce.encode(), b"")
 
@@ -73,19 +75,27 @@ class LogName:
         return xid.format_id == 1 and xid.gtrid.startswith(self.prefix)
 
     def is_namesake(self, xid: Xid) -> bool:
-        """Whether a coordinator of this name made *xid*, with another log: a lost one, or one on another machine."""
+        """True if *xid* is from another log of the same name: a lost one, or one on another machine."""
         return xid.gtrid.startswith(f"{self.name}.".encode()) and not self.owns(xid)
 
 
+def log_of(xid: Xid) -> LogName | None:
+    """Return the log that decides *xid*; None for a branch of another kind."""
+    match = _GTRID.fullmatch(xid.gtrid.decode("ascii", errors="replace"))
+    if match is None or xid.format_id != 1 or xid.bqual not in (DATABASE, BROKER):
+        return None
+    return LogName(match[1], match[2])
+
+
 def branch(xid: Xid, qualifier: bytes) -> Xid:
-    """The branch of transaction *xid* at one participant."""
+    """Return the branch of transaction *xid* at one participant."""
     return Xid(xid.format_id, xid.gtrid, qualifier)
 
 
 def new_nonce() -> str:
-    """What makes a transaction's identifier its own: 128 bits from the system, in a forked process too."""
+    """Return 128 random bits from the system, fork-safe."""
     return secrets.token_urlsafe(NONCE_BYTES)
 
 
-# name, birth, the nonce, and the two marks between them
+# name, birth, the nonce, and two separators
 assert NAME_BYTES_MAX + 1 + 8 + 1 + _NONCE_CHARACTERS == GTRID_BYTES_MAX

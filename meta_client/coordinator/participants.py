@@ -1,18 +1,18 @@
-"""What a side of a transaction must be able to do. Two implement it: postgres and broker.
+"""Interface of one side of a transaction, implemented by postgres and broker.
 
-A participant serves one thread at a time. It takes transactions, not branches: the qualifier of its branches is its
-own affair, so that one transaction has one name in the log, in the messages and in the observer.
+A participant serves one thread at a time. Its methods take transactions, not branches; the branch qualifier is private
+to it, so that a transaction has one name in the log, in messages and in the observer.
 """
 
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Protocol
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 
 
 class Ended(Enum):
-    """Outcome of a branch, as its participant tells it."""
+    """Outcome of a branch, as reported by its participant."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -22,25 +22,26 @@ class Ended(Enum):
 
 
 class Participant(Protocol):
-    """One resource that can prepare, as the coordinator sees it."""
+    """One resource that can prepare."""
 
     @property
     def name(self) -> str:
-        """For messages: "the database", "the broker"."""
+        """Name for messages: "the database", "the broker"."""
 
     def check(self) -> None:
-        """Whether a transaction can begin now. May ask the resource, once.
+        """Check that a transaction can begin now. May ask the resource, once.
 
-        Raises CannotEnlist, TransactionMisuse, Unreachable."""
+        Raises CannotEnlist, TransactionMisuse, Unreachable.
+        """
 
     def begin(self, xid: Xid) -> None:
-        """Open a branch; what the user does with the resource from now on belongs to it.
+        """Open a branch for the user's work from now on.
 
         Raises CannotEnlist, Unreachable, or the resource's own error; then nothing is open.
         """
 
     def prepare(self, xid: Xid) -> bool:
-        """Promise that the branch can still commit or roll back after any crash; False: there is nothing to commit,
+        """Promise that the branch can commit or roll back after any crash. Return False if there is nothing to commit:
         the branch is over. Raises PrepareFailed; then the caller must roll back."""
 
     def commit(self, xid: Xid) -> None:
@@ -53,25 +54,26 @@ class Participant(Protocol):
         """Commit the branch without a prepare. Raises the resource's own error; then it may have committed or not."""
 
     def rollback(self, xid: Xid) -> None:
-        """Undo the branch, prepared or not; one that is gone already is fine.
+        """Undo the branch, prepared or not. A missing branch is fine.
 
-        Raises HeuristicOutcome, and Unreachable: also when it is not there yet, because its PREPARE got no answer.
+        Raises HeuristicOutcome, and Unreachable, also while an unanswered PREPARE may still arrive.
         """
 
     def outcome(self, xid: Xid, receipt: str) -> Ended:
-        """How the branch ended that was prepared with *receipt* and is not prepared any more. Raises Unreachable."""
+        """Return how the branch ended that was prepared with *receipt* and is no longer prepared. Raises
+        Unreachable."""
 
-    def where(self) -> str:
-        """Which resource it is, known once begun: `reaches` compares it."""
+    def resource_id(self) -> str:
+        """Return the resource's identity, known once begun; `reaches` compares it."""
 
     def receipt(self) -> str:
-        """Which resource prepared the branch, and what its `outcome` can be asked by: for the decision log."""
+        """Return the text for the decision log that identifies resource and branch, for `reaches` and `outcome`."""
 
     def prepared(self) -> list[Xid]:
-        """Every transaction, whoever's, with a prepared branch of this kind there. Raises Unreachable."""
+        """Return every transaction of any coordinator with a prepared branch of this kind. Raises Unreachable."""
 
-    def reaches(self, where: str) -> bool:
-        """Whether the last `prepared` asked the resource that *where*, or a receipt, names."""
+    def reaches(self, resource_id: str) -> bool:
+        """True if the last `prepared` asked the resource of *resource_id*, which may be a receipt."""
 
     def spare(self) -> "AbstractContextManager[Participant]":
-        """Another way to the same resource, for whoever finishes beside its owner. Entering raises Unreachable."""
+        """Return another connection to the resource, for the resolver. Entering raises Unreachable."""

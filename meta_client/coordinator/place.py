@@ -1,27 +1,26 @@
-"""`place`: where a decision log was made, so that a copy of it is told from it.
+"""`place`: where a decision log was made, to detect copies of it.
 
-Two logs that give transactions the same prefix roll back each other's: each takes what it has not decided itself for
-abandoned. A directory is known by its inode, which survives renaming, a reboot, and mounting on another machine, and by
-its device, whose number means something until the machine is started again. What neither tells is a copy of a whole
-file system that is mounted on another machine.
+Two logs with the same transaction prefix roll back each other's transactions, as each takes the other's for abandoned.
+A directory is identified by its inode, which survives renames, reboots and remounts, and by its device, whose number is
+valid until the next boot. A copy of a whole file system on another machine is not detected.
 """
 
 import logging
 from pathlib import Path
 
 from journal.errors import StorageFailed
-from journal.storage import DirectoryStorage
+from journal.wal.storage import DirectoryStorage
 from meta_client.coordinator.errors import CopiedLog
 
 FILE_NAME = "place"
-MOVED = "moved"  # made by whoever knows that no other copy is in use; counts once
+MOVED = "moved"  # created by an operator who knows that no other copy is in use; used once
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 log = logging.getLogger(__name__)
 
 
 def keep_place(storage: DirectoryStorage, *, is_new: bool) -> None:
-    """Check that the log in *storage* was made there, and remember where it is. While the directory is locked.
+    """Check that the log in *storage* was made there, and store its place. Requires the directory's lock.
 
     *is_new*: there is no log yet. Raises CopiedLog, StorageFailed.
     """
@@ -43,8 +42,15 @@ def keep_place(storage: DirectoryStorage, *, is_new: bool) -> None:
         storage.remove(MOVED)
 
 
+def is_copy(storage: DirectoryStorage) -> bool:
+    """True if the log in *storage* was made elsewhere. Read-only. Raises StorageFailed."""
+    names = storage.names()
+    known = storage.read(FILE_NAME).decode(errors="replace") if FILE_NAME in names else ""
+    return MOVED not in names and not is_same_place(known, place_of(Path(storage.path)))
+
+
 def is_same_place(known: str, here: str) -> bool:
-    """Whether two lines of `place_of` name one place; the device's number counts within one life of the machine."""
+    """True if two lines of `place_of` name one place; device numbers are compared only within one boot."""
     match known.split(), here.split():
         case [known_inode, known_device, known_boot], [inode, device, boot]:
             return known_inode == inode and (known_device == device or known_boot != boot)
@@ -52,7 +58,7 @@ def is_same_place(known: str, here: str) -> bool:
 
 
 def place_of(path: Path) -> str:
-    """One line: inode, device, and the machine's life, as far as they can be told. Raises StorageFailed."""
+    """Return one line with inode, device and boot id, as far as known. Raises StorageFailed."""
     try:
         status, boot = path.stat(), _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError as error:

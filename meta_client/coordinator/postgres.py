@@ -1,4 +1,4 @@
-"""The database's side: a psycopg 3 connection whose transaction is prepared and committed by its xid.
+"""The database's side: a psycopg 3 connection whose transaction is prepared and committed by xid.
 
 The only file of this package that imports psycopg; imported when a connection is enlisted.
 """
@@ -15,7 +15,7 @@ from psycopg import errors, sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from journal.xid import InvalidXid, Xid
+from journal.records.xid import InvalidXid, Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import DATABASE, branch
 from meta_client.coordinator.participants import Ended
@@ -24,15 +24,15 @@ Connection = psycopg.Connection[Any]
 Answer = TypeVar("Answer")
 
 CONNECT_TIMEOUT_S = 5  # an attempt; the caller backs off between attempts
-PREPARED: Final = "PREPARE TRANSACTION"  # what PostgreSQL answers when it did
+PREPARED: Final = "PREPARE TRANSACTION"  # PostgreSQL's command tag on success
 
-# A database is told from another by its cluster's birth certificate, which survives a change of host, and its name.
+# Identifies a database by its cluster's system identifier, which survives a change of host, and its name.
 WHERE: Final = """
 SELECT system_identifier::text, current_database(), current_setting('max_prepared_transactions')::int
 FROM pg_control_system()
 """
-# What a transaction's outcome can be asked by for as long as PostgreSQL keeps its commit log: its number, and the
-# timeline, because a promoted standby may give that number to another transaction.
+# Transaction id, by which PostgreSQL reports the outcome while its commit log lasts, and the timeline, because a
+# promoted standby may assign the id again.
 _TIMELINE: Final = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
 _RECEIPT: Final = f"SELECT pg_current_xact_id()::text || '.' || {_TIMELINE}"
 _STATUS: Final = f"SELECT pg_xact_status(%s::xid8), {_TIMELINE} = %s"
@@ -47,28 +47,28 @@ _NO_TRANSACTION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was asked of a connection once: which database it leads to, and how to get there again."""
+    """Facts read once per connection: its database, and the parameters to connect again."""
 
-    where: str
+    resource_id: str
     dsn: str
     password: str
 
 
-_known: weakref.WeakKeyDictionary[object, _Known] = weakref.WeakKeyDictionary()  # by the connection that was given
+_known: weakref.WeakKeyDictionary[object, _Known] = weakref.WeakKeyDictionary()  # by the user's connection
 
 
 class PostgresParticipant:
     """One connection, used by its owner's thread alone. If it breaks after a prepare, a new one with the same
-    parameters finishes the branch; the broken one is left as it is, for its owner to replace."""
+    parameters finishes the branch; the owner replaces the broken one."""
 
     name = "the database"
 
     def __init__(self, connection: Connection, given: object = None) -> None:
-        """*given*: what the user has, if *connection* only stands for it."""
+        """*given*: the user's object, if *connection* stands for it."""
         self._connection = connection
         self._given = connection if given is None else given
         self._is_open = False  # between tpc_begin and the end of psycopg's own two-phase state
-        self._is_unanswered = False  # a PREPARE of ours, which the server may still be working on
+        self._is_unanswered = False  # a PREPARE that the server may still execute
         self._receipt = ""
 
     def check(self) -> None:
@@ -84,7 +84,7 @@ class PostgresParticipant:
         self._know()
 
     def begin(self, xid: Xid) -> None:
-        self._is_open = True  # before: a task that is cancelled in here has psycopg's two-phase state all the same
+        self._is_open = True  # set first: a task cancelled in here has psycopg's two-phase state, too
         try:
             self._connection.tpc_begin(_gid(xid))
         except psycopg.Error as error:
@@ -95,10 +95,10 @@ class PostgresParticipant:
 
     def prepare(self, xid: Xid) -> bool:
         connection = self._connection
-        # Checked before: without a transaction psycopg would begin an empty one, and prepare that.
+        # Without a transaction psycopg would begin and prepare an empty one.
         if (status := connection.info.transaction_status) in _NO_TRANSACTION:
             raise PrepareFailed(xid, self.name, _NO_TRANSACTION[status])
-        # Sent by hand, because the answer must be seen: psycopg's tpc_prepare() looks at errors alone. Both go in one
+        # Sent by hand to check the command tag: psycopg's tpc_prepare() checks errors alone. Both go in one
         # message, which a prepared statement could not hold.
         command = sql.SQL(_RECEIPT + "; PREPARE TRANSACTION {}").format(sql.Literal(_gid(xid)))
         self._is_unanswered = True
@@ -109,10 +109,10 @@ class PostgresParticipant:
                 cursor.nextset()
                 answer = cursor.statusmessage
         except psycopg.Error as error:
-            self._is_unanswered = error.sqlstate is None  # what the server says of it is an answer
+            self._is_unanswered = error.sqlstate is None  # with an SQLSTATE the server has answered
             raise PrepareFailed(xid, self.name, _reason(error)) from error
         self._is_unanswered = False
-        # The session is out of the transaction, prepared or not: this only lifts psycopg's guard over commit().
+        # The session has left the transaction, prepared or not: this only resets psycopg's guard of commit().
         self._is_open = False
         connection.tpc_rollback()
         if answer != PREPARED:
@@ -152,8 +152,8 @@ class PostgresParticipant:
                 raise Unreachable(self.name, f"its PREPARE got no answer, and may still act: {error}") from error
             # else: never prepared, or rolled back before
 
-    def where(self) -> str:
-        return self._know().where
+    def resource_id(self) -> str:
+        return self._know().resource_id
 
     def prepared(self) -> list[Xid]:
         connection = self._connection
@@ -161,12 +161,12 @@ class PostgresParticipant:
             found = connection.tpc_recover()
         except psycopg.OperationalError as error:
             raise self._unreachable(error) from error
-        here = connection.info.dbname  # COMMIT PREPARED works in the branch's own database only
+        here = connection.info.dbname  # COMMIT PREPARED works only in the branch's database
         xids = (_parse(str(xid)) for xid in found if xid.database == here)
         return [xid for xid in xids if xid is not None]
 
     def receipt(self) -> str:
-        return f"{self.where()}@{self._receipt}"
+        return f"{self.resource_id()}@{self._receipt}"
 
     def outcome(self, xid: Xid, receipt: str) -> Ended:
         number, _, timeline = receipt.partition("@")[2].partition(".")
@@ -176,14 +176,14 @@ class PostgresParticipant:
 
         try:
             status, is_same_timeline = self._on_some_connection(ask)
-        except errors.InvalidParameterValue:  # a number of the future: this server never was where it was given out
+        except errors.InvalidParameterValue:  # an id not yet assigned: another server assigned it
             return Ended.UNKNOWN
         except psycopg.Error as error:
             raise self._unreachable(error) from error
         return _ENDED.get(status, Ended.UNKNOWN) if is_same_timeline else Ended.UNKNOWN
 
-    def reaches(self, where: str) -> bool:
-        return self.where() == where.partition("@")[0]
+    def reaches(self, resource_id: str) -> bool:
+        return self.resource_id() == resource_id.partition("@")[0]
 
     @contextmanager
     def spare(self) -> "Iterator[PostgresParticipant]":
@@ -213,25 +213,25 @@ class PostgresParticipant:
         return known
 
     def _spare(self, dsn: str, password: str | None) -> AbstractContextManager[Connection]:
-        """Another connection to the same database, for one command."""
+        """Return another connection to the same database, for one command."""
         return psycopg.connect(dsn, password=password, connect_timeout=CONNECT_TIMEOUT_S)
 
     def _over(self, connection: Connection) -> "PostgresParticipant":
         return PostgresParticipant(connection)
 
     def _finish(self, xid: Xid, *, commits: bool) -> None:
-        """COMMIT PREPARED or ROLLBACK PREPARED."""
+        """Execute COMMIT PREPARED or ROLLBACK PREPARED."""
         try:
             self._on_some_connection(lambda connection: _finish_on(connection, xid, commits=commits))
         except errors.UndefinedObject as error:
             raise BranchUnknown(branch(xid, DATABASE), self.name) from error
         except psycopg.Error as error:
-            # A lost connection, a branch that a dying session still holds, missing rights: none is a verdict about
-            # the branch, so that asking again is right; what keeps failing stands in the log with its reason.
+            # A lost connection, a branch still held by a dying session, missing rights: none decides the branch, so
+            # retry; lasting failures are logged with their reason.
             raise self._unreachable(error) from error
 
     def _on_some_connection(self, work: Callable[[Connection], Answer]) -> Answer:
-        """What *work* returns on this connection if it is free, else on one made for it."""
+        """Call *work* with this connection if it is free, else with a new one; return its result."""
         connection = self._connection
         if not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
             return work(connection)
@@ -245,7 +245,7 @@ class PostgresParticipant:
 
 
 def _one_row(connection: Connection, query: LiteralString, parameters: tuple[str, ...] = ()) -> tuple[Any, ...]:
-    """The one row that *query* has, whatever rows the connection makes; no transaction is left open."""
+    """Return the single row of *query* as a tuple, whatever the row factory; leaves no transaction open."""
     with connection.cursor(row_factory=tuple_row) as cursor:
         try:
             row = cursor.execute(query, parameters).fetchone()
@@ -268,7 +268,7 @@ def _gid(xid: Xid) -> str:
 
 
 def _parse(gid: str) -> Xid | None:
-    """The transaction whose database branch *gid* is; None for a name that no coordinator gives."""
+    """Return the transaction whose database branch is *gid*; None for a name of another kind."""
     try:
         xid = Xid.parse(gid)
     except InvalidXid:

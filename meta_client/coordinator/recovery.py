@@ -1,34 +1,34 @@
-"""Finishing what a crash left in doubt: decided transactions are committed, all others rolled back.
+"""Finishes transactions in doubt after a crash: commits decided ones, rolls back all others.
 
-Restartable: every question may be asked again, so that a crash in here is repaired by running it again. One branch
-that can't be finished holds up no other.
+Restartable: every request may be repeated, so a crash in here is repaired by running again. One stuck branch delays no
+other.
 """
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorError, HeuristicOutcome, Side, Unreachable
-from meta_client.coordinator.finishing import check_committed, commit_once
-from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import Ended, Participant
-from meta_client.coordinator.verdicts import Action, action_for
-from meta_client.coordinator.where import Where
+from meta_client.coordinator.phase_two import check_committed, commit_once
+from meta_client.coordinator.receipts import Receipts
+from meta_client.coordinator.recovery_policy import Action, action_for
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery did about one transaction. *problem* says why it is not finished, None once it is."""
+    """Recovery's report on one transaction. *problem*: the reason why it is not finished, or None."""
 
     xid: Xid
     action: Action
-    done: tuple[str, ...]  # one entry a participant, as in "the broker: committed"
+    done: tuple[str, ...]  # one entry per participant, as in "the broker: committed"
     problem: str | None = None
-    is_hazard: bool = False  # the problem is one for a person: asking again will not mend it
+    is_hazard: bool = False  # the problem needs repair by hand: retries are useless
 
     def __str__(self) -> str:
         outcome = f"NOT FINISHED: {self.problem}" if self.problem else "finished"
@@ -37,20 +37,21 @@ class Recovered:
 
 def recover(
     decisions: DecisionLog,
-    flight: Flight,
+    in_flight: InFlight,
     databases: Sequence[Participant],
     brokers: Sequence[Participant],
     *,
     told: dict[Xid, str] | None = None,
 ) -> list[Recovered]:
-    """Ask every participant what it holds, then finish what is ours and not in flight; one report a transaction.
+    """List prepared branches everywhere, then finish those of this log that are not in flight; one report a
+    transaction.
 
-    Raises Unreachable when a participant can't even list; nothing was changed then. With *told*, whoever can't list is
-    left out instead, and a problem that was told before is not logged again.
+    Raises Unreachable if a participant can't list; nothing was changed then. With *told*, such participants are skipped
+    instead, and problems logged before are not logged again.
     """
-    # What is in flight at any moment from here on is left alone. So what the decisions and the lists say is about
-    # transactions that have come to rest before: their prepares are over, and their decisions are in the log.
-    with flight.watched() as seen:
+    # Transactions in flight at any moment from here on are left alone. So the decisions and the lists are about
+    # transactions that have ended before: their prepares are over, and their decisions are in the log.
+    with in_flight.watch() as seen:
         decided = decisions.unfinished()
         holders: dict[Xid, list[Participant]] = {}
         asked: list[Participant] = []
@@ -74,7 +75,7 @@ def recover(
                     log.warning("prepared branch of another log left alone xid=%s", xid)
                 continue
             if action is Action.COMMIT:
-                report = _commit(xid, Where.parse(decided[xid]), sides, holders.get(xid, []))
+                report = _commit(xid, Receipts.parse(decided[xid]), sides, holders.get(xid, []))
                 if report.problem is None:
                     decisions.forget(xid)
             else:
@@ -86,21 +87,21 @@ def recover(
             if told is not None:
                 told[xid] = report.problem or ""
             reports.append(report)
-    _settle(flight, asked, holders, reports)
+    _settle(in_flight, asked, holders, reports)
     return reports
 
 
 def _commit(
-    xid: Xid, where: Where, sides: Sequence[Sequence[Participant]], holders: Sequence[Participant]
+    xid: Xid, receipts: Receipts, sides: Sequence[Sequence[Participant]], holders: Sequence[Participant]
 ) -> Recovered:
-    """The database first, as always: a broker hears of it once the rows are visible."""
+    """Commit the database first, then the broker, so that messages appear after their rows."""
     done: list[str] = []
     ended: list[Side] = []
-    for receipt, candidates in zip((where.database, where.broker), sides, strict=True):
+    for receipt, candidates in zip((receipts.database, receipts.broker), sides, strict=True):
         reached = [participant for participant in candidates if participant.reaches(receipt)]
         if not reached:
             return Recovered(xid, Action.COMMIT, tuple(done), f"nobody asked {receipt}: recover with it at hand")
-        # Not listed: whatever it ended as, it had prepared, since it was decided before anybody was asked.
+        # Not listed, so it has ended; it had prepared, since the decision precedes the listing.
         one = next((participant for participant in reached if participant in holders), reached[0])
         try:
             if one in holders:
@@ -109,7 +110,7 @@ def _commit(
                 check_committed(one, xid, receipt, is_repeated=False)
                 is_news = False
         except HeuristicOutcome as error:
-            if not ended:  # the first: the other one has not heard of anything
+            if not ended:  # the first one: the other is unchanged
                 ended += [(other.name, Ended.NOT_ENDED) for other in holders if other.name != one.name][:1]
             problem = error.beside(*ended)
             return Recovered(xid, Action.COMMIT, tuple(done), str(problem), is_hazard=True)
@@ -132,22 +133,22 @@ def _roll_back(xid: Xid, holders: Iterable[Participant]) -> Recovered:
             is_hazard |= isinstance(error, HeuristicOutcome)
         else:
             done.append(f"{participant.name}: rolled back")
-    # Two producers of one qualifier list the same branch: said once.
+    # Two producers of one qualifier list the same branch: log it once.
     done = list(dict.fromkeys(done))
     return Recovered(xid, Action.ROLL_BACK, tuple(done), "; ".join(problems) or None, is_hazard=is_hazard)
 
 
 def _settle(
-    flight: Flight,
+    in_flight: InFlight,
     asked: Sequence[Participant],
     holders: Mapping[Xid, Sequence[Participant]],
     reports: Iterable[Recovered],
 ) -> None:
-    """A pending rollback is over once it is done, or once its branch is not listed and can't appear any more."""
+    """End a pending rollback once it is done, or once its branch is unlisted and can't appear any more."""
     problems = {report.xid: report.problem for report in reports}
-    for debt in flight.debts():
-        if not any(participant.reaches(debt.where) for participant in asked):
+    for rollback in in_flight.pending_rollbacks():
+        if not any(participant.reaches(rollback.resource_id) for participant in asked):
             continue
-        is_listed = any(participant.reaches(debt.where) for participant in holders.get(debt.xid, ()))
-        if problems.get(debt.xid, "left alone") is None if is_listed else flight.is_certain(debt):
-            flight.pay(debt)
+        is_listed = any(participant.reaches(rollback.resource_id) for participant in holders.get(rollback.xid, ()))
+        if problems.get(rollback.xid, "left alone") is None if is_listed else in_flight.is_past_late_prepare(rollback):
+            in_flight.remove_rollback(rollback)

@@ -1,8 +1,7 @@
-"""The background resolver: ends what transactions of this process could not, soon, and without being asked.
+"""Background resolver: finishes what transactions of this process left.
 
-A transaction that leaves something (a rollback that was not confirmed, a decision that is not carried out) names the
-ways to its participants. A thread, or a task, then recovers over connections of its own until nothing is left, and
-ends. It touches no connection and no producer of a user's.
+A transaction that leaves an unconfirmed rollback or decision registers its participants. A thread or task then recovers
+over connections of its own until nothing is left, and ends. It uses no connection or producer of the user's.
 """
 
 import logging
@@ -12,17 +11,17 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from meta_client.coordinator.errors import DecisionUnknown
-from meta_client.coordinator.finishing import Closing, waits_s
 from meta_client.coordinator.participants import Participant
+from meta_client.coordinator.phase_two import Closing, waits_s
 
 log = logging.getLogger(__name__)
 
 Way = Callable[[], AbstractContextManager[Participant]]
-JOIN_S = 10.0  # longer than any one answer is waited for
+JOIN_S = 10.0  # exceeds the wait for any single reply
 
 
 class Runner(Protocol):
-    """Runs one function beside its caller: in a thread, or in a task."""
+    """Runs a function concurrently: in a thread, or in a task."""
 
     def start(self, work: Callable[[], None]) -> None: ...
 
@@ -45,20 +44,20 @@ class Threads:
 
 
 class Resolver:
-    """Any thread. At most one look at a time; nothing runs while nothing is left."""
+    """Runs at most one recovery pass at a time, and none while nothing is left. Any thread."""
 
     def __init__(self, look: Callable[[Mapping[str, Way]], bool], closing: Closing, runner: Runner) -> None:
-        """*look* recovers over all ways, and tells whether nothing is left that time could mend."""
+        """*look* recovers over all ways, and returns True if nothing is left that a retry could finish."""
         self._look = look
         self._closing = closing
         self._runner = runner
-        self._lock = threading.Lock()  # guards the next three
+        self._lock = threading.Lock()  # guards the next three fields
         self._ways: dict[str, Way] = {}  # by place
         self._is_running = False
         self._is_called = False
 
     def leave(self, ways: Mapping[str, Way]) -> None:
-        """Something is left at the places that *ways* lead to."""
+        """Register *ways* to unfinished branches."""
         with self._lock:
             self._ways.update(ways)
             self._is_called = True
@@ -68,7 +67,7 @@ class Resolver:
         self._runner.start(self._run)
 
     def join(self) -> None:
-        """Wait for the last look, once *closing* is set."""
+        """Wait for the last pass, once *closing* is set."""
         self._runner.join()
 
     def _run(self) -> None:
@@ -76,7 +75,7 @@ class Resolver:
             self._look_until_done()
         except BaseException:
             with self._lock:
-                self._is_running = False  # the next transaction that leaves something starts another
+                self._is_running = False  # the next call of `leave` starts another
             raise
 
     def _look_until_done(self) -> None:
@@ -92,7 +91,7 @@ class Resolver:
                 log.error("nothing more is resolved reason=%s", error)
                 return
             except Exception:
-                log.exception("a look at what is left failed, and is repeated")
+                log.exception("resolver pass failed, and is repeated")
                 continue
             with self._lock:
                 if is_done and not self._is_called:

@@ -1,7 +1,7 @@
-"""The steps of one transaction: a table, walked by one function. Pure.
+"""Steps of one transaction: a table, walked by one function. Pure.
 
-A step is what has happened, not what is about to: a crash after a step finds it done. DECIDED is the commit
-point; the table has no way from there to ROLLED_BACK, nor a way to it but through both prepares.
+A step has happened when it is recorded. DECIDED is the commit point: reached only through both prepares, with no path
+to ROLLED_BACK.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class Step(Enum):
-    """What has happened to a transaction, in the order of a commit."""
+    """Events of a transaction, in the order of a commit."""
 
     BEGUN = "begun"  # both branches are open
     PREPARED_BROKER = "prepared broker"  # the broker can commit or roll back after any crash
@@ -19,7 +19,7 @@ class Step(Enum):
     DECIDED = "decided"  # the decision to commit is durable: the commit point
     COMMITTED_DATABASE = "committed database"  # the rows are visible
     COMMITTED_BROKER = "committed broker"  # the messages are visible
-    FORGOTTEN = "forgotten"  # over; the log need not remember it
+    FORGOTTEN = "forgotten"  # over; the log has dropped it
     ROLLED_BACK = "rolled back"  # over; as if it had never begun
 
 
@@ -37,13 +37,13 @@ NEXT: Final[Mapping[S, frozenset[S]]] = {
     S.ROLLED_BACK: frozenset(),
 }
 
-# Before the outcome is settled: whatever fails now rolls both sides back.
+# Before the decision: any failure rolls both sides back.
 UNDECIDED_STEPS: Final = frozenset({S.BEGUN, S.PREPARED_BROKER, S.READ_ONLY_BROKER, S.PREPARED_DATABASE})
-# From here on there is no way but forward.
+# After the decision: only forward.
 DECIDED_STEPS: Final = frozenset({S.DECIDED, S.COMMITTED_DATABASE, S.COMMITTED_BROKER, S.FORGOTTEN})
 
 
 def next_step(current: Step, wanted: Step) -> Step:
-    """*wanted*, if it may follow *current*. A pair that the table lacks is the coordinator's own mistake."""
+    """Return *wanted* if it may follow *current*. Asserts that the table allows the pair."""
     assert wanted in NEXT[current], f"{wanted} must not follow {current}"
     return wanted

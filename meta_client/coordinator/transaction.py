@@ -1,7 +1,7 @@
-"""One transaction over a database and a broker, as a `with` block. Its owner's thread only.
+"""One transaction over a database and a broker, as a `with` block. Owner's thread only.
 
-The order is the whole point: broker prepared, database prepared, decision durable (the commit point), database
-committed, broker committed, forgotten. Until the decision every failure rolls both sides back; after it, none does.
+Fixed order: broker prepared, database prepared, decision durable (the commit point), database committed, broker
+committed, forgotten. A failure before the decision rolls both sides back; one after it does not.
 """
 
 import logging
@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Self
 
 from journal.errors import JournalError
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import Abandoned, CoordinatorError, DecisionUnknown, HeuristicOutcome, PrepareFailed
-from meta_client.coordinator.finishing import Closing, commit_until_done
-from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.phase_two import Closing, commit_until_done
+from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.resolver import Resolver
 from meta_client.coordinator.steps import UNDECIDED_STEPS, Step, next_step
-from meta_client.coordinator.where import Where
-from zk.forks import in_its_own_process, made_here
+from zk.forks import invalidate_after_fork, skip_after_fork
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +30,17 @@ Observer = Callable[[Step, Xid], None]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the transactions of one coordinator have in common. Everything in it may be used by any thread."""
+    """State shared by one coordinator's transactions. Any thread."""
 
     log: DecisionLog
-    flight: Flight
+    in_flight: InFlight
     resolver: Resolver
     closing: Closing
     observer: Observer | None
 
 
 class Transaction:
-    """What `Coordinator.transaction` returns. *xid* names the whole; its branches are qualified `db` and `mq`."""
+    """Result of `Coordinator.transaction`. *xid* names the whole; the branches' qualifiers are `db` and `mq`."""
 
     def __init__(self, shared: Shared, xid: Xid, database: Participant, broker: Participant) -> None:
         self.xid = xid
@@ -48,18 +48,18 @@ class Transaction:
         self._database = database
         self._broker = broker
         self._step: Step | None = None
-        self._is_left = False  # something of it is for the resolver
+        self._is_left = False  # something is left for the resolver
         self._is_abandoned = False
-        made_here(self)
+        invalidate_after_fork(self)
 
     @property
     def name(self) -> str:
-        """The transaction's readable name, as logs and `pg_prepared_xacts` (in base64) show it."""
+        """Readable name, as in logs and (base64) in `pg_prepared_xacts`."""
         return self.xid.gtrid.decode()
 
     @property
     def step(self) -> Step | None:
-        """What happened last; None before both branches are open."""
+        """Last step taken; None before both branches are open."""
         return self._step
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class Transaction:
         assert self._step is None, "a transaction is used once"
         self._broker.check()
         self._database.check()
-        self._shared.flight.take_off(self.xid)
+        self._shared.in_flight.add(self.xid)
         try:
             self._broker.begin(self.xid)
             try:
@@ -78,18 +78,18 @@ class Transaction:
                 self._undo()
                 raise
         except BaseException:
-            self._land()
+            self._remove()
             raise
         return self
 
-    @in_its_own_process
+    @skip_after_fork
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit both sides, or roll both back when the block raised.
+        """Commit both sides, or roll both back if the block raised.
 
-        Returns once both are committed, however long that takes after the decision. Raises PrepareFailed (both are
-        rolled back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed.
+        Returns once both are committed, without a time limit after the decision. Raises PrepareFailed (both are rolled
+        back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed.
         """
         try:
             if error is not None:
@@ -97,23 +97,23 @@ class Transaction:
             else:
                 self._commit()
         finally:
-            self._land()
+            self._remove()
 
     def abandon(self) -> None:
-        """Nobody waits for it any more: roll it back, unless it is decided, and do not wait for anybody who is away.
+        """Roll back unless decided, and stop waiting for absent participants.
 
-        For tasks beside the one that ends it.
+        May be called by tasks other than the owner.
         """
         self._is_abandoned = True
 
-    def _rest(self, wait_s: float) -> bool:
-        """Wait before participants are asked again; True: give up."""
+    def _wait(self, wait_s: float) -> bool:
+        """Sleep before the next attempt; return True to give up."""
         return self._is_abandoned or self._shared.closing.wait(wait_s) or self._is_abandoned
 
-    def _land(self) -> None:
-        self._shared.flight.land(self.xid)
+    def _remove(self) -> None:
+        self._shared.in_flight.remove(self.xid)
         if self._is_left:
-            self._shared.resolver.leave({one.where(): one.spare for one in (self._database, self._broker)})
+            self._shared.resolver.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
 
     def _commit(self) -> None:
         try:
@@ -132,8 +132,8 @@ class Transaction:
         self._reach(Step.FORGOTTEN)
 
     def _commit_database_alone(self) -> None:
-        """One resource needs no vote and no decision. A connection lost right now leaves its outcome open, as it
-        does with any COMMIT: then psycopg's error comes out, and no further step."""
+        """Commit in one phase, without a decision. A connection lost now leaves the outcome unknown, as with any
+        COMMIT: psycopg's error is raised, and no further step is taken."""
         try:
             self._database.commit_one_phase(self.xid)
         except PrepareFailed:
@@ -141,23 +141,23 @@ class Transaction:
             raise
         self._reach(Step.COMMITTED_DATABASE)
 
-    def _carry_out(self, receipts: Where) -> None:
-        """Commit both sides, as decided: the database first, so that nobody sees a message before its row."""
+    def _carry_out(self, receipts: Receipts) -> None:
+        """Commit both sides as decided: the database first, so that messages appear after their rows."""
         try:
-            commit_until_done(self._database, self.xid, receipts.database, self._rest)
+            commit_until_done(self._database, self.xid, receipts.database, self._wait)
         except HeuristicOutcome as error:
             raise error.beside((self._broker.name, Ended.NOT_ENDED)) from error
         self._reach(Step.COMMITTED_DATABASE)
         try:
-            commit_until_done(self._broker, self.xid, receipts.broker, self._rest)
+            commit_until_done(self._broker, self.xid, receipts.broker, self._wait)
         except HeuristicOutcome as error:
             raise error.beside((self._database.name, Ended.COMMITTED)) from error
         self._reach(Step.COMMITTED_BROKER)
         self._forget()
 
-    def _decide(self) -> Where:
-        receipts = Where(self._database.receipt(), self._broker.receipt())
-        self._is_left = True  # until it is forgotten, whatever ends the wait
+    def _decide(self) -> Receipts:
+        receipts = Receipts(self._database.receipt(), self._broker.receipt())
+        self._is_left = True  # until it is forgotten, even if the wait is interrupted
         try:
             self._shared.log.decide(self.xid, str(receipts))
         except JournalError as error:
@@ -173,7 +173,7 @@ class Transaction:
         try:
             self._shared.log.forget(self.xid)
         except JournalError:
-            # Both sides are committed: the caller must hear that. The log refuses the next transaction.
+            # Both sides are committed, so return normally. The log refuses the next transaction.
             log.exception("finished transaction could not be forgotten xid=%s", self.xid)
 
     def _roll_back(self) -> None:
@@ -181,8 +181,8 @@ class Transaction:
         self._reach(Step.ROLLED_BACK)
 
     def _undo(self) -> None:
-        """Roll both branches back; what a side has not confirmed is left to the resolver."""
-        with ExitStack() as both:  # the database first; whatever ends that, the broker is told
+        """Roll both branches back; leave unconfirmed rollbacks to the resolver."""
+        with ExitStack() as both:  # the database first; the broker even if that is interrupted
             both.callback(self._undo_one, self._broker)
             both.callback(self._undo_one, self._database)
 
@@ -190,9 +190,9 @@ class Transaction:
         try:
             participant.rollback(self.xid)
         except BaseException as error:
-            # Presumed abort: no decision exists, so that whoever asks later is told to roll back.
+            # Presumed abort: without a decision, recovery rolls back.
             log.warning("rollback pending xid=%s reason=%s", self.xid, error)
-            self._shared.flight.owe(self.xid, participant.where())
+            self._shared.in_flight.add_rollback(self.xid, participant.resource_id())
             self._is_left = True
             if not isinstance(error, CoordinatorError):
                 raise

@@ -1,4 +1,4 @@
-"""The result texts that a client reads, both ways (spec 1.4.4); every other text is for people alone.
+"""The result texts that a client parses, both ways (spec 1.4.4); all other texts are for display.
 
 The parsers raise RemoteProtocolError: a broker that answers 200 with another text breaks the protocol.
 """
@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from journal.xid import BranchKey, parse_key
+from journal.records.xid import BranchKey, parse_key
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32, int64
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.xa import XaCode
 
 _QUOTED_MAX = 80
-_INTEGER = rb"([+-][0-9]{1,19}|[0-9]{1,20})"  # as in integers.py; its range is still to be looked at
+_INTEGER = rb"([+-][0-9]{1,19}|[0-9]{1,20})"  # as in integers.py; the range is checked later
 _PUT_PLACE = re.compile(b" ".join([_INTEGER] * 3))
 
 
 class PutPlace(NamedTuple):
-    """Where a message went. The offset is None (-1 on the wire) until its branch commits."""
+    """Place of a put message. The offset is None (-1 on the wire) until its branch commits."""
 
     message_id: int
     partition: int
@@ -28,7 +28,7 @@ class PutPlace(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """A partition holds [start, end); what was put at a given time or later begins at *at*."""
+    """A partition holds [start, end); *at* is the first offset put at a given time or later."""
 
     start: int
     end: int
@@ -77,14 +77,14 @@ def parse_checkpoint_taken(message: bytes) -> CheckpointTaken:
 
 
 class FoundAt(NamedTuple):
-    """A message that was searched for: where it begins, and how long its frame is."""
+    """A matching message: its offset, and its frame's length."""
 
     offset: int
     bytes: int
 
 
 class Found(NamedTuple):
-    """A find has looked at everything below *next_offset* of a partition that ends at *end*."""
+    """Result of a find that searched everything below *next_offset* of a partition that ends at *end*."""
 
     next_offset: int
     end: int
@@ -117,12 +117,12 @@ def format_put_place(place: PutPlace) -> bytes:
     return b"%d %d %d" % (place.message_id, place.partition, -1 if place.offset is None else place.offset)
 
 
-# How a master in mode sync tells that a write is done there, and that no slave has it yet. The whole text names it.
+# Text of a master in mode sync for a write that no slave has stored yet; compared as a whole.
 NOT_REPLICATED = "Message stored on master and not yet replicated"
 
 
 def is_not_replicated(text: str) -> bool:
-    """Whether a refusal says so: it may be seen later, or be lost with the master."""
+    """True if a refusal means "stored on the master alone": it may become visible, or be lost with the master."""
     return NOT_REPLICATED in text
 
 
@@ -160,16 +160,16 @@ def format_vote(vote: XaCode) -> bytes:
 
 
 class BranchStatus(StrEnum):
-    """What a broker knows of a branch. Extension `status`."""
+    """A broker's state of a branch. Extension `status`."""
 
     ACTIVE = "active"
     PREPARED = "prepared"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
-    HEURISTICALLY_COMMITTED = "heuristically_committed"  # by an operator, and nobody has forgotten it yet
+    HEURISTICALLY_COMMITTED = "heuristically_committed"  # by an operator, and not forgotten yet
     HEURISTICALLY_ROLLED_BACK = "heuristically_rolled_back"
     HEURISTICALLY_COMPLETED = "heuristically_completed"
-    UNKNOWN = "unknown"  # never begun, without messages, or finished so long ago that nobody remembers
+    UNKNOWN = "unknown"  # never begun, without messages, or finished and dropped from memory
 
 
 def parse_status(message: bytes) -> BranchStatus:
@@ -181,7 +181,7 @@ def parse_status(message: bytes) -> BranchStatus:
 
 
 def format_keys(keys: Iterable[BranchKey]) -> bytes:
-    """The text of a RECOVER's 200: nothing but keys, no line break after the last one."""
+    """Return the text of a RECOVER's 200: keys, without a line break after the last."""
     return "\r\n".join(map(str, keys)).encode()
 
 

@@ -1,4 +1,4 @@
-"""The beginning of a command whose rest has not come yet."""
+"""Buffer for an incomplete command."""
 
 from meta_client.protocol.errors import RemoteProtocolError
 
@@ -6,11 +6,11 @@ CRLF = b"\r\n"
 
 
 class ReceiveBuffer:
-    """What a chunk left over, kept until a later chunk completes it.
+    """Rest of a chunk, held until a later chunk completes the command.
 
-    Chunks are read in place; only bytes of a command that was cut in two come through here. Every byte is looked
-    at once and copied at most twice, in pieces of any size. Owned by one decoder, whose Limits bound it: it holds
-    part of a line, or part of a body, never both.
+    Chunks are parsed in place; only split commands pass through here. Every byte is scanned once and copied at most
+    twice, in pieces of any size. Owned by one decoder, whose Limits bound it: it holds part of a line, or part of a
+    body, never both.
     """
 
     __slots__ = ("_held",)
@@ -26,10 +26,10 @@ class ReceiveBuffer:
         self._held += tail
 
     def maybe_line_with(self, chunk: bytes, bytes_max: int) -> tuple[bytes, int] | None:
-        """The held bytes and those of *chunk* up to its first CRLF, and where *chunk* goes on after it.
+        """Return the held bytes joined with *chunk* up to its first CRLF, and the position after it in *chunk*.
 
-        None if there is no CRLF yet; *chunk* is then held too. Raises RemoteProtocolError once the line must be
-        longer than *bytes_max*.
+        None if there is no CRLF yet; *chunk* is then held too. Raises RemoteProtocolError once the line must be longer
+        than *bytes_max*.
         """
         held = self._held
         if held.endswith(b"\r") and chunk.startswith(b"\n"):
@@ -44,7 +44,7 @@ class ReceiveBuffer:
         return line, position
 
     def maybe_take_with(self, chunk: bytes, count: int) -> tuple[bytes, int] | None:
-        """The held bytes and the first of *chunk*, *count* together, and where *chunk* goes on after them.
+        """Return *count* bytes, held ones first and then from *chunk*, and the position after them in *chunk*.
 
         None if there are fewer; *chunk* is then held too.
         """
@@ -59,7 +59,7 @@ class ReceiveBuffer:
         return taken, missing
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop the held bytes."""
         self._held.clear()
 
 

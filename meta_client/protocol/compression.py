@@ -1,8 +1,7 @@
-"""Compressed payloads: what a message's flag says of them, and the way there and back (PROTOCOL.md, Compression).
+"""Compressed payloads: the codec in a message's flag, compression and decompression (PROTOCOL.md, Compression).
 
-Extension `compression`. Genuine clients never send such a flag and would not look at it, so a broker takes compressed
-messages only for topics that an operator has opened to them. The libraries are an extra, looked for when they are
-first needed; a broker needs none.
+Extension `compression`. Genuine clients neither send nor check such a flag, so brokers accept compressed messages only
+for topics where an operator allows them. The libraries are an extra, imported on first use; a broker needs none.
 """
 
 import struct
@@ -12,23 +11,23 @@ from enum import IntEnum
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-# A flag whose upper half is this has a codec's number in its third byte. A word and not a bit: brokers keep whatever
-# flag a client sends, and one that an application uses for its own ends must never read as "compressed".
+# A flag with this upper half has a codec's number in its third byte. A word, not a bit: brokers keep any flag that a
+# client sends, and an application's private flag must never read as "compressed".
 FLAG_MAGIC: Final = 0x4D51
-LENGTH: Final = struct.Struct(">i")  # of the payload once decompressed; stands before what the codec wrote
+LENGTH: Final = struct.Struct(">i")  # decompressed length of the payload; precedes the codec's output
 ZSTD_LEVEL: Final = 3  # the library's own default: beyond it, time grows faster than bytes shrink
-ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024  # what the format's specification asks every decoder to take
+ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024  # every decoder must support it, by the format's specification
 
 
 class Codec(IntEnum):
-    """How a payload is compressed. The numbers are the wire's."""
+    """Compression codec. The numbers are the wire's."""
 
     ZSTD = 1
     LZ4 = 2
 
     @property
     def label(self) -> str:
-        """As configuration files and command lines say it."""
+        """Name in configuration files and command lines."""
         return self.name.lower()
 
     @property
@@ -38,12 +37,12 @@ class Codec(IntEnum):
 
 CODEC_NUMBERS: Final = frozenset(codec.value for codec in Codec)
 LABELS: Final = tuple(sorted(codec.label for codec in Codec))
-NO_COMPRESSION: Final = "none"  # as settings say that no codec is allowed
+NO_COMPRESSION: Final = "none"  # setting: no codec is allowed
 PACKAGES: Final = {Codec.ZSTD: "zstandard", Codec.LZ4: "lz4"}
 
 
 def codec_of(label: str) -> Codec:
-    """The codec of that name. Raises ValueError."""
+    """Return the codec of that name. Raises ValueError."""
     for codec in Codec:
         if codec.label == label:
             return codec
@@ -51,25 +50,25 @@ def codec_of(label: str) -> Codec:
 
 
 def codec_number(flag: int) -> int:
-    """The number of the codec that compressed a payload, known here or not; 0: it is not compressed."""
+    """Return the number of a payload's codec, which may be unknown here; 0: not compressed."""
     return flag >> 8 & 0xFF if flag >> 16 == FLAG_MAGIC else 0
 
 
 def is_installed(codec: Codec) -> bool:
-    """Whether this process can compress and decompress with it."""
+    """True if this process can compress and decompress with *codec*."""
     return find_spec(PACKAGES[codec]) is not None
 
 
 def compress(codec: Codec, payload: bytes) -> bytes:
-    """*payload* as it stands in a data part. Raises ModuleNotFoundError without the codec's package. Any thread."""
+    """Return the data part's form of *payload*. Raises ModuleNotFoundError without the codec's package. Any thread."""
     return LENGTH.pack(len(payload)) + _engine(codec).compress(payload)
 
 
 def decompress(number: int, data: bytes, bytes_max: int) -> bytes:
-    """The payload that *data*, compressed by codec *number*, holds: *bytes_max* bytes at most.
+    """Return the payload in *data*, compressed by codec *number*: *bytes_max* bytes at most.
 
-    Never makes more bytes than the declared length, which is checked first. Raises ValueError for bytes that are not
-    what the codec writes, ModuleNotFoundError without its package. Any thread.
+    Checks the declared length first and never produces more. Raises ValueError for bytes that the codec does not write,
+    ModuleNotFoundError without its package. Any thread.
     """
     length = declared_bytes(number, data, bytes_max)
     codec = Codec(number)
@@ -80,7 +79,8 @@ def decompress(number: int, data: bytes, bytes_max: int) -> bytes:
 
 
 def declared_bytes(number: int, data: bytes | memoryview, bytes_max: int) -> int:
-    """How long *data* says it is once decompressed. Needs no package. Raises ValueError, beyond *bytes_max* too."""
+    """Return the decompressed length declared in *data*. Needs no package. Raises ValueError, also beyond
+    *bytes_max*."""
     if number not in CODEC_NUMBERS:
         raise ValueError(f"codec {number} is not known: a newer metaq may have sent it")
     if len(data) < LENGTH.size:
@@ -93,11 +93,11 @@ def declared_bytes(number: int, data: bytes | memoryview, bytes_max: int) -> int
 
 class _Engine(NamedTuple):
     compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes, int], bytes]  # and the declared length; raises ValueError
+    decompress: Callable[[bytes, int], bytes]  # of data and declared length; raises ValueError
 
 
 class _Engines(threading.local):
-    """One engine a codec and thread: zstandard's contexts are not for two threads, and dear to make."""
+    """One engine per codec and thread: zstandard's contexts are not thread-safe and expensive to create."""
 
     def __init__(self) -> None:
         self.by_codec: dict[Codec, _Engine] = {}
@@ -116,7 +116,7 @@ def _engine(codec: Codec) -> _Engine:
 def _zstd() -> _Engine:
     import zstandard
 
-    # No content size in the frame: the length stands before it, and a decoder would allocate whatever a frame claims.
+    # No content size in the frame: the length precedes it, and a decoder would allocate any size that a frame claims.
     compressor = zstandard.ZstdCompressor(ZSTD_LEVEL, write_content_size=False, write_dict_id=False)
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
 
@@ -124,7 +124,7 @@ def _zstd() -> _Engine:
         try:
             if zstandard.frame_content_size(data) not in (-1, length):
                 raise ValueError("the zstd frame claims another length than is declared")
-            # One byte of room for a payload of none: 0 would mean no limit.
+            # One byte for an empty payload: 0 would mean no limit.
             return decompressor.decompress(data, max_output_size=length or 1, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise ValueError(f"zstd: {error}") from error

@@ -1,4 +1,4 @@
-"""Bytes to commands: feed what the socket gave, get every command that is whole (spec 1.1)."""
+"""Bytes to commands: takes received chunks, returns every complete command (spec 1.1)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,46 +14,46 @@ from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.status import Status
 
 Command = TypeVar("Command")
-_LINE_QUOTED_MAX = 100  # a line comes from a stranger and goes into an error's one line
+_LINE_QUOTED_MAX = 100  # untrusted, and part of a one-line error
 
 
 class _Decoder(ABC, Generic[Command]):
-    """The walk over lines and bodies that both directions share. One per connection, one caller at a time."""
+    """The parser of lines and bodies for both directions. One per connection, one caller at a time."""
 
     def __init__(self, parse_line: Callable[[bytes], tuple[Command, int]], limits: Limits) -> None:
         self._parse_line = parse_line
         self._limits = limits
         self._buffer = ReceiveBuffer()
-        self._unfinished: tuple[Command, int] | None = None  # its line was taken, its body is not all here
-        self._passing_over = 0  # bytes still to come of a body that is not kept
+        self._unfinished: tuple[Command, int] | None = None  # its line is parsed, its body incomplete
+        self._passing_over = 0  # remaining bytes of a discarded body
         self._failure: str | None = None
         self._completed: list[Command] = []
 
     @property
     def buffered_bytes(self) -> int:
-        """How much is held of a command that is not all here: at most a line and a CR, or a body, of the Limits."""
+        """Bytes held of an incomplete command: at most a line and a CR, or a body, of the Limits."""
         return len(self._buffer)
 
     @property
     def is_between_commands(self) -> bool:
-        """Whether the stream may end here without cutting a command in two."""
+        """True if the stream may end here without splitting a command."""
         return self._unfinished is None and not self._buffer and not self._passing_over
 
     @property
     def body_bytes_held(self) -> int:
-        """How much is held of a body that is not all here."""
+        """Bytes held of an incomplete body."""
         return len(self._buffer) if self._unfinished is not None else 0
 
     @property
     def completed_before_failure(self) -> list[Command]:
-        """Once receive_data has raised: the commands that came whole before the bad bytes, in the same chunk."""
+        """After receive_data has raised: the complete commands before the bad bytes, in the same chunk."""
         return self._completed
 
     def receive_data(self, chunk: bytes) -> list[Command]:
-        """Every command that *chunk* completes, in order.
+        """Return every command that *chunk* completes, in order.
 
-        Raises RemoteProtocolError, now and ever after, when the bytes can never be a command: close the connection
-        without an answer.
+        Raises RemoteProtocolError, also on every later call, for bytes that can never be a command: close the
+        connection without an answer.
         """
         if self._failure is not None:
             raise RemoteProtocolError(self._failure)
@@ -67,10 +67,10 @@ class _Decoder(ABC, Generic[Command]):
         return commands
 
     def _receive(self, chunk: bytes, commands: list[Command]) -> None:
-        # A broker spends much of its life in this loop: locals, and one call per command but for its parser's.
+        # A hot loop of the broker: locals, and one call per command besides its parser.
         line_bytes_max, body_bytes_max = self._limits.line_bytes_max, self._limits.body_bytes_max
         parse_line, chunk_end = self._parse_line, len(chunk)
-        position = 0  # first byte of the chunk that is not used
+        position = 0  # first unused byte of the chunk
         line: bytes | None = None
         if self._passing_over:
             position = min(self._passing_over, chunk_end)
@@ -117,26 +117,27 @@ class _Decoder(ABC, Generic[Command]):
             self._buffer.hold(chunk[position:])
 
     def _too_long(self, command: Command, line: bytes, reason: str) -> Command:
-        """What stands for *command*, whose body is passed over. Raises RemoteProtocolError if nothing does."""
+        """Return the replacement for *command*, whose body is discarded. Raises RemoteProtocolError if there is
+        none."""
         del command
         raise RemoteProtocolError(f"{line[:_LINE_QUOTED_MAX]!r}: {reason}; close the connection")
 
     @abstractmethod
     def _with_body(self, command: Command, body: bytes) -> Command:
-        """*command*, as its line's parser left it, completed."""
+        """Complete *command*, as returned by its line's parser."""
 
 
 class RequestDecoder(_Decoder[Request | Dropped]):
-    """A broker's ear. Responses, which no client has reason to send, are refused like any unknown word.
+    """A broker's decoder. Responses are rejected like any unknown word.
 
-    A body beyond its bound is passed over and costs no memory: who sent it reads why, and its connection goes on.
+    A body beyond its bound is discarded without using memory: the sender gets an error, and the connection continues.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(parse_request_line, limits or Limits())
 
     def drop_body(self, reason: str) -> Dropped:
-        """Give up the body that is not all here (body_bytes_held is above 0): let go of it and pass over the rest."""
+        """Discard the incomplete body (body_bytes_held is above 0) and its remaining bytes."""
         assert self._unfinished is not None
         command, length = self._unfinished
         assert isinstance(command, (Put, MultiPut, Sync))
@@ -157,7 +158,7 @@ class RequestDecoder(_Decoder[Request | Dropped]):
 
 
 class ResponseDecoder(_Decoder[Response]):
-    """A client's ear."""
+    """A client's decoder."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(parse_response_line, limits or Limits())

@@ -1,7 +1,7 @@
-"""Commands to bytes. Bodies are handed through, never copied: write the head, then the body.
+"""Commands to bytes. Bodies are passed through without a copy: write the head, then the body.
 
-LocalProtocolError is raised for a value that has no form on the wire. Nothing that a caller
-puts into a command can start another one: tokens hold no white space and no control characters.
+Raises LocalProtocolError for a value that has no form on the wire. No value of a caller can start another command:
+tokens contain no white space and no control characters.
 """
 
 import re
@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import assert_never
 from urllib.parse import quote
 
-from journal.xid import BranchKey
+from journal.records.xid import BranchKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from meta_client.protocol.limits import FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
 from meta_client.protocol.requests import (
+    TEXTS_OF_BRANCH,
     BranchCommand,
     BranchVerb,
     Fetch,
@@ -36,13 +37,13 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
 
-JOIN_BYTES_MAX = 64 * 1024  # below, copying a buffer into a neighbour is cheaper than a system call
+JOIN_BYTES_MAX = 64 * 1024  # below, joining buffers is cheaper than a system call
 
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
 def encode_flight(requests: Iterable[Request]) -> list[bytes]:
-    """Requests that leave together, one behind the other: one piece, or several if a body is not worth copying."""
+    """Encode requests that are sent together: one piece, or several to avoid copying large bodies."""
     pieces: list[bytes] = []
     for request in requests:
         pieces += encode_request(request)
@@ -54,7 +55,7 @@ def encode_flight(requests: Iterable[Request]) -> list[bytes]:
 def encode_request(request: Request) -> tuple[bytes, bytes]:
     """The line (with its CRLF) and the body (empty for most) of a request, always in its newest form."""
     body = b""
-    match request:  # tried in this order: those that are sent most often come first
+    match request:  # tried in this order: the most frequent first
         case MultiPut():
             line, body = _mput(request), request.body
         case Put():
@@ -78,7 +79,7 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
         case Replicate(opaque):
             line = b"replicate %d\r\n" % _int32(opaque)
         case Stats(item, opaque):
-            # Without an item the ancestor writes two spaces, and so do we.
+            # Without an item write two spaces, as the ancestor does.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))
         case Version(opaque):
             line = b"version %d\r\n" % _int32(opaque)
@@ -111,17 +112,17 @@ def encode_response(response: Response) -> tuple[bytes, bytes]:
 
 
 def encode_result(status: int, message: bytes, opaque: int) -> bytes:
-    """A whole result in one piece, for the short texts that most are. The caller answers for the int32s."""
+    """Encode a whole short result in one piece. The caller checks the int32s."""
     return b"result %d %d %d\r\n%b" % (status, len(message), opaque, message)
 
 
 def value_line(body_bytes: int, opaque: int) -> bytes:
-    """The line of a value whose body is sent from somewhere else, as slices of a mapped file are."""
+    """Encode the line of a value whose body is sent separately, like slices of a mapped file."""
     return b"value %d %d\r\n" % (_int32(body_bytes), _int32(opaque))
 
 
 def data_line(body_bytes: int, log_end: int, read_from: str, opaque: int, behind: Behind | None = None) -> bytes:
-    """The line of a data whose body is sent from somewhere else. *behind*: a slave sends it."""
+    """Encode the line of a data response whose body is sent separately. *behind*: set by a slave."""
     if log_end < 0 or READ_FROM.fullmatch(read_from) is None:
         raise LocalProtocolError(f"log end {log_end} must not be negative, read_from {read_from!r} be m or s<number>")
     if behind is not None:
@@ -216,10 +217,16 @@ def _topic_command(command: TopicCommand) -> bytes:
 
 
 def _branch_command(command: BranchCommand) -> bytes:
-    words = [b"branch", command.verb.encode(), _key(command.key)]
-    if command.verb is not BranchVerb.SHOW:
-        # Anything but these characters is written %XX: what people say holds spaces.
-        words += [_word(quote(text, safe="")) for text in (command.who, command.why)]
+    if (command.key is None) is not (command.verb is BranchVerb.LEDGER):
+        raise LocalProtocolError(
+            f"a branch command {command.verb} about {command.key}: only a ledger is about no branch"
+        )
+    words = [b"branch", command.verb.encode()]
+    if command.key is not None:
+        words.append(_key(command.key))
+    # All other characters are written as %XX: free texts contain spaces.
+    said = (command.who, command.why, command.evidence)[: TEXTS_OF_BRANCH[command.verb]]
+    words += [_word(quote(text, safe="")) for text in said]
     return b" ".join([*words, b"%d\r\n" % _int32(command.opaque)])
 
 
@@ -244,7 +251,7 @@ def _word(text: str) -> bytes:
         raise LocalProtocolError(f"{text!r} has no UTF-8 form: {error.reason}") from error
 
 
-# The same few topics, groups and sessions stand in every line of a client; keys come and go.
+# A client's lines repeat few topics, groups and sessions; keys change.
 _token = lru_cache(maxsize=1024)(_word)
 
 

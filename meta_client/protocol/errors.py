@@ -1,7 +1,7 @@
-"""What can go wrong between a client and a broker, one class for each thing that a caller does about it.
+"""Errors between a client and a broker, one class for each reaction of a caller.
 
-LocalProtocolError: fix the calling code. RemoteProtocolError: close the connection. InvalidMessage: skip the
-bytes or report them. RemoteError: the broker refused, and its subclass says what to do next.
+LocalProtocolError: fix the calling code. RemoteProtocolError: close the connection. InvalidMessage: skip the bytes or
+report them. RemoteError: the broker refused; the subclass says what to do next.
 """
 
 from typing import ClassVar
@@ -11,7 +11,7 @@ from meta_client.protocol.responses import FILTERED, Result
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaFailure, parse_xa_failure
 
-_TEXT_CHARACTERS_MAX = 1000  # a broker's text goes into one line of an error; `text` keeps all of it
+_TEXT_CHARACTERS_MAX = 1000  # of a broker's text in a one-line error; `text` keeps all of it
 
 
 class MetaError(Exception):
@@ -19,11 +19,11 @@ class MetaError(Exception):
 
 
 class ProtocolError(MetaError):
-    """The rules of the wire were broken; the subclass says by whom, and what to do."""
+    """A violation of the wire protocol; the subclass says by which side, and what to do."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to send what has no form on the wire. Nothing was sent; the connection is still good."""
+    """A value has no form on the wire. Nothing was sent; the connection is still good."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -31,10 +31,10 @@ class RemoteProtocolError(ProtocolError):
 
 
 class InvalidMessage(MetaError):
-    """Stored bytes that are no message: the frame at *offset* is broken. Read on behind it, and look at the broker's
-    journal (`metaq journal check`).
+    """Stored bytes are no message: the frame at *offset* is broken. Continue after it, and check the broker's journal
+    (`metaq journal check`).
 
-    `next_offset` is where the next frame begins if this one's length can be trusted, else None.
+    `next_offset` is the next frame's beginning if this one's length can be trusted, else None.
     """
 
     def __init__(self, offset: int, reason: str, next_offset: int | None = None) -> None:
@@ -44,7 +44,7 @@ class InvalidMessage(MetaError):
 
 
 class CodecMissing(InvalidMessage):
-    """A sound message that is compressed, by a codec whose package is not installed here: install it and read on."""
+    """A valid message compressed by a codec whose package is not installed here: install it and continue."""
 
     def __init__(self, offset: int, codec: str, package: str, next_offset: int) -> None:
         super().__init__(offset, "", next_offset)
@@ -55,8 +55,8 @@ class CodecMissing(InvalidMessage):
 
 
 class RemoteError(MetaError):
-    """The broker answered with a status other than 200: its text says why, its subclass what to do. Statuses without
-    a class of their own come as this one."""
+    """The broker answered with a status other than 200: its text says why, the subclass what to do. Statuses without a
+    subclass use this class."""
 
     by_status: ClassVar[dict[int, type["RemoteError"]]] = {}
 
@@ -65,7 +65,7 @@ class RemoteError(MetaError):
             cls.by_status[status] = cls
 
     def __init__(self, status: int, text: str, context: str) -> None:
-        """*text* is the broker's; *context* says what was asked of whom, as in "get orders/0-3 from meta://b:8123"."""
+        """*text* is the broker's; *context* names request and broker, as in "get orders/0-3 from meta://b:8123"."""
         super().__init__(f"{context}: status {status}: {one_line(text) or 'the broker gave no reason'}")
         self.status = status
         self.text = text
@@ -73,7 +73,7 @@ class RemoteError(MetaError):
 
 
 class BadRequest(RemoteError, status=Status.BAD_REQUEST):
-    """The request makes no sense to the broker: don't repeat it, correct it."""
+    """The broker can't interpret the request: correct it before repeating."""
 
 
 class Forbidden(RemoteError, status=Status.FORBIDDEN):
@@ -81,7 +81,7 @@ class Forbidden(RemoteError, status=Status.FORBIDDEN):
 
 
 class NotFound(RemoteError, status=Status.NOT_FOUND):
-    """No such partition, or nothing at this offset yet: ask again later."""
+    """The partition does not exist, or nothing is stored at this offset yet: ask again later."""
 
 
 class Moved(RemoteError):
@@ -94,8 +94,7 @@ class Moved(RemoteError):
 
 
 class BeyondEnd(RemoteError):
-    """The master has never stored so much in this partition: what stood there is lost. It ends at `end`: seek to
-    where to go on."""
+    """The master's partition ends at `end`, below the offset: messages in between are lost. Seek to a new position."""
 
     def __init__(self, status: int, text: str, context: str, end: int) -> None:
         super().__init__(status, text, context)
@@ -103,7 +102,7 @@ class BeyondEnd(RemoteError):
 
 
 class StaleOwner(RemoteError):
-    """Another consumer of the group owns the partition by now: give it up, and look at the group anew.
+    """Another consumer of the group owns the partition now: release it, and rebalance.
 
     `epoch` is the highest one that the broker has seen there.
     """
@@ -114,7 +113,7 @@ class StaleOwner(RemoteError):
 
 
 class InternalError(RemoteError, status=Status.INTERNAL_ERROR):
-    """The broker could not do it; its text says why."""
+    """The broker failed; the text says why. Look at its log for the rest."""
 
 
 class Unavailable(RemoteError, status=Status.UNAVAILABLE):
@@ -122,10 +121,11 @@ class Unavailable(RemoteError, status=Status.UNAVAILABLE):
 
 
 class XaError(RemoteError):
-    """A transaction command was refused with an XA code, which says what to do: after XAER_RMFAIL ask again, XA_RB...
-    means that the branch is rolled back, XAER_NOTA that there is none, XA_HEUR... that somebody decided for it.
+    """A transaction command was refused with an XA code, which says what to do: after XAER_RMFAIL ask again; XA_RB...
+    means that the branch is rolled back, XAER_NOTA that it does not exist, XA_HEUR... that an operator decided it.
 
-    On the wire a 500 whose text has the `XAException:` form."""
+    On the wire a 500 whose text has the `XAException:` form.
+    """
 
     def __init__(self, status: int, text: str, context: str, failure: XaFailure) -> None:
         super().__init__(status, text, context)
@@ -165,5 +165,5 @@ def raise_for(result: Result, context: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """*text* without line breaks, control characters and excess: it may be a stranger's."""
+    """Return the untrusted *text* shortened, without line breaks and control characters."""
     return "".join(c if c.isprintable() else " " for c in text[:_TEXT_CHARACTERS_MAX]).strip()

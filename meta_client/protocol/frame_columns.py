@@ -1,7 +1,7 @@
 """The frames of a batch as a table. Pure.
 
-Frames of one length are a table's rows, and byte k of every frame is a column: one strided slice. What every message of
-a batch needs, a few copies of columns do for all of them, where a turn of a loop would cost each.
+Frames of one length are a table's rows, and byte k of every frame is a column: one strided slice. Work on every message
+of a batch takes a few column copies instead of a loop over messages.
 """
 
 import sys
@@ -15,12 +15,12 @@ from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 
-ALIKE_MIN: Final = 8  # of fewer messages it is faster to look at each: most are sent alone
+ALIKE_MIN: Final = 8  # fewer messages are processed faster one by one
 _CRC_AT: Final = 4
 _CRC_BYTES: Final = 4
-_CRCS: Final = "I"  # array's four bytes without a sign
+_CRCS: Final = "I"  # array's unsigned 32-bit type
 _PLACES: Final = range(_CRC_BYTES) if sys.byteorder == "big" else range(_CRC_BYTES)[::-1]
-_WITHOUT_TOP_BIT: Final = bytes(byte & CRC31_MASK >> 24 for byte in range(256))  # what makes a crc32 a crc31
+_WITHOUT_TOP_BIT: Final = bytes(byte & CRC31_MASK >> 24 for byte in range(256))  # clears the sign bit: crc32 to crc31
 
 
 def encode_frames(flags: Sequence[int], bodies: Sequence[bytes]) -> bytes:
@@ -40,13 +40,14 @@ def encode_frames(flags: Sequence[int], bodies: Sequence[bytes]) -> bytes:
 
 
 def have_sound_checksums(frames: bytearray, size: int) -> bool:
-    """Whether every frame of *frames*, each *size* bytes long, has the checksum of its data."""
+    """True if every frame of *frames*, each *size* bytes long, has the checksum of its data."""
     datas = chain.from_iterable(Struct(f"{HEADER_BYTES}x{size - HEADER_BYTES}s").iter_unpack(frames))
     return all(frames[at::size] == column for at, column in enumerate(_checksum_columns(datas), _CRC_AT))
 
 
 def _checksum_columns(datas: Iterable[bytes]) -> list[bytes]:
-    """Of the crc31 of each of *datas*, all first bytes, all second bytes and so on, the most significant first."""
+    """Return the crc31 of each of *datas* as columns: all first bytes, all second bytes and so on, most significant
+    first."""
     crcs = array(_CRCS, map(crc32, datas)).tobytes()
     top, *others = (crcs[at::_CRC_BYTES] for at in _PLACES)
     return [top.translate(_WITHOUT_TOP_BIT), *others]

@@ -1,8 +1,8 @@
-"""What a message id of metaq says: when it was given out and by which broker (spec 3.4). Pure.
+"""Layout of metaq's message ids: time and broker (spec 3.4). Pure.
 
     | milliseconds since BIRTH_MS: 41 bits | broker id: 10 bits | sequence: 12 bits |
 
-A genuine broker's count from its host's boot: they say nothing of the time of day.
+A genuine broker's ids count from its host's boot: they contain no time of day.
 """
 
 from typing import Final
@@ -13,10 +13,11 @@ BROKER_BITS: Final = 10
 
 
 def time_ms_of(message_id: int) -> int:
-    """When a metaq broker gave out *message_id*, in Unix milliseconds: when the message was put."""
+    """Return the time at which a metaq broker assigned *message_id*, and so stored the message, in Unix
+    milliseconds."""
     return (message_id >> (BROKER_BITS + SEQUENCE_BITS)) + BIRTH_MS
 
 
 def broker_of(message_id: int) -> int:
-    """The broker id in *message_id*."""
+    """Return the broker id in *message_id*."""
     return message_id >> SEQUENCE_BITS & (1 << BROKER_BITS) - 1

@@ -1,7 +1,7 @@
-"""Decimal integers of command lines, read as Java's parsers read them (spec 0.4).
+"""Decimal integers of command lines, parsed as by Java (spec 0.4).
 
-One optional sign, then ASCII digits, then the range. Python's int() also takes underscores and white space,
-which would make two readers of one line disagree: such a token is refused.
+One optional sign, then ASCII digits, then a range check. Python's int() also accepts underscores and white space, so
+that two readers of one line would disagree: such tokens are rejected.
 """
 
 from functools import lru_cache
@@ -12,7 +12,7 @@ _TOKEN_BYTES_MAX = 20  # of "-9223372036854775808"; Java would also take any num
 
 
 def int32(token: bytes) -> int:
-    """The number that *token* is. Raises ValueError for anything that is not an int32."""
+    """Parse an int32. Raises ValueError."""
     if token.isdigit() and len(token) < 10:  # every number of nine digits fits: the common case skips the range
         return int(token)
     return _checked(token, INT32_MIN, INT32_MAX, "int32")
@@ -23,7 +23,7 @@ int32_repeated = lru_cache(maxsize=4096)(int32)
 
 
 def int64(token: bytes) -> int:
-    """The number that *token* is. Raises ValueError for anything that is not an int64."""
+    """Parse an int64. Raises ValueError."""
     if token.isdigit() and len(token) < 19:
         return int(token)
     return _checked(token, INT64_MIN, INT64_MAX, "int64")

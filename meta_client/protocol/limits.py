@@ -1,4 +1,4 @@
-"""How much a peer may make us hold before it has said something whole. Genuine peers set no bound at all."""
+"""Bounds of a peer's incomplete commands. Genuine peers set none."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,18 @@ LINE_BYTES_MAX = 8 * KIB
 # to large fetches fit, while a thousand hostile connections still can't claim more than 16 GiB, sent in full.
 BODY_BYTES_MAX = 16 * MIB
 
-# As many ids as a broker can give out in a millisecond: those of a batch follow one another.
+# The ids that a broker can assign in a millisecond: those of a batch are consecutive.
 BATCH_MESSAGES_MAX = 4096
 
 
-# Of an attribute that is searched for: in hexadecimal it fits into a line, with names beside it. Of the matches that
-# one answer names: a few KiB.
+# A searched attribute must fit into a line in hexadecimal, with names; the matches of one answer into a few KiB.
 FIND_KEY_BYTES_MAX = 2 * KIB
 FIND_MATCHES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one connection's decoder; a peer that goes over one is cut off."""
+    """Bounds of one connection's decoder; a peer that exceeds one is disconnected."""
 
     line_bytes_max: int = LINE_BYTES_MAX  # without the CRLF
     body_bytes_max: int = BODY_BYTES_MAX

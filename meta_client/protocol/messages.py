@@ -27,9 +27,9 @@ FLAG_ATTRIBUTE = 1
 _ATTRIBUTE_LENGTH = struct.Struct(">i")
 
 
-@dataclass(slots=True)  # not frozen: a consumer makes one a message, and freezing triples the price (requests.py)
+@dataclass(slots=True)  # not frozen: freezing triples the cost per message (requests.py)
 class Message:
-    """A stored message. Ids are any int64, neither ordered nor unique for ever (spec 3.4)."""
+    """A stored message. Ids are any int64, neither ordered nor unique forever (spec 3.4)."""
 
     id: int
     flag: int
@@ -40,10 +40,11 @@ class Message:
 def encode_body(
     payload: bytes, attribute: str | None = None, codec: Codec | None = None, compress_bytes_min: int = 0
 ) -> tuple[int, bytes]:
-    """The flag and the put body (the data part) of a message. An empty attribute is one; None is none.
+    """Return flag and put body (the data part) of a message. An empty attribute counts as one; None is none.
 
     With *codec* a payload of *compress_bytes_min* bytes or more is compressed if that makes it smaller. Raises
-    LocalProtocolError for an attribute without a UTF-8 form, ModuleNotFoundError without the codec's package.
+    LocalProtocolError for an attribute without a UTF-8 form, TypeError for one that is no text, ModuleNotFoundError
+    without the codec's package.
     """
     flag = 0
     if codec is not None and len(payload) >= compress_bytes_min:
@@ -52,6 +53,8 @@ def encode_body(
             flag, payload = codec.flag, compressed
     if attribute is None:
         return flag, payload
+    if not isinstance(attribute, str):
+        raise TypeError(f"an attribute is a str, not {type(attribute).__name__}: decode it")
     try:
         encoded = attribute.encode()
     except UnicodeEncodeError as error:
@@ -86,7 +89,7 @@ def check_compressed(flag: int, body: bytes | memoryview, data_bytes_max: int) -
 
 
 def _payload_start(flag: int, body: bytes | memoryview) -> int:
-    """Where the payload begins. Raises ValueError."""
+    """Return the payload's position. Raises ValueError."""
     if not flag & FLAG_ATTRIBUTE:
         return 0
     start = _ATTRIBUTE_LENGTH.size
@@ -109,7 +112,7 @@ def frame_header(message_id: int, flag: int, body_bytes: int, checksum: int) -> 
 
 
 class Frame(NamedTuple):
-    """A frame whose data part was not looked into."""
+    """A frame with its data part unparsed."""
 
     offset: int
     next_offset: int
@@ -144,7 +147,7 @@ def walk_frames(
         frame_end = data_start + length
         if frame_end > end:
             return
-        data = bytes(view[data_start:frame_end])  # of a bytes object: one copy, the slice
+        data = bytes(view[data_start:frame_end])  # one copy: the slice of a bytes object
         if verify_checksums and crc32(data) & CRC31_MASK != checksum:
             reason = f"checksum {checksum} stored, {crc31(data)} found"
             raise InvalidMessage(base_offset + start, reason)
@@ -174,6 +177,6 @@ def iter_frames(
                 codec = Codec(codec_number(flag))
                 raise CodecMissing(offset, codec.label, str(error.name), next_offset) from error
             except ValueError as error:
-                # The length is as good as the checksum says; without one there is nothing to trust it by.
+                # Trust the length only if the checksum matches.
                 raise InvalidMessage(offset, str(error), next_offset if verify_checksums else None) from error
         yield offset, next_offset, Message(message_id, flag, attribute, payload)

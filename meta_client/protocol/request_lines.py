@@ -1,8 +1,8 @@
-"""One line of a request to the command that it is (spec 1.1, 1.3 and 2.2).
+"""Parses one request line into a command (spec 1.1, 1.3 and 2.2).
 
-A parser takes the tokens of a line and returns the command, its body still empty, and the number of body bytes
-that follow. It raises ValueError for a line that can never be a command. `PARSERS` is the whole vocabulary: an
-extension is one more entry.
+A parser takes the tokens of a line and returns the command, its body still empty, and the number of body bytes that
+follow. It raises ValueError for a line that can never be a command. `PARSERS` is the whole vocabulary: an extension
+adds an entry.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,13 +10,14 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
-from journal.batches import BatchSequence
-from journal.records import PRODUCER_BYTES_MAX
-from journal.xid import XaKey, parse_key
+from journal.records.producer_state import BatchSequence
+from journal.records.record import PRODUCER_BYTES_MAX
+from journal.records.xid import XaKey, parse_key
 from meta_client.protocol.integers import int32, int32_repeated, int64
 from meta_client.protocol.limits import BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
+    TEXTS_OF_BRANCH,
     BranchCommand,
     BranchVerb,
     Fetch,
@@ -48,8 +49,8 @@ _branch_key = lru_cache(maxsize=4096)(parse_key)
 
 
 def parse_request_line(line: bytes) -> tuple[Request, int]:
-    """The request that *line* begins, and how many body bytes belong to it. Raises ValueError."""
-    # Tokens are positional: two spaces make an empty one in the middle, but trailing empty ones don't count.
+    """Parse *line*; return the request and its number of body bytes. Raises ValueError."""
+    # Tokens are positional: two spaces make an empty one, except at the end.
     tokens = line.rstrip(b" ").split(b" ")
     parser = PARSERS.get(tokens[0])
     if parser is None:
@@ -59,7 +60,7 @@ def parse_request_line(line: bytes) -> tuple[Request, int]:
 
 @lru_cache(maxsize=4096)  # as int32_repeated
 def body_length(token: bytes) -> int:
-    """The number of body bytes that *token* announces. Raises ValueError for a negative one."""
+    """Parse the number of body bytes. Raises ValueError if negative."""
     if (length := int32(token)) < 0:
         raise ValueError(f"body length {length} is negative")
     return length
@@ -171,7 +172,7 @@ def _wanted(token: bytes) -> bytes | int:
         case b"id":
             return int64(value)
         case b"key":
-            # Only the spelling that the encoder uses: bytes.fromhex would take white space and capitals, too.
+            # Accept only the encoder's spelling: bytes.fromhex also accepts white space and capitals.
             if (key := bytes.fromhex(value.decode())).hex().encode() == value and len(key) <= FIND_KEY_BYTES_MAX:
                 return key
     raise ValueError(f"{token[:40]!r} is neither id=<number> nor key=<hexadecimal>")
@@ -244,14 +245,17 @@ def _topic(tokens: list[bytes]) -> tuple[Request, int]:
 
 def _branch(tokens: list[bytes]) -> tuple[Request, int]:
     verb = BranchVerb(tokens[1].decode()) if len(tokens) > 1 else BranchVerb.SHOW
-    expected = 4 if verb is BranchVerb.SHOW else 6
+    expected = 3 if verb is BranchVerb.LEDGER else 4 + TEXTS_OF_BRANCH[verb]
     if len(tokens) != expected:
         raise ValueError(f"branch {verb} has {expected} tokens, not {len(tokens)}")
+    if verb is BranchVerb.LEDGER:
+        return BranchCommand(verb, None, "", "", int32(tokens[-1])), 0
     key = parse_key(tokens[2].decode())
     if not isinstance(key, XaKey):
         raise ValueError(f"{key} is no XA branch")
-    who, why = (unquote(token.decode(), errors="strict") for token in tokens[3:-1]) if expected == 6 else ("", "")
-    return BranchCommand(verb, key, who, why, int32(tokens[-1])), 0
+    said = [unquote(token.decode(), errors="strict") for token in tokens[3:-1]]
+    who, why, evidence = (*said, "", "", "")[:3]
+    return BranchCommand(verb, key, who, why, int32(tokens[-1]), evidence), 0
 
 
 def _require(tokens: list[bytes], count: int) -> None:
@@ -260,7 +264,7 @@ def _require(tokens: list[bytes], count: int) -> None:
 
 
 def _parser_by_first_character(word: bytes) -> Parser:
-    """What the ancestor makes of a word that is no command: it looks at the first character alone for two."""
+    """Return the parser of an unknown word: like the ancestor, decide two verbs by the first character."""
     if word.startswith(b"v") and word != b"value":
         return _version
     if word.startswith(b"q"):

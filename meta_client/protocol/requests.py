@@ -1,25 +1,26 @@
-"""Requests: what a client, or a master towards its slave, asks of a broker (spec 1.3 and 2.2).
+"""Requests from a client, or from a master to its slave, to a broker (spec 1.3 and 2.2).
 
-Every request but Quit carries an opaque, an int32 that the response repeats (spec 1.2). Java clients count it
-up from -2147483648, so negative ones are the norm. Line forms: PROTOCOL.md.
+Every request except Quit carries an opaque, an int32 that the response repeats (spec 1.2). Java clients count it up
+from -2147483648, so negative ones are the norm. Line forms: PROTOCOL.md.
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from journal.batches import BatchSequence
-from journal.xid import BranchKey, XaKey
+from journal.records.producer_state import BatchSequence
+from journal.records.xid import BranchKey, XaKey
 from meta_client.protocol.integers import INT32_MAX
 from meta_client.protocol.status import Status
 
-OPAQUE_ABSENT = INT32_MAX  # assumed, and used in the response, when stats or version came without one
+OPAQUE_ABSENT = INT32_MAX  # used for a stats or version without one, also in the response
 PARTITION_ANY = -1  # in a plain put: the broker chooses
 OFFSET_END = 2**63 - 1  # in a get: answered by 301 with the end offset
 
 
-# Structs, because a broker makes one for whatever it is asked: a frozen dataclass takes seven times as long. Those with
-# a body are not frozen: the decoder fills it in after the line. Nobody else may change one.
+# Structs, because a broker makes one per request: a frozen dataclass takes seven times as long. Those with a body are
+# not frozen, as the decoder adds it after the line; nothing else may change one.
 class Put(msgspec.Struct):
     """Store *body* in a partition, at once or (with a key) when that branch commits."""
 
@@ -33,9 +34,9 @@ class Put(msgspec.Struct):
 
 
 class MultiPut(msgspec.Struct):
-    """Store *count* messages in a partition, whole or not at all. Extension `mput`.
+    """Store *count* messages in a partition, all or none. Extension `mput`.
 
-    Body: their frames (messages.py) with id 0; the broker stamps ids that follow one another.
+    Body: their frames (messages.py) with id 0; the broker assigns consecutive ids.
     """
 
     topic: str
@@ -49,7 +50,7 @@ class MultiPut(msgspec.Struct):
 
 
 class Sync(msgspec.Struct):
-    """A put that a master has numbered, for its synchronous slave."""
+    """A put for a synchronous slave, with the master's message id."""
 
     topic: str
     partition: int
@@ -71,11 +72,11 @@ class Get(msgspec.Struct, frozen=True):
     opaque: int
 
 
-# Not frozen: the broker puts the same one back, without its wait, once the wait is over.
+# Not frozen: after the wait the broker handles the same request again without one.
 class Fetch(msgspec.Struct):
     """Read as Get does, but wait for *bytes_min* bytes, *wait_ms* milliseconds at most. Extension `fetch`.
 
-    *epoch* is that of the asking consumer's ownership of the partition, None if it has none. Extension `owner`.
+    *epoch*: the consumer's ownership epoch of the partition, or None. Extension `owner`.
     """
 
     topic: str
@@ -109,10 +110,10 @@ class Offsets(msgspec.Struct, frozen=True):
 
 
 class Find(msgspec.Struct, frozen=True):
-    """Ask where messages are that stand at *offset* or behind it, *matches_max* of them at most. Extension `find`.
+    """Find messages at or after *offset*, *matches_max* of them at most. Extension `find`.
 
-    *wanted*: the attribute they have, in UTF-8, or the message id. A message must begin at *offset*, unless it is
-    beyond an end.
+    *wanted*: their attribute, in UTF-8, or the message id. A message must begin at *offset*, unless it is beyond an
+    end.
     """
 
     topic: str
@@ -124,7 +125,7 @@ class Find(msgspec.Struct, frozen=True):
 
 
 class TakeCheckpoint(msgspec.Struct, frozen=True):
-    """Have a checkpoint written now. Extension `checkpoint`."""
+    """Write a checkpoint now. Extension `checkpoint`."""
 
     opaque: int
 
@@ -147,7 +148,7 @@ class Quit(msgspec.Struct, frozen=True):
 
 
 class TransactionVerb(StrEnum):
-    """What to do with a branch; END has no response."""
+    """Operation on a branch; END has no response."""
 
     BEGIN = "BEGIN"
     PREPARE = "PREPARE"
@@ -164,15 +165,15 @@ class Transaction(msgspec.Struct, frozen=True):
     """One step of a branch's life."""
 
     key: BranchKey | None  # None: `null`, which RECOVER sends
-    session_id: str  # for the eye only: a local key carries the session that counts
+    session_id: str  # informative: a local key contains the session in effect
     verb: TransactionVerb
     timeout_seconds: int | None  # BEGIN; None (absent, 0 or less on the wire): never expires
-    qualifier: str | None  # the unique qualifier: which producer's branches RECOVER lists
+    qualifier: str | None  # the unique qualifier, by which RECOVER lists branches
     opaque: int
 
 
 class TopicVerb(StrEnum):
-    """What to do with a topic."""
+    """Operation on a topic."""
 
     CREATE = "create"
     ALTER = "alter"
@@ -183,9 +184,9 @@ class TopicVerb(StrEnum):
 
 
 class TopicCommand(msgspec.Struct, frozen=True):
-    """Decide about a topic while the broker runs. Extension `topic`.
+    """Change a topic while the broker runs. Extension `topic`.
 
-    *settings* are pairs of key and value, in their order; the broker judges them.
+    *settings* are pairs of key and value, in order; the broker validates them.
     """
 
     verb: TopicVerb
@@ -195,25 +196,38 @@ class TopicCommand(msgspec.Struct, frozen=True):
 
 
 class BranchVerb(StrEnum):
-    """What an operator wants of a branch."""
+    """Operator's operation on a branch."""
 
     SHOW = "show"  # decides nothing
     COMMIT = "commit"
     ROLLBACK = "rollback"
     COMPLETE = "complete"
+    MIXED = "mixed"  # puts a finding on record; extension `ledger`, as the next two are
+    HAZARD = "hazard"
+    LEDGER = "ledger"  # lists what is on record
+
+
+TEXTS_OF_BRANCH: Final = {
+    **dict.fromkeys((BranchVerb.SHOW, BranchVerb.LEDGER), 0),
+    **dict.fromkeys((BranchVerb.COMMIT, BranchVerb.ROLLBACK, BranchVerb.COMPLETE), 2),  # who, why
+    **dict.fromkeys((BranchVerb.MIXED, BranchVerb.HAZARD), 3),  # and evidence
+}
 
 
 class BranchCommand(msgspec.Struct, frozen=True):
-    """Look at an XA branch, or decide about one in doubt. Extension `branch`.
+    """Look at an XA branch, decide about one in doubt, or put on record what was found out. Extensions `branch` and
+    `ledger`.
 
-    *who* and *why* go on record; they are empty in a SHOW, and must not be in the others.
+    *who* and *why* go on record, and *evidence* with a finding; they are empty in a SHOW and a LEDGER, and must not be
+    in the others. A LEDGER has no key.
     """
 
     verb: BranchVerb
-    key: XaKey
+    key: XaKey | None
     who: str
     why: str
     opaque: int
+    evidence: str = ""
 
 
 class Replicate(msgspec.Struct, frozen=True):

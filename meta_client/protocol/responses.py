@@ -18,7 +18,7 @@ class Result(msgspec.Struct):
 
     @property
     def is_success(self) -> bool:
-        """Whether the broker did what was asked. Every other status is a failure."""
+        """True if the request succeeded. Every other status is a failure."""
         return self.status == Status.SUCCESS
 
     @property
@@ -43,7 +43,7 @@ READ_FROM = re.compile(r"m|s[0-9]{1,9}")
 
 
 class Behind(NamedTuple):
-    """How much of what its master has a slave can't show yet."""
+    """Lag of a slave behind its master."""
 
     bytes: int  # of the journal: what the master had when last heard from, and the slave does not show
     silent_ms: int  # how long ago that was
@@ -53,7 +53,7 @@ class Data(msgspec.Struct):
     """Message frames as in a Value, none if nothing came in time. Answers a fetch, nothing else."""
 
     body: bytes
-    log_end: int  # the partition's end, exclusive: whoever has read up to it has everything there is
+    log_end: int  # the partition's end, exclusive
     read_from: str  # as READ_FROM: where to ask next
     opaque: int
     behind: Behind | None = None  # a slave answers

@@ -48,7 +48,7 @@ def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int)
 
 
 def _are_alike(frames: bytearray, size: int) -> bool:
-    """Whether every frame, *size* bytes each, says that it is that long, and none that it is compressed."""
+    """True if every frame declares a length of *size* bytes, and none is compressed."""
     if size < HEADER_BYTES or _MAGIC_BYTE in frames[_FLAG_AT::size]:
         return False
     length = (size - HEADER_BYTES).to_bytes(4)

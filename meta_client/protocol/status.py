@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """What a broker says became of a request. A peer may send other numbers: a result keeps its plain int."""
+    """Status of a response. A peer may send other numbers: a result keeps its plain int."""
 
     SUCCESS = 200
     MOVED = 301  # get only; the message is the decimal offset to continue from

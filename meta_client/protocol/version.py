@@ -16,7 +16,7 @@ _EXTENSION = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
 def version_text(version: str, extensions: Iterable[str] = ()) -> str:
-    """What a broker of metaq *version* answers."""
+    """Return the answer of a broker of metaq *version*."""
     words = [COMPATIBLE_VERSION, f"{_PRODUCT}{version}", *extensions]
     assert all(_EXTENSION.fullmatch(word) for word in words[2:])
     assert not any(c.isspace() for c in version)
@@ -25,7 +25,7 @@ def version_text(version: str, extensions: Iterable[str] = ()) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the peer's version text promises."""
+    """Extensions promised by the peer's version text."""
 
     metaq_version: str | None  # None: a genuine broker, or anything else that is no metaq
     extensions: frozenset[str] = frozenset()

@@ -3,13 +3,13 @@
 import re
 from typing import NamedTuple
 
-from journal.states import XaCode
+from journal.records.states import XaCode
 
 __all__ = ["XaCode", "XaFailure", "format_xa_failure", "parse_xa_failure"]
 
 
 class XaFailure(NamedTuple):
-    """What an `XAException:` text says. The code is a plain int: a peer may know codes that we don't."""
+    """Content of an `XAException:` text. The code is a plain int: a peer may know other codes."""
 
     code: int
     text: str

@@ -1,12 +1,13 @@
-"""A database row and a message, both or neither: the decision is a row of the caller's own database transaction.
+"""Commits a database row and a message together: the decision is a row of the caller's own database transaction.
 
     with client.transaction(connection) as transaction:
         connection.execute("INSERT INTO orders ...")
         transaction.send("orders", b"...")
 
-Read: names, steps, errors, table (what a database must be able to do) -> statements, postgres, sqlite, databases,
-sqlalchemy, django -> branches (while it works), brokers (once it is prepared) -> committing (the order) -> resolver ->
-background (a thread) -> transaction -> manager. docs/transactions.md says why it is safe.
+Read: names, steps, errors, table (requirements on a database) -> dialects, statements -> postgres_table, postgres,
+sqlite -> dbapi (plain PEP 249), postgres_plain, mysql -> drivers, sqlalchemy, databases, django, zope -> branches
+(before prepare), brokers (after it) -> commit_sequence -> resolver -> resolver_thread -> transaction -> manager.
+docs/transactions-reasoning.md says why it is safe.
 """
 
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable

@@ -1,46 +1,50 @@
-"""The branches of one transaction while it works: one a broker, begun with the first message that goes there."""
+"""The branches of one transaction until they are prepared: one per broker, begun with its first message."""
 
 import logging
+import random
+from contextlib import ExitStack
 
-from journal.xid import Xid
-from meta_client.branch_puts import BranchHandle
+from journal.records.xid import Xid
 from meta_client.coordinator.errors import PrepareFailed
-from meta_client.deadline import Deadline
 from meta_client.errors import Destination, NoBroker, TransactionMisuse
-from meta_client.joined import Joined
+from meta_client.metadata.topology import TopicView
+from meta_client.net.deadline import Deadline
+from meta_client.producer.branch_batch import BranchHandle
+from meta_client.producer.outgoing import Outgoing, RoundRobin, available_in
+from meta_client.producer.results import SendResult
+from meta_client.producer.transaction_owner import TransactionOwner
+from meta_client.producer.xa import XaBranches
+from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError
-from meta_client.puts import Outgoing, RoundRobin
-from meta_client.results import SendResult
-from meta_client.topology import TopicView
+from meta_client.protocol.xa import XaCode
 from meta_client.transactions.names import xid_of
-from meta_client.xa import XaBranches
-from meta_client.xa_verbs import XaVerbs
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 log = logging.getLogger(__name__)
 
 
 class Branches:
-    """What producers that joined a transaction send. The thread or task alone that works on the transaction."""
+    """Messages sent by the producers of a transaction. Used by one thread or task at a time: the last to call
+    `join`."""
 
     def __init__(self, verbs: XaVerbs, gtrid: str, timeout_s: float) -> None:
-        """*timeout_s*: how long a broker keeps a branch that was never prepared."""
+        """*timeout_s*: time after which a broker rolls back a branch that is not prepared."""
         self._verbs = verbs
         self.gtrid = gtrid
         self._timeout_s = timeout_s
-        self._joined = Joined()
+        self._owner = TransactionOwner()
         self._by_broker: dict[int, XaBranches] = {}
         self._is_open = True
 
     def join(self) -> None:
-        """The calling thread or task works on it from now on."""
-        self._joined.join()
+        """Make the calling thread or task the owner."""
+        self._owner.join()
 
     def check(self) -> None:
-        """Raises TransactionMisuse for any other thread or task, and once it is over."""
+        """Raise TransactionMisuse in any other thread or task, and after the end."""
         if not self._is_open:
             raise TransactionMisuse(f"transaction {self.gtrid} is over: begin another one")
-        self._joined.check(f"transaction {self.gtrid}")
+        self._owner.check(f"transaction {self.gtrid}")
 
     def send(
         self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
@@ -49,11 +53,11 @@ class Branches:
         return self._branch_for(view, wanted, choice).put(message, view, wanted, choice, deadline)
 
     def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> BranchHandle:
-        """Take one message, which travels with its broker's PREPARE at the latest. Raises as send."""
+        """Queue one message; it is sent with its broker's PREPARE at the latest. Raises as `send`."""
         return self._branch_for(view, wanted, choice).add(message, view, wanted, choice)
 
     def prepare(self) -> tuple[int, ...]:
-        """Have every broker with a message promise to commit, all at the same time; their ids.
+        """Prepare at every broker with a message, in parallel; return their ids.
 
         Raises PrepareFailed; then the transaction can only be rolled back.
         """
@@ -64,28 +68,41 @@ class Branches:
                 branch.post_prepare()
             return tuple(sorted(broker_id for broker_id, branch in named.items() if branch.prepare()))
         except XaError as error:
-            raise PrepareFailed(Xid(1, self.gtrid.encode(), b""), "a broker", str(error)) from error
+            raise PrepareFailed(Xid(1, self.gtrid.encode(), b""), "a broker", self._reason(error)) from error
 
     def rollback(self) -> None:
-        """Roll back every branch. What a broker does not confirm is left to whoever resolves it: no row decides to
-        commit it, and none will."""
+        """Roll back every branch. A rollback that a broker does not confirm is left to the resolver: without a row, no
+        branch can commit."""
         self._is_open = False
-        for broker_id, branch in self._by_broker.items():
-            if branch.current is None:
-                continue
-            try:
-                branch.rollback(None)
-            except XaError as error:
-                log.info("rollback left to a resolver gtrid=%s broker=%d reason=%s", self.gtrid, broker_id, error)
+        with ExitStack() as every_one:  # roll back at the others even if one wait is interrupted
+            for broker_id, branch in self._by_broker.items():
+                every_one.callback(self._roll_back, broker_id, branch)
+
+    def _roll_back(self, broker_id: int, branch: XaBranches) -> None:
+        if branch.current is None:
+            return
+        try:
+            branch.rollback(None)
+        except XaError as error:
+            log.info("rollback left to a resolver gtrid=%s broker=%d reason=%s", self.gtrid, broker_id, error)
+
+    def _reason(self, error: XaError) -> str:
+        if error.code != XaCode.XAER_NOTA:
+            return str(error)
+        return (
+            f"it has rolled the branch back, as it does with one that is not prepared within {self._timeout_s:g} s "
+            f"(TransactionConfig.timeout_s), or was restarted meanwhile: do the work again, in less time"
+        )
 
     def _branch_for(self, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> XaBranches:
-        """The branch that takes a message: at a broker that has one already, if it may go anywhere."""
+        """Return the branch for a message. A message that may go anywhere goes to a broker that already has a
+        branch."""
         if wanted is not None:
             return self._by_broker.get(wanted.broker_id) or self._begin(wanted.broker_id, view)
         for broker_id, branch in self._by_broker.items():
             if view.on_broker(broker_id):
                 return branch
-        first = choice.choose(view).broker_id
+        first = random.choice(available_in(view)).broker_id  # noqa: S311 (spreads load, keeps no secret)
         others = [broker_id for broker_id in view.by_broker if broker_id != first]
         *tried, last = first, *others
         for broker_id in tried:

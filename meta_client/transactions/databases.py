@@ -1,26 +1,27 @@
-"""Which databases can decide: by the connection that a caller gives, and by URL."""
+"""Selects the kind of database that decides, by the caller's connection or by URL."""
 
-import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.table import DecisionTable, DriverSession, Identity, Session
+from meta_client.transactions.drivers import driver_session
+from meta_client.transactions.table import DecisionTable, Identity, Session
 
 _SQLITE: Final = "sqlite:"
 _POSTGRES: Final = ("postgresql", "postgres")
+_MYSQL: Final = ("mysql", "mariadb")
 
 
 class Change(Enum):
-    """What becomes of the identity of a table that is there already."""
+    """Treatment of the identity of an existing table."""
 
     KEEP = "keep"
-    MOVED = "moved"  # it belongs here from now on
-    COPIED = "copied"  # it becomes a table of its own, and the rows of the original go
+    MOVED = "moved"  # this database becomes its home
+    COPIED = "copied"  # it gets a new identity, and the original's rows are deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class _Kind:
 
 
 def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Session:
-    """*connection* as a transaction uses it. *connect* makes another one for whoever finishes a transaction, where what
-    *connection* was made with will not do. Raises CannotEnlist for what can't decide."""
-    if isinstance(connection, Session):  # a framework's: django
-        return connection
+    """Wrap *connection* for a transaction. *connect* makes another connection for the resolver where the parameters of
+    *connection* cannot. Raises CannotEnlist for anything that can't decide."""
+    if issubclass(type(connection), Session):  # a framework's: django. issubclass caches its answer by class
+        return cast(Session, connection)
     if _is_sqlalchemy(connection):
         from meta_client.transactions.sqlalchemy import SqlAlchemySession
 
@@ -45,64 +46,68 @@ def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Ses
     return driver_session(connection, connect)
 
 
-def driver_session(
-    connection: Any, connect: Callable[[], Any] | None = None, *, is_managed: bool = False
-) -> DriverSession:
-    """As session_of, for a connection of a driver. *is_managed*: a framework begins and ends its transactions."""
-    if isinstance(connection, sqlite3.Connection):
-        from meta_client.transactions.sqlite import SqliteSession
-
-        return SqliteSession(connection)
-    psycopg = sys.modules.get("psycopg")  # whose connection this can't be unless it was imported
-    if psycopg is not None and isinstance(connection, psycopg.Connection):
-        from meta_client.transactions.postgres import PostgresSession
-
-        return PostgresSession(connection, connect, is_managed=is_managed)
-    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise CannotEnlist(
-        f"a {kind} can't decide about messages: give a connection of psycopg 3 (SQLAlchemy: postgresql+psycopg://...) "
-        f"or of sqlite3; in Django, use meta_client.transactions.django.send_on_commit"
-    )
-
-
 def _is_sqlalchemy(connection: Any) -> bool:
-    """Whether it is a Session, a Connection, or the scoped_session of one: none, unless its module was imported."""
+    """True for a Session, a Connection, or a scoped_session. Doesn't import SQLAlchemy."""
     orm, engine = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.engine")
     kinds = (*((orm.Session, orm.scoped_session) if orm else ()), *((engine.Connection,) if engine else ()))
     return isinstance(connection, kinds)
 
 
 def table_at(url: str) -> DecisionTable:
-    """The decision table of the database at *url*. Raises CannotEnlist, NoDecisionTable, CopiedTable, Unreachable."""
+    """Open the decision table of the database at *url*. Raises CannotEnlist, NoDecisionTable, CopiedTable,
+    Unreachable."""
     kind = _kind(url)
     return kind.open_table(kind.where)
 
 
+def place_of_url(url: str) -> tuple[bool, str]:
+    """Return whether *url* leads to a PostgreSQL, and the place in its driver's form. Raises CannotEnlist."""
+    kind = url.partition("://")[0].partition("+")[0]
+    return not (url.startswith(_SQLITE) or kind in _MYSQL), _kind(url).where
+
+
 def ddl_for(url: str, keep_s: int) -> str:
-    """What `init` executes in the database at *url*."""
+    """Return the SQL that `init` executes in the database at *url*."""
     kind = _kind(url)
     return kind.ddl(kind.where, keep_s)
 
 
 def init(url: str, keep_s: int, change: Change = Change.KEEP) -> Identity:
-    """Make the table and its identity, unless they are there, and *change* that. Raises as table_at."""
+    """Create the table and its identity if missing, then apply *change*. Raises as table_at."""
     kind = _kind(url)
     return kind.initialise(kind.where, keep_s, change.value)
 
 
 def _kind(url: str) -> _Kind:
+    try:
+        return _found(url)
+    except ModuleNotFoundError as error:
+        raise CannotEnlist(
+            f"the database needs the package {error.name}, which is not installed: pip install "
+            f"'metaq-broker[postgres]', or [mysql]"
+        ) from error
+
+
+def _found(url: str) -> _Kind:
     if url.startswith(_SQLITE):
         from meta_client.transactions import sqlite
 
-        path = unquote(urlsplit(url).path)[1:]  # as SQLAlchemy has it: three slashes before a relative path
+        path = unquote(urlsplit(url).path)[1:]  # three slashes before a relative path, as in SQLAlchemy
         if not path:
             raise CannotEnlist(f"{url} names no file: give sqlite:///relative/path or sqlite:////absolute/path")
         return _Kind(path, sqlite.open_table, sqlite.ddl, sqlite.initialise)
     scheme, mark, rest = url.partition("://")
+    if scheme.partition("+")[0] in _MYSQL:
+        from meta_client.transactions import mysql  # PyMySQL: metaq-broker[mysql]
+
+        return _Kind(url, mysql.open_table, mysql.ddl, mysql.initialise)
     if mark and scheme.partition("+")[0] not in _POSTGRES:
-        raise CannotEnlist(f"{scheme!r} is no kind of database that can decide: give postgresql://... or sqlite:///...")
+        raise CannotEnlist(
+            f"{scheme!r} is no kind of database that can decide: give postgresql://..., mysql://..., mariadb://... or "
+            f"sqlite:///..."
+        )
     from meta_client.transactions import postgres  # psycopg: metaq-broker[postgres]
 
-    # SQLAlchemy's names of drivers mean nothing to libpq; a text without :// is libpq's own.
+    # libpq does not know SQLAlchemy's driver names; a text without :// is a libpq connection string.
     where = f"{scheme.partition('+')[0]}{mark}{rest}" if mark else url
     return _Kind(where, postgres.open_table, postgres.ddl, postgres.initialise)

@@ -1,13 +1,13 @@
-"""Django: messages that go with the rows of an `atomic` block, decided by the COMMIT of the outermost one.
+"""Messages sent with the rows of Django's `atomic` block, decided by the COMMIT of the outermost one.
 
     with transaction.atomic():
         Parcel.objects.create(...)
         send_on_commit(client, "orders", b"...")
 
-Messages wait in Django's own list of what is to happen on commit, which forgets them when a savepoint or the whole is
-rolled back. The outermost block ends with one call, `connection.commit()`: that of the connection's object, which is
-one thread's alone, is replaced by one that has brokers prepare and writes the row first. What it raises leaves the
-block, rolled back. The only file here that imports Django.
+Messages wait in Django's list of on-commit callbacks, which drops them when a savepoint or the transaction is rolled
+back. The outermost block ends with one call, `connection.commit()`. That method is replaced on the connection object,
+which belongs to one thread, by one that first prepares the brokers and writes the row; its exceptions leave the block
+after a rollback. The only file here that imports Django.
 """
 
 import functools
@@ -21,11 +21,12 @@ from django.db.transaction import TransactionManagementError
 from meta_client.client import Client
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions.databases import driver_session
+from meta_client.producer.outgoing import payload_bytes
+from meta_client.transactions.drivers import driver_session
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DriverSession, Identity, Opener
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,13 @@ def send_on_commit(
     *,
     using: str = DEFAULT_DB_ALIAS,
 ) -> None:
-    """Send one message if, and only if, the `atomic` block around it commits in the database *using*.
+    """Send one message if, and only if, the surrounding `atomic` block commits in the database *using*.
 
-    Not before: brokers have it when the outermost block ends, which raises what Client.transaction's block would, and
-    is rolled back then. Of ATOMIC_REQUESTS that block is the request's. Raises TransactionMisuse outside of `atomic`,
-    CannotEnlist for a database that can't decide, TypeError for a payload that is not bytes.
+    Brokers get it when the outermost block ends (with ATOMIC_REQUESTS, the request's). That block then raises what
+    Client.transaction's block would, and is rolled back. Raises TransactionMisuse outside of `atomic`, CannotEnlist for
+    a database that can't decide, TypeError for a payload that is not bytes.
     """
-    if not isinstance(payload, bytes):
-        raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it")
+    payload = payload_bytes(payload)
     wrapper = connections[using]
     if not wrapper.in_atomic_block:
         raise TransactionMisuse("there is no transaction to send it with: put it inside transaction.atomic()")
@@ -62,7 +62,7 @@ def send_on_commit(
 
 
 class _Message:
-    """One that waits for COMMIT, as Django waits with what is to happen on it."""
+    """A message that waits for COMMIT among Django's on-commit callbacks."""
 
     def __init__(
         self, client: Client, topic: str, payload: bytes, attribute: str | None, partition: Partition | str | None
@@ -72,7 +72,7 @@ class _Message:
         self.is_committed = False
 
     def __call__(self) -> None:
-        """Called by Django after COMMIT, when everything is done. Raises TransactionMisuse if it is not."""
+        """Check, after COMMIT, that the message was sent. Called by Django. Raises TransactionMisuse if it was not."""
         if not self.is_committed:
             raise TransactionMisuse(
                 f"a message to {self.values[0]} was not sent: no COMMIT of Django's came before its on_commit "
@@ -85,7 +85,7 @@ def _waiting(wrapper: Any) -> list[_Message]:
 
 
 def _commit(wrapper: Any) -> None:
-    """The connection's commit(), with the messages that wait for it."""
+    """Commit the connection together with the messages that wait for it."""
     messages = _waiting(wrapper)
     if not messages:
         type(wrapper).commit(wrapper)
@@ -95,7 +95,7 @@ def _commit(wrapper: Any) -> None:
         with messages[0].client.transaction(session) as transaction:
             for message in messages:
                 transaction.send(*message.values)
-    except BaseException:  # of Error alone does Django roll back by itself
+    except BaseException:  # Django itself rolls back only after Error
         try:
             wrapper.rollback()
         except Error as error:
@@ -104,7 +104,7 @@ def _commit(wrapper: Any) -> None:
         raise
     for message in messages:
         message.is_committed = True
-    if session.is_lost():  # inside COMMIT, which turned out to have committed: Django goes on with another connection
+    if session.is_lost():  # lost during a COMMIT that succeeded: let Django reconnect
         after = wrapper.run_on_commit
         wrapper.close()
         wrapper.run_on_commit = after
@@ -158,5 +158,5 @@ class DjangoSession:
         return self._opener
 
     def is_lost(self) -> bool:
-        """Whether the driver's connection is closed."""
-        return bool(getattr(self._connection, "closed", False))
+        """True if the driver's connection is closed."""
+        return bool(getattr(self._connection, "closed", not getattr(self._connection, "open", True)))

@@ -1,11 +1,18 @@
-"""What can go wrong beside what meta_client.coordinator.errors names, by what the caller does next."""
+"""Errors beyond those of meta_client.coordinator.errors, by what the caller does next."""
+
+from typing import Final
 
 from meta_client.coordinator.errors import CannotEnlist
 
+OUT_OF_STEP: Final = (
+    "the database connection gives answers to earlier questions, as after an exception that a signal's handler raised "
+    "inside the driver: it is closed, open a new one"
+)
+
 
 class NoDecisionTable(CannotEnlist):
-    """The database has no decision table, or this role may not use it. Nothing was begun; the message names the
-    command that makes it."""
+    """The database has no decision table, or this role may not use it. Nothing was begun; the message names the command
+    that creates it."""
 
     def __init__(self, database: str, why: str = "it has none") -> None:
         super().__init__(
@@ -15,8 +22,8 @@ class NoDecisionTable(CannotEnlist):
 
 
 class CopiedTable(CannotEnlist):
-    """The decision table was copied here from another database, or moved. Nothing was begun: two that answer to one
-    name would decide differently. The message says how to make this one the only one."""
+    """The decision table was copied or moved here from another database. Nothing was begun: two tables of one name
+    would decide differently. The message says how to make this one the only one."""
 
     def __init__(self, database: str, home: str, here: str) -> None:
         super().__init__(
@@ -26,10 +33,17 @@ class CopiedTable(CannotEnlist):
         )
 
 
+class OutOfStep(CannotEnlist):
+    """The connection's driver returns results of earlier queries, and was closed. Nothing was begun: open a new one."""
+
+    def __init__(self) -> None:
+        super().__init__(OUT_OF_STEP)
+
+
 class CommitUnknown(Exception):
     """The database gave no answer to COMMIT: it may have committed or not. Ask the table for the decision.
 
-    *is_foreign*: the cause came from somebody else's code around COMMIT, and is raised again once that is known.
+    *is_foreign*: the cause came from other code around COMMIT, and is raised again once the decision is known.
     """
 
     def __init__(self, reason: str, *, is_foreign: bool = False) -> None:

@@ -1,26 +1,30 @@
-"""What the transactions of one client have in common: a thread for each decision table, and ways to brokers."""
+"""State shared by one client's transactions: a resolver thread for each decision table, and its broker requests."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from meta_client.coordinator.phase_two import Closing
 from meta_client.errors import ClientClosed
-from meta_client.identity import new_session_id
-from meta_client.producer import Producer
-from meta_client.topology import Directory
-from meta_client.transactions.background import Background
+from meta_client.metadata.topology import Directory
+from meta_client.net.identity import new_session_id
+from meta_client.net.transport import Transports
+from meta_client.producer.branch_batch import BranchHandle
+from meta_client.producer.outgoing import Outgoing, StickyRoundRobin, parse_partition, view_of
+from meta_client.producer.producer import SEND_TIMEOUT_S
+from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.branches import Branches
 from meta_client.transactions.brokers import Brokers
-from meta_client.transactions.committing import Observer
+from meta_client.transactions.commit_sequence import Observer
 from meta_client.transactions.databases import session_of, table_at
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import AGE_S, Counts, Resolver
+from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.table import Opener, Session
 from meta_client.transactions.transaction import Transaction
-from meta_client.transport import Transports
-from meta_client.xa_verbs import XaVerbs
-from zk.forks import made_here
+from zk.forks import invalidate_after_fork
+from zk.tree.nodes import Partition
 
 INTERVAL_S: Final = 1.0
 TIMEOUT_S: Final = 60.0
@@ -28,91 +32,125 @@ TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """How a client's transactions behave. Immutable."""
+    """Settings of a client's transactions. Immutable."""
 
-    resolves: bool = True  # whether this process ends what others left; `metaq txn resolver` does, too
-    age_s: float = AGE_S  # how long a prepared branch, or a row, is left to its own transaction
-    interval_s: float = INTERVAL_S  # between two looks
-    timeout_s: float = TIMEOUT_S  # how long a broker keeps a branch that was never prepared
-    observer: Observer | None = None  # called after every step with it and the transaction's name, on its thread
+    resolves: bool = True  # this process resolves leftovers of crashed ones; `metaq txn resolver` does, too
+    age_s: float = AGE_S  # age at which a prepared branch, or a row, is resolved
+    interval_s: float = INTERVAL_S  # between two resolver passes
+    timeout_s: float = TIMEOUT_S  # time after which a broker rolls back a branch that is not prepared
+    observer: Observer | None = None  # called with step and gtrid after every step, on the transaction's thread
 
 
 TRANSACTIONS: Final = TransactionConfig()
 
 
 class Transactions:
-    """One client's. Any thread."""
+    """Transactions of one client. Any thread."""
 
-    def __init__(self, topology: Directory, connections: Transports, config: TransactionConfig) -> None:
+    def __init__(
+        self,
+        topology: Directory,
+        connections: Transports,
+        config: TransactionConfig,
+        *,
+        resolving: Transports | None = None,
+        closing: Callable[[], Closing] = threading.Event,
+    ) -> None:
+        """*resolving*: connections for the resolver threads, where *connections* belong to an event loop. *closing*
+        makes the event that callers wait on; resolver threads have their own, unless it is an event for both."""
         self._topology = topology
         self._connections = connections
+        self._resolving = resolving or connections
+        self._closing = closing
         self._config = config
         self._session_id = new_session_id()
-        self._lock = threading.Lock()  # guards the next two
-        self._backgrounds: dict[TableName, Background] = {}
+        self._lock = threading.Lock()  # guards the next two fields
+        self._resolver_threads: dict[TableName, ResolverThread] = {}
         self._is_closed = False
-        made_here(self)
+        self._verbs_of: dict[TableName, XaVerbs] = {}
+        self._choices: dict[str, StickyRoundRobin] = {}  # by topic
+        invalidate_after_fork(self)
 
     @property
     def observer(self) -> Observer | None:
-        """Who is told of steps."""
+        """Callback for every step, if any."""
         return self._config.observer
 
-    def transaction(
-        self, connection: Any, producer: Producer, connect: Callable[[], Any] | None, *, waits: bool
-    ) -> Transaction:
-        """As Client.transaction, which gives the *producer* that `Transaction.send` uses."""
-        return Transaction(self, session_of(connection, connect), producer, waits=waits)
+    def transaction(self, connection: Any, connect: Callable[[], Any] | None, *, waits: bool) -> Transaction:
+        """Return a transaction, like Client.transaction."""
+        return Transaction(self, session_of(connection, connect), waits=waits)
 
     def resolve(self, url: str) -> TableName:
-        """Resolve in the background what the database at *url* decides about. Raises as databases.table_at."""
+        """Start a background resolver for the database at *url*. Raises as databases.table_at."""
         table = table_at(url)
         name = table.identity.name
         table.close()
-        self._background(name, lambda: table_at(url))
+        self._start_resolver(name, lambda: table_at(url))
         return name
 
     def branches(self, name: TableName, gtrid: str) -> Branches:
-        """Of a new transaction."""
-        return Branches(self._verbs(name), gtrid, self._config.timeout_s)
+        """Return the branches of a new transaction."""
+        if (verbs := self._verbs_of.get(name)) is None:
+            verbs = self._verbs_of[name] = self._verbs(name, self._connections)
+        return Branches(verbs, gtrid, self._config.timeout_s)
 
-    def background(self, name: TableName, session: Session) -> Background:
-        """Who finishes the transactions of table *name*, which *session* can lead to."""
-        return self._backgrounds.get(name) or self._background(name, session.opener())
+    def add(
+        self,
+        branches: Branches,
+        topic: str,
+        payload: bytes,
+        attribute: str | None,
+        partition: Partition | str | None,
+    ) -> BranchHandle:
+        """Add a message to *branches*. Raises as Transaction.send."""
+        view = view_of(self._topology, topic, SEND_TIMEOUT_S)
+        wanted = None if partition is None else parse_partition(partition)
+        # Shared by all transactions: most send a single message, and all of those would go to the first partition.
+        choice = self._choices.get(topic) or self._choices.setdefault(topic, StickyRoundRobin())
+        return branches.add(Outgoing(topic, payload, attribute), view, wanted, choice)
+
+    def resolver_thread(self, name: TableName, session: Session) -> ResolverThread:
+        """Return the resolver thread of table *name*, made from *session* if there is none."""
+        return self._resolver_threads.get(name) or self._start_resolver(name, session.opener())
 
     def counts(self) -> dict[str, Counts]:
-        """What was done for each table so far, by its id."""
+        """Return the resolver's counts, by table id."""
         with self._lock:
-            return {name.table_id: one.counts for name, one in self._backgrounds.items()}
+            return {name.table_id: one.counts for name, one in self._resolver_threads.items()}
 
     def stop_waiting(self) -> None:
-        """Have callers wait no more for brokers that are away: CoordinatorClosed, and for an answer to COMMIT:
-        DecisionUnknown. What is decided goes on."""
+        """Interrupt waits for absent brokers (CoordinatorClosed) and for an answer to COMMIT (DecisionUnknown). Decided
+        transactions continue."""
         with self._lock:
-            backgrounds = list(self._backgrounds.values())
-        for one in backgrounds:
+            resolver_threads = list(self._resolver_threads.values())
+        for one in resolver_threads:
             one.closing.set()
 
     def close(self) -> None:
-        """Finish what is decided, as far as brokers and databases answer. Idempotent."""
+        """Finish decided transactions as far as brokers and databases answer. Idempotent."""
         with self._lock:
             self._is_closed = True
-            backgrounds = list(self._backgrounds.values())
-        for one in backgrounds:
+            resolver_threads = list(self._resolver_threads.values())
+        for one in resolver_threads:
             one.close()
 
-    def _background(self, name: TableName, opener: Opener) -> Background:
+    def _start_resolver(self, name: TableName, opener: Opener) -> ResolverThread:
         config = self._config
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the client is closed: make a new one")
-            if (known := self._backgrounds.get(name)) is not None:
+            if (known := self._resolver_threads.get(name)) is not None:
                 return known
-            brokers = Brokers(self._verbs(name), name)
-            resolver = Resolver(brokers, name, opener, config.age_s)
-            made = self._backgrounds[name] = Background(brokers, resolver, config.interval_s, looks=config.resolves)
+            resolver = Resolver(Brokers(self._verbs(name, self._resolving), name), name, opener, config.age_s)
+            made = self._resolver_threads[name] = ResolverThread(
+                Brokers(self._verbs(name, self._connections), name),
+                resolver,
+                config.interval_s,
+                self._closing(),
+                looks=config.resolves,
+            )
         made.start()
         return made
 
-    def _verbs(self, name: TableName) -> XaVerbs:
-        return XaVerbs(self._topology, self._connections, name.qualifier, self._session_id)
+    def _verbs(self, name: TableName, connections: Transports) -> XaVerbs:
+        return XaVerbs(self._topology, connections, name.qualifier, self._session_id)

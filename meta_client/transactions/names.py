@@ -1,15 +1,15 @@
 """Names of transactions whose decision is a row. Pure.
 
-gtrid = ``mq1-<table id>-<nonce>``: 32 hexadecimal digits that `metaq txn init` drew for the table, and 128 random bits
-of the transaction's own. A branch says by its name which table decides about it; the table's id is in the qualifier,
-too, so that brokers list the branches of one table and no others.
+gtrid = ``mq1-<table id>-<nonce>``: 32 hexadecimal digits drawn by `metaq txn init` for the table, and 128 random bits.
+A branch's name tells which table decides it. The qualifier contains the table's id, too, so that brokers list the
+branches of one table alone.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final
 
-from journal.xid import GTRID_BYTES_MAX, XaKey, Xid
+from journal.records.xid import GTRID_BYTES_MAX, XaKey, Xid
 from meta_client.coordinator.names import new_nonce
 
 PREFIX: Final = "mq1"
@@ -20,7 +20,7 @@ _BQUAL: Final = re.compile(rb"mq(0|[1-9][0-9]{0,9})")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Which decision table a branch belongs to."""
+    """Decision table of a branch."""
 
     table_id: str
 
@@ -30,19 +30,19 @@ class TableName:
 
     @property
     def qualifier(self) -> str:
-        """The unique qualifier of its branches, by which brokers list them."""
+        """Unique qualifier of the table's branches; brokers list by it."""
         return f"{PREFIX}-{self.table_id}"
 
     def new_gtrid(self) -> str:
-        """The name of a transaction, which nobody else gives."""
+        """Return a new, globally unique transaction name."""
         return f"{self.qualifier}-{new_nonce()}"
 
     def key(self, gtrid: str, broker_id: int) -> XaKey:
-        """The branch of *gtrid* at one broker, as that broker knows it."""
+        """Return the broker's key of the branch of *gtrid*."""
         return XaKey(xid_of(gtrid, broker_id), self.qualifier)
 
     def gtrid_of(self, xid: Xid, broker_id: int) -> str | None:
-        """The transaction whose branch at *broker_id* is *xid*; None unless this table decides about it."""
+        """Return the transaction whose branch at *broker_id* is *xid*; None unless this table decides it."""
         gtrid = xid.gtrid.decode("ascii", errors="replace")
         match = _GTRID.fullmatch(gtrid)
         if match is None or match[1] != self.table_id or xid != xid_of(gtrid, broker_id):
@@ -51,15 +51,15 @@ class TableName:
 
 
 def xid_of(gtrid: str, broker_id: int) -> Xid:
-    """The identifier of the branch of *gtrid* at one broker."""
+    """Return the identifier of the branch of *gtrid* at one broker."""
     return Xid(1, gtrid.encode(), b"mq%d" % broker_id)
 
 
 def table_of(xid: Xid) -> str | None:
-    """The id of the table that decides about *xid*; None for a branch of another kind."""
+    """Return the id of the table that decides *xid*; None for a branch of another kind."""
     match = _GTRID.fullmatch(xid.gtrid.decode("ascii", errors="replace"))
     return None if match is None or _BQUAL.fullmatch(xid.bqual) is None else match[1]
 
 
-# the prefix, the table's id, the nonce, and the two marks between them
+# the prefix, the table's id, the nonce, and two separators
 assert len(PREFIX) + 1 + 32 + 1 + 22 <= GTRID_BYTES_MAX

@@ -1,19 +1,20 @@
-"""Ends what transactions of one table leave: prepared branches, and rows whose brokers have not confirmed.
+"""Resolves leftovers of one table's transactions: prepared branches, and rows with brokers that have not confirmed.
 
-A branch that is found prepared is rolled back by a row, unless a row says that it commits: nobody has to know whether
-its transaction still lives. Age only decides when to look. One thread or task at a time; whatever it does may be done
-again, and by any number of others at the same time.
+A prepared branch is rolled back by inserting a row, unless a row says that it commits: the insert is safe even if the
+transaction is still alive. Age only decides when to look. One thread or task at a time; every action may be repeated,
+also by other resolvers in parallel.
 """
 
 import logging
+import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, Unreachable
 from meta_client.coordinator.participants import Ended
-from meta_client.transactions.brokers import Brokers, Told
+from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DecisionTable, Opener, Outcome, Row
 
@@ -28,27 +29,31 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was done since the start. Immutable."""
+    """Totals since the start. Immutable."""
 
     resolved_committed: int = 0  # branches
     resolved_rolled_back: int = 0
-    hazards: int = 0  # decided branches that ended otherwise, or of which nobody knows
+    hazards: int = 0  # decided branches that ended otherwise, or with an unknown outcome
     rows_deleted: int = 0
-    errors: int = 0  # looks that could not ask everybody
+    errors: int = 0  # passes that could not reach every broker
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A transaction that is committed in the database, and what its brokers were told; those that could not be told are
-    left to a later look."""
+class DecidedTransaction(NamedTuple):
+    """A transaction committed in the database, with the COMMITs sent to its brokers. Brokers that could not be reached
+    are left to a later pass."""
 
     gtrid: str
-    told: tuple[Told, ...]
-    is_whole: bool  # every broker was told
+    sent: tuple[SentCommit, ...]
+    all_sent: bool  # COMMIT was sent to every broker
+
+
+def _hazard_text(hazards: Mapping[int, HeuristicOutcome]) -> str:
+    """Return every broker's answer, as the row stores it."""
+    return "; ".join(map(str, hazards.values()))
 
 
 class Resolver:
-    """One table's."""
+    """Resolver of one table."""
 
     def __init__(
         self, brokers: Brokers, name: TableName, open_table: Opener, age_s: float = AGE_S, clock: Clock = time.monotonic
@@ -60,29 +65,29 @@ class Resolver:
         self._age_s = age_s
         self._clock = clock
         self._table: DecisionTable | None = None
-        self._seen: dict[tuple[str, int], float] = {}  # prepared branches: since when
-        self._done: set[str] = set()  # their brokers have confirmed
-        self._through: set[str] = set()  # so have these, whose rows are too young to be deleted
-        self._problems: dict[str, str] = {}  # told, and not over yet
+        self._seen: dict[tuple[str, int], float] = {}  # first seen, by prepared branch
+        self._done: set[str] = set()  # confirmed by all brokers
+        self._through: set[str] = set()  # confirmed too, with rows too young to be deleted
+        self._problems: dict[str, str] = {}  # logged and still present
         self._next_sweep = 0.0
 
-    def finish(self, decided: Iterable[Decided]) -> None:
-        """Hear of what brokers were told, and delete the rows of those that are through. Raises nothing: what does not
-        work is left to a look."""
+    def finish(self, decided: Iterable[DecidedTransaction]) -> None:
+        """Wait for the brokers' replies, and delete the rows of transactions that all brokers have confirmed. Raises
+        nothing: failures are left to `look`."""
         for one in decided:
             try:
-                for told in one.told:
-                    self._brokers.hear(one.gtrid, told)
+                for sent in one.sent:
+                    self._brokers.confirm(one.gtrid, sent)
             except (Unreachable, HeuristicOutcome) as error:
-                log.info("decided transaction is left to a look gtrid=%s reason=%s", one.gtrid, error)
+                log.info("decided transaction left to the resolver gtrid=%s reason=%s", one.gtrid, error)
             else:
-                if one.is_whole:
+                if one.all_sent:
                     self._done.add(one.gtrid)
         self._on_table("rows", self._delete_done)
 
     def look(self) -> None:
-        """Resolve every branch that has been prepared for a while, and finish every row that is as old. Raises nothing:
-        what can't be reached is looked at the next time."""
+        """Resolve branches that have been prepared for `age_s`, and finish rows of that age. Raises nothing: a later
+        call retries what can't be reached."""
         self._on_table("table", self._look)
 
     def close(self) -> None:
@@ -131,7 +136,7 @@ class Resolver:
             if row.gtrid not in self._through:
                 self._finish_row(table, row)
             if row.gtrid in self._through and row.is_old:
-                # Until then its transaction, whose COMMIT got no answer, may still have to ask how it ended.
+                # Until then its transaction, if its COMMIT got no answer, may still need the row.
                 self._done.add(row.gtrid)
         left = {row.gtrid for row in rows} | due.keys()
         self._problems = {
@@ -143,14 +148,15 @@ class Resolver:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_S
             self._count_deleted(table.delete_kept())
-        if not is_sound:  # of what it could not do it does not tell whether the connection is well
+        if not is_sound:  # it reports failures without saying whether the connection is still usable
             self.close()
 
     def _resolve(self, table: DecisionTable, gtrid: str, brokers: list[int]) -> bool:
-        """End a transaction's branches that are prepared at *brokers*. False: the table gave no answer."""
+        """End the branches of a transaction that are prepared at *brokers*. Return False if the table gave no
+        answer."""
         try:
             outcome = table.resolve(gtrid)
-        except Unreachable as error:  # its transaction may be at its COMMIT right now
+        except Unreachable as error:  # its transaction may be committing right now
             log.debug("not resolved yet gtrid=%s reason=%s", gtrid, error)
             return False
         for broker_id in brokers:
@@ -159,7 +165,7 @@ class Resolver:
                     self._brokers.commit(gtrid, broker_id)
                     self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
                 elif self._brokers.rollback(gtrid, broker_id) is Ended.COMMITTED:
-                    self._done.add(gtrid)  # it was finished meanwhile, and its row deleted: ours says nothing
+                    self._done.add(gtrid)  # finished meanwhile and its row deleted: ours decides nothing
                     continue
                 else:
                     self.counts = replace(self.counts, resolved_rolled_back=self.counts.resolved_rolled_back + 1)
@@ -167,8 +173,8 @@ class Resolver:
                 self._tell(f"{gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
                 if outcome is Outcome.ROLLBACK:
-                    self._mark(table, gtrid, str(error))
-                # else its row tells of every broker: _finish_row
+                    self._mark(table, gtrid, {broker_id: error})
+                # else its row lists every broker: _finish_row
             else:
                 self._seen.pop((gtrid, broker_id), None)
                 self._problems.pop(f"{gtrid} {broker_id}", None)
@@ -176,8 +182,8 @@ class Resolver:
         return True
 
     def _finish_row(self, table: DecisionTable, row: Row) -> None:
-        """Have every broker commit that a row names."""
-        hazards, is_through = [], True
+        """Commit at every broker that the row names."""
+        hazards, is_through = dict[int, HeuristicOutcome](), True
         for broker_id in row.brokers:
             try:
                 if self._brokers.commit(row.gtrid, broker_id):
@@ -187,17 +193,27 @@ class Resolver:
                 is_through = False
                 self._tell(f"{row.gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
-                hazards.append(str(error))
+                hazards[broker_id] = error
             else:
                 self._problems.pop(f"{row.gtrid} {broker_id}", None)
         if hazards:
-            if (text := "; ".join(hazards)) != row.hazard:
-                self._mark(table, row.gtrid, text)
+            if _hazard_text(hazards) != row.hazard:
+                self._mark(table, row.gtrid, hazards)
         elif is_through:
             self._through.add(row.gtrid)
 
-    def _mark(self, table: DecisionTable, gtrid: str, hazard: str) -> None:
-        if self._problems.get(gtrid) != hazard:
+    def _note(self, gtrid: str, broker_id: int, error: HeuristicOutcome) -> None:
+        """Record the hazard in the broker's ledger. Ignores an unreachable broker: the row has the hazard."""
+        try:
+            self._brokers.note(gtrid, broker_id, error, f"resolver@{socket.gethostname()}")
+        except Unreachable as failure:
+            self._tell(f"{gtrid} {broker_id}", str(failure))
+
+    def _mark(self, table: DecisionTable, gtrid: str, hazards: Mapping[int, HeuristicOutcome]) -> None:
+        """Record brokers that ended otherwise, in their ledgers and in the row."""
+        if self._problems.get(gtrid) != (hazard := _hazard_text(hazards)):
+            for broker_id, error in hazards.items():
+                self._note(gtrid, broker_id, error)
             table.mark(gtrid, hazard)
             self._problems[gtrid] = hazard
             self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
@@ -208,7 +224,7 @@ class Resolver:
             return
         done = list(self._done)
         if len(done) > DONE_MAX:
-            self._done.clear()  # looks find their rows, one by one
+            self._done.clear()  # later passes find their rows
         table.delete(done)
         self._done.clear()
         self._count_deleted(len(done))
@@ -217,7 +233,7 @@ class Resolver:
         self.counts = replace(self.counts, rows_deleted=self.counts.rows_deleted + rows)
 
     def _tell(self, what: str, problem: str) -> None:
-        """Log a problem once, until it changes or is over."""
+        """Log a problem once, until it changes or ends."""
         if self._problems.get(what) != problem:
             self._problems[what] = problem
             log.warning("not resolved yet what=%s reason=%s", what, problem)

@@ -1,7 +1,7 @@
 """SQLAlchemy 2: a Session or a Connection whose own commit() is the decision.
 
-The decision's row goes through the driver's connection of the open transaction; flush, events and expiry are what
-SQLAlchemy does. The only file here that imports SQLAlchemy; imported when one of its objects is enlisted.
+The decision's row goes through the driver's connection of the open transaction; flush, events and expiry stay
+SQLAlchemy's. The only file here that imports SQLAlchemy; imported when one of its objects is enlisted.
 """
 
 import functools
@@ -14,11 +14,12 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, SQLAlchemyError, UnboundExecutionError
 from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.pool import PoolProxiedConnection
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions.databases import driver_session
-from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.drivers import driver_session
+from meta_client.transactions.errors import CommitUnknown, OutOfStep
 from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DriverSession, Identity, Opener
 
@@ -27,13 +28,22 @@ log = logging.getLogger(__name__)
 _SEVERAL: Final = "the session works with several engines, and only one database can decide: use a session for each"
 
 
+def _enlisted(pooled: PoolProxiedConnection, connect: Callable[[], Any]) -> DriverSession:
+    return driver_session(pooled.driver_connection, connect, is_managed=True)
+
+
 class SqlAlchemySession:
     """One Session or Connection, begun or not."""
 
     def __init__(
-        self, given: Session | Connection | scoped_session[Any], connect: Callable[[], Any] | None = None
+        self,
+        given: Session | Connection | scoped_session[Any],
+        connect: Callable[[], Any] | None = None,
+        enlist: Callable[[PoolProxiedConnection, Callable[[], Any]], DriverSession] = _enlisted,
     ) -> None:
-        """*connect* makes another connection of the driver, where what the engine makes will not do."""
+        """*connect* makes another driver connection where the engine cannot. *enlist* wraps the driver's connection for
+        a transaction."""
+        self._enlist = enlist
         self._given: Session | Connection = given() if isinstance(given, scoped_session) else given
         self._connect = connect
         self._was_begun = False
@@ -43,6 +53,7 @@ class SqlAlchemySession:
         self._driver: DriverSession
         self._opener: Opener
         self._is_sent = False  # COMMIT is, or may be, on its way
+        self._problem: str | None = None  # why it was not sent
 
     def driver_connection(self) -> object:
         given = self._given
@@ -55,8 +66,8 @@ class SqlAlchemySession:
         try:
             self._connection = connection = _begun(given)
             driver = connection.connection.driver_connection
-            connect = self._connect or functools.partial(_new_connection, connection.engine)
-            self._driver = driver_session(driver, connect, is_managed=True)
+            connect = self._connect or functools.partial(new_connection, connection.engine)
+            self._driver = self._enlist(connection.connection, connect)
         except BaseException:
             self._leave_as_it_was()
             raise
@@ -68,6 +79,9 @@ class SqlAlchemySession:
             with self._as_sqlalchemy_raises():
                 identity = self._driver.begin()
             self._opener = self._driver.opener()
+        except OutOfStep:
+            self._given.invalidate()
+            raise
         except BaseException:
             self._leave_as_it_was()
             raise
@@ -94,6 +108,8 @@ class SqlAlchemySession:
         try:
             self._given.commit()
         except Exception as error:
+            if self._problem is not None:  # the row may have been committed when the transaction ended
+                raise CommitUnknown(self._problem, is_foreign=True) from error
             if not self._is_sent:
                 self.rollback()
                 raise
@@ -101,7 +117,7 @@ class SqlAlchemySession:
             if isinstance(cause, Exception) and not self._driver.is_unknown(cause):
                 self.rollback()
                 raise
-            # Without a cause it is a listener's own: of after_commit, most likely.
+            # Without a cause it comes from a listener, most likely of after_commit.
             raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
         finally:
             event.remove(self._connection, "commit", self._on_commit)
@@ -111,15 +127,15 @@ class SqlAlchemySession:
 
     def rollback(self) -> None:
         if self._is_sent and not self._has_committed():
-            self._driver.rollback()  # SQLAlchemy takes the transaction for ended, and would send nothing
+            self._driver.rollback()  # SQLAlchemy considers the transaction ended, and would send nothing
         try:
             self._given.rollback()
         except SQLAlchemyError as error:
-            log.warning("session could not be rolled back, and is given up reason=%s", one_line(error))
+            log.warning("session could not be rolled back, and is discarded reason=%s", one_line(error))
             self._given.invalidate()
 
     def _has_committed(self) -> bool:
-        """Whether COMMIT was answered; then the driver's connection may be another one's already."""
+        """True if COMMIT was answered; the driver's connection may be back in its pool then."""
         return self._connection.closed or self._connection.get_transaction() is not self._root
 
     def opener(self) -> Opener:
@@ -127,7 +143,7 @@ class SqlAlchemySession:
 
     @contextmanager
     def _as_sqlalchemy_raises(self) -> Iterator[None]:
-        """What the driver raises, in the class by which callers know what to do again."""
+        """Raise the driver's errors in SQLAlchemy's classes, by which callers decide to retry."""
         known = self._connection.dialect.loaded_dbapi.Error
         try:
             yield
@@ -135,10 +151,11 @@ class SqlAlchemySession:
             raise DBAPIError.instance("metaq_decision", (), error, known) from error
 
     def _on_commit(self, connection: Connection) -> None:
-        """Called right before COMMIT is sent."""
+        """Write the row. Called right before COMMIT is sent."""
         del connection
-        if (problem := self._driver.problem()) is not None:  # PostgreSQL would answer it with ROLLBACK
-            raise InvalidRequestError(problem)
+        self._problem = self._driver.problem()
+        if self._problem is not None:  # PostgreSQL would answer COMMIT with ROLLBACK
+            raise InvalidRequestError(self._problem)
         self._is_sent = True
 
     def _leave_as_it_was(self) -> None:
@@ -147,7 +164,7 @@ class SqlAlchemySession:
 
 
 def _begun(given: Session | Connection) -> Connection:
-    """The connection of the transaction that *given* is in, from now on. Raises CannotEnlist."""
+    """Return the connection of *given*'s transaction, beginning one if needed. Raises CannotEnlist."""
     if isinstance(given, Session):
         if given.twophase:
             raise CannotEnlist(
@@ -163,7 +180,7 @@ def _begun(given: Session | Connection) -> Connection:
 
 
 def _connection_of(session: Session) -> Connection:
-    named = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})  # since 2.1, and before
+    named = getattr(session, "binds", None) or getattr(session, "_Session__binds", {})  # by version
     binds = {session.bind, *named.values()} - {None}
     if any(isinstance(bind, Connection) for bind in binds):
         raise CannotEnlist(
@@ -181,15 +198,15 @@ def _connection_of(session: Session) -> Connection:
 
 
 def _has_several(session: Session) -> bool:
-    """Whether more than one connection works in the session's transaction. Which, only private names tell."""
+    """True if the session's transaction uses several connections. Only private attributes tell which."""
     connections = getattr(session.get_transaction(), "_connections", {})
     return len({id(entry[0]) for entry in connections.values()}) > 1
 
 
-def _new_connection(engine: Engine) -> Any:
-    """Another connection of the driver, made as *engine* makes them, beside its pool and the limits of that."""
-    made = engine.pool.recreate().connect()
-    driver: Any = made.driver_connection
+def new_connection(engine: Engine) -> Any:
+    """Return a new driver connection made as *engine* makes them, outside its pool and the pool's limit."""
+    made: Any = engine.pool.recreate().connect()
+    driver = made.driver_connection
+    made.dbapi_connection.commit()  # keeps the settings of "connect" listeners
     made.detach()
-    driver.commit()  # what listeners of "connect" have set stays set
     return driver

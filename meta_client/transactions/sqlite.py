@@ -1,9 +1,9 @@
-"""SQLite, through the standard library: the caller's connection, and the table over one of our own.
+"""SQLite, through the standard library: the caller's session, and the table over a connection of our own.
 
-The barrier: a database file has one writer at a time. Whoever has inserted a row holds the write lock until its
-transaction ends, and the next writer begins with all that was committed before.
+The barrier: a database file has one writer at a time. The transaction that inserted a row holds the write lock until it
+ends, and the next writer sees everything committed before.
 """
-# ruff: noqa: S608 - statements are made of our own names
+# ruff: noqa: S608 - statements consist of constants
 
 import functools
 import logging
@@ -14,58 +14,21 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from journal.errors import StorageFailed
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.place import is_same_place, place_of
+from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
-from meta_client.transactions.statements import SqlTable, Statements, one_line
+from meta_client.transactions.statements import SqlTable, one_line
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, Opener, brokers_text
 
 log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
-_NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"
-
-DDL: Final = f"""CREATE TABLE IF NOT EXISTS {TABLE} (
-    gtrid text PRIMARY KEY,
-    outcome text NOT NULL CHECK (outcome IN ('commit', 'rollback')),
-    brokers text NOT NULL,
-    hazard text,
-    decided_at real NOT NULL DEFAULT {_NOW}
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS {IDENTITY} (
-    only_one integer PRIMARY KEY DEFAULT 1 CHECK (only_one = 1),
-    table_id text NOT NULL,
-    home text NOT NULL,
-    keep_s integer NOT NULL CHECK (keep_s >= 60)
-);
-INSERT INTO {IDENTITY} (table_id, home, keep_s)
-VALUES (lower(hex(randomblob(16))), '{{home}}', {{keep_s}}) ON CONFLICT DO NOTHING;
-"""
-_CHANGES: Final = {
-    "keep": "",
-    "moved": f"UPDATE {IDENTITY} SET home = '{{home}}';",
-    "copied": f"""DELETE FROM {TABLE};
-UPDATE {IDENTITY} SET home = '{{home}}', table_id = lower(hex(randomblob(16)));""",
-}
-
-_DECIDE: Final = f"""INSERT INTO {TABLE} (gtrid, outcome, brokers)
-VALUES (?, CASE WHEN {_NOW} - ? < ? THEN 'commit' END, ?)"""
-_STATEMENTS: Final = Statements(
-    resolve=f"INSERT INTO {TABLE} (gtrid, outcome, brokers) VALUES (?, 'rollback', '') ON CONFLICT DO NOTHING",
-    read=f"SELECT outcome FROM {TABLE} WHERE gtrid = ?",
-    rows=f"""SELECT gtrid, brokers, hazard, decided_at < {_NOW} - ? FROM {TABLE}
-WHERE outcome = 'commit' AND decided_at < {_NOW} - ? ORDER BY hazard IS NOT NULL, decided_at LIMIT ?""",
-    delete=f"DELETE FROM {TABLE} WHERE gtrid IN (SELECT value FROM json_each(?))",
-    delete_kept=f"""DELETE FROM {TABLE} WHERE outcome = 'rollback' AND hazard IS NULL AND decided_at < {_NOW} - ?""",
-    mark=f"UPDATE {TABLE} SET hazard = ? WHERE gtrid = ?",
-    listed=lambda gtrids: msgspec.json.encode(list(gtrids)).decode(),
-)
+_DECIDE: Final = SQLITE.decide(TABLE, "?", "?", "?", began="?")
 
 
 class SqliteSession:
@@ -73,7 +36,7 @@ class SqliteSession:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._began_s = 0.0  # not after the database transaction
+        self._began_s = 0.0  # taken before the database transaction begins
         self._identity: Identity | None = None
 
     def driver_connection(self) -> object:
@@ -116,7 +79,7 @@ class SqliteSession:
     def commit(self) -> None:
         connection = self._connection
         try:
-            if getattr(connection, "autocommit", None) is True:  # Python 3.12: then commit() does nothing
+            if getattr(connection, "autocommit", None) is True:  # Python 3.12: commit() does nothing
                 connection.execute("COMMIT")
             else:
                 connection.commit()
@@ -125,6 +88,8 @@ class SqliteSession:
                 raise CommitUnknown(one_line(error)) from error
             connection.rollback()
             raise
+        except Exception as error:  # from a signal handler or a subclass, so not the database's answer
+            raise CommitUnknown(one_line(error), is_foreign=True) from error
 
     def is_unknown(self, error: Exception) -> bool:
         return not isinstance(error, sqlite3.Error) or not self._connection.in_transaction
@@ -142,12 +107,12 @@ class SqliteSession:
 
 
 def open_table(path: str) -> SqlTable:
-    """The decision table in the file *path*. Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist."""
+    """Open the decision table in the file *path*. Raises Unreachable, NoDecisionTable, CopiedTable, CannotEnlist."""
     if not Path(path).is_file():
         raise Unreachable(DATABASE, f"{path} is not there")
     connection = _connect(path)
     try:
-        return SqlTable(connection, _look_up(connection), _STATEMENTS, (sqlite3.Error,))
+        return SqlTable(connection, _look_up(connection), SQLITE.statements(TABLE, "?"), (sqlite3.Error,))
     except sqlite3.Error as error:
         connection.close()
         raise Unreachable(DATABASE, one_line(error)) from error
@@ -157,10 +122,10 @@ def open_table(path: str) -> SqlTable:
 
 
 def initialise(path: str, keep_s: int, change: str) -> Identity:
-    """Make the table if it is not there, then *change* it (_CHANGES). Raises Unreachable, CopiedTable."""
+    """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable."""
     connection = _connect(path)
     try:
-        connection.executescript(ddl(path, keep_s) + _CHANGES[change].format(home=_here(path)))
+        connection.executescript(ddl(path, keep_s) + SQLITE.change(change, _home(path)))
         return _look_up(connection)
     except sqlite3.Error as error:
         raise Unreachable(DATABASE, one_line(error)) from error
@@ -169,8 +134,8 @@ def initialise(path: str, keep_s: int, change: str) -> Identity:
 
 
 def ddl(path: str, keep_s: int) -> str:
-    """What `initialise` executes."""
-    return DDL.format(home=_here(path), keep_s=int(keep_s))
+    """Return the SQL that `initialise` executes."""
+    return SQLITE.ddl(_home(path), keep_s)
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -203,10 +168,15 @@ def _file(connection: sqlite3.Connection) -> str:
 
 
 def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]]:
-    """What *query* has, whatever rows the connection makes."""
+    """Return the rows of *query* as tuples, whatever the connection's row factory."""
     cursor = connection.cursor()
     cursor.row_factory = None
     return cursor.execute(query).fetchall()
+
+
+def _home(path: str) -> str:
+    """Return the file's place as an SQL string literal."""
+    return f"'{_here(path)}'"
 
 
 def _here(path: str) -> str:

@@ -1,36 +1,25 @@
-"""The decision table over any DB-API connection: what is asked of it, in the words of one kind of database."""
+"""The decision table over any DB-API connection, in the dialect of one kind of database."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from meta_client.coordinator.errors import Unreachable
-from meta_client.transactions.table import DATABASE, GRACE_S, Identity, Outcome, Row, parse_brokers
+from meta_client.transactions.dialects import Statements
+from meta_client.transactions.table import DATABASE, GRACE_S, Identity, Outcome, Recorded, Row, parse_brokers
 
 Answer = TypeVar("Answer")
 
-
-@dataclass(frozen=True, slots=True)
-class Statements:
-    """SQL of one kind of database, each with the parameters that stand behind it."""
-
-    resolve: str  # gtrid; inserts the row of a rollback unless there is one, and waits for whoever inserts one
-    read: str  # gtrid; its outcome
-    rows: str  # GRACE_S, age in seconds, how many
-    delete: str  # gtrids, as `listed` gives them
-    delete_kept: str  # age in seconds
-    mark: str  # hazard, gtrid
-    listed: Callable[[Sequence[str]], object]  # a list of texts, as a parameter
+NAMES_AT_ONCE: Final = 1_000
 
 
 class SqlTable:
-    """A DecisionTable over *connection*, which commits each statement by itself. Closes it in the end."""
+    """A DecisionTable over *connection*, which must be in autocommit mode. `close` closes it."""
 
     def __init__(
         self, connection: Any, identity: Identity, statements: Statements, failures: tuple[type[Exception], ...]
     ) -> None:
-        """*failures*: what the driver raises."""
+        """*failures*: the driver's exception classes."""
         self._identity = identity
         self._connection = connection
         self._statements = statements
@@ -41,24 +30,44 @@ class SqlTable:
         return self._identity
 
     def resolve(self, gtrid: str) -> Outcome:
-        # Read in a statement, and so a transaction, of its own: one that waited for the row does not see it.
+        # A separate statement, and so transaction: the one that waited for the row does not see it.
         if self._do(self._statements.resolve, (gtrid,)) == 1:
             return Outcome.ROLLBACK
         rows = self._ask(self._statements.read, (gtrid,))
         if not rows:
             raise Unreachable(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
+        self._make_durable()
         return Outcome(rows[0][0])
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
         found = self._ask(self._statements.rows, (GRACE_S, age_s, limit))
+        if found:
+            self._make_durable()
         return [Row(gtrid, parse_brokers(brokers), hazard, bool(is_old)) for gtrid, brokers, hazard, is_old in found]
 
+    def recorded(self, gtrids: Sequence[str]) -> list[Recorded]:
+        found: list[Recorded] = []
+        for first in range(0, len(gtrids), NAMES_AT_ONCE):
+            some = gtrids[first : first + NAMES_AT_ONCE]
+            found += _recorded(self._ask(self._statements.recorded, (self._statements.listed(some),)))
+        return found
+
+    def kept(self, age_s: float, limit: int) -> list[Recorded]:
+        return _recorded(self._ask(self._statements.kept, (age_s, limit)))
+
     def delete(self, gtrids: Sequence[str]) -> None:
-        if gtrids:
-            self._do(self._statements.delete, (self._statements.listed(gtrids),))
+        for first in range(0, len(gtrids), NAMES_AT_ONCE):
+            self._do(self._statements.delete, (self._statements.listed(gtrids[first : first + NAMES_AT_ONCE]),))
 
     def delete_kept(self) -> int:
-        return self._do(self._statements.delete_kept, (self._identity.keep_s,))
+        # Select, then delete by key: a searching deletion may wait for every row it passes.
+        total, deleted = 0, -1
+        while deleted:
+            found = self._ask(self._statements.old_rollbacks, (self._identity.keep_s, NAMES_AT_ONCE))
+            names = [gtrid for (gtrid,) in found]
+            deleted = self._do(self._statements.delete_kept, (self._statements.listed(names),)) if names else 0
+            total += deleted
+        return total
 
     def mark(self, gtrid: str, hazard: str) -> None:
         self._do(self._statements.mark, (hazard, gtrid))
@@ -66,21 +75,33 @@ class SqlTable:
     def close(self) -> None:
         self._connection.close()
 
+    def _make_durable(self) -> None:
+        for statement in self._statements.make_durable:
+            self._do(statement, ())
+
     def _do(self, statement: str, parameters: tuple[object, ...]) -> int:
-        """How many rows it changed."""
-        return self._with_cursor(lambda cursor: int(cursor.execute(statement, parameters).rowcount))
+        """Execute a statement; return the count of changed rows."""
+        return self._execute(statement, parameters, lambda cursor: int(cursor.rowcount))
 
     def _ask(self, statement: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        return self._with_cursor(lambda cursor: list(cursor.execute(statement, parameters).fetchall()))
+        return self._execute(statement, parameters, lambda cursor: list(cursor.fetchall()))
 
-    def _with_cursor(self, work: Callable[[Any], Answer]) -> Answer:
+    def _execute(self, statement: str, parameters: tuple[object, ...], take: Callable[[Any], Answer]) -> Answer:
         try:
             with closing(self._connection.cursor()) as cursor:
-                return work(cursor)
+                cursor.execute(statement, parameters)
+                return take(cursor)
         except self._failures as error:
             raise Unreachable(DATABASE, one_line(error)) from error
 
 
+def _recorded(rows: list[tuple[Any, ...]]) -> list[Recorded]:
+    return [
+        Recorded(gtrid, Outcome(outcome), parse_brokers(brokers) if brokers else (), hazard, float(age_s))
+        for gtrid, outcome, brokers, hazard, age_s in rows
+    ]
+
+
 def one_line(error: BaseException) -> str:
-    """What a driver says, without its line breaks."""
+    """Return a driver's message without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
-"""The steps of one transaction whose decision is a row: a table, walked by one function. Pure.
+"""Steps of one transaction whose decision is a row: a table, walked by one function. Pure.
 
-A step is what has happened. DECIDED, the database's COMMIT, is the commit point: no way leads from it to ROLLED_BACK.
-Without a message the database commits alone: from BEGUN to DECIDED, and no row is written.
+A step has happened when it is recorded. DECIDED, the database's COMMIT, is the commit point: no path leads from it to
+ROLLED_BACK. Without a message the database commits alone: from BEGUN to DECIDED, and no row is written.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from typing import Final
 
 
 class Step(Enum):
-    """What has happened to a transaction, in the order of a commit."""
+    """Events of a transaction, in the order of a commit."""
 
     BEGUN = "begun"
-    PREPARED = "prepared"  # every broker that has messages can commit or roll back after any crash
-    RECORDED = "recorded"  # the row is written in the caller's transaction, which is open
+    PREPARED = "prepared"  # every broker with messages can commit or roll back after any crash
+    RECORDED = "recorded"  # the row is inserted in the caller's open transaction
     DECIDED = "decided"  # the database has committed the caller's rows and ours: the commit point
     TOLD = "told"  # COMMIT is on its way to the brokers
     ROLLED_BACK = "rolled back"  # as if it had never begun
@@ -35,6 +35,6 @@ UNDECIDED_STEPS: Final = frozenset({S.BEGUN, S.PREPARED, S.RECORDED})
 
 
 def next_step(current: Step, wanted: Step) -> Step:
-    """*wanted*, if it may follow *current*. A pair that the table lacks is our own mistake."""
+    """Return *wanted* if it may follow *current*. Asserts that the table allows the pair."""
     assert wanted in NEXT[current], f"{wanted} must not follow {current}"
     return wanted

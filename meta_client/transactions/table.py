@@ -1,7 +1,8 @@
-"""What a database must be able to do: two protocols, and the values that cross them.
+"""Requirements on a database: two protocols, and the values that cross them.
 
-The whole rests on one property: a row under one primary key is inserted by one transaction alone, and whoever else
-inserts it waits until that one has committed or rolled back. docs/transactions.md says for each database why it holds.
+Everything rests on one property: only one transaction inserts a row under one primary key; another insert of it waits
+until that transaction has committed or rolled back. Why it holds for each database:
+docs/transactions-reasoning.md.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,13 +14,13 @@ from meta_client.transactions.names import TableName
 
 TABLE: Final = "metaq_decision"
 IDENTITY: Final = "metaq_decision_table"
-KEEP_S: Final = 86_400  # how long the row of a rolled-back transaction stays
+KEEP_S: Final = 86_400  # retention of the row of a rolled-back transaction
 DATABASE: Final = "the database"  # for messages
-GRACE_S: Final = 60.0  # a row is deleted by others than its transaction after this at the earliest
+GRACE_S: Final = 60.0  # age at which a resolver may delete a row
 
 
 class Outcome(Enum):
-    """What a row says."""
+    """Decision in a row."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -27,7 +28,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to commit. *brokers* had to be told, and *hazard* says which of them did otherwise, if any."""
+    """One decision to commit. *brokers* must commit; *hazard* says which of them ended otherwise, if any."""
 
     gtrid: str
     brokers: tuple[int, ...]
@@ -36,45 +37,63 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """One row, of either outcome. A rollback names no brokers."""
+
+    gtrid: str
+    outcome: Outcome
+    brokers: tuple[int, ...]
+    hazard: str | None
+    age_s: float  # by the database's clock
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
-    """Which table it is. *keep_s*: rows of what was rolled back stay so long, by the database's clock; a transaction
-    older than half of that no longer commits."""
+    """Identity of a table. *keep_s*: retention of rollback rows, by the database's clock; a transaction older than half
+    of that can no longer commit."""
 
     name: TableName
     keep_s: int
 
     @property
     def age_s_max(self) -> int:
-        """How old a database transaction may be when it decides."""
+        """Maximum age of a database transaction when it decides."""
         return self.keep_s // 2
 
 
 class DecisionTable(Protocol):
-    """The table, over a connection of our own that commits each statement. One thread at a time.
+    """The table, over an autocommit connection of our own. One thread at a time.
 
-    Every method raises Unreachable: nothing is known then, ask again.
+    Every method raises Unreachable if the outcome is unknown: ask again.
     """
 
     @property
     def identity(self) -> Identity: ...
 
     def resolve(self, gtrid: str) -> Outcome:
-        """Decide to roll back, unless something was decided before; durable, and true for ever on return.
+        """Decide to roll back unless a decision exists; return the decision, which is durable and final.
 
-        Waits for a transaction that has written the row and has not ended, for a moment: then Unreachable.
+        Waits briefly for a transaction that has inserted the row and not ended, then raises Unreachable.
         """
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
-        """Decisions to commit that are at least so old, those without a hazard first."""
+        """Return decisions to commit of at least that age, those without a hazard first."""
+
+    def recorded(self, gtrids: Sequence[str]) -> list[Recorded]:
+        """Return the existing rows of *gtrids*. Read-only, like `kept`."""
+
+    def kept(self, age_s: float, limit: int) -> list[Recorded]:
+        """Return rows with a hazard, then decisions to commit of at least that age."""
 
     def delete(self, gtrids: Sequence[str]) -> None:
-        """Drop the rows of finished transactions."""
+        """Delete the rows of finished transactions."""
 
     def delete_kept(self) -> int:
-        """Drop the rows of transactions that were rolled back so long ago that none can commit any more."""
+        """Delete the rows of transactions rolled back so long ago that none can commit any more; return their
+        number."""
 
     def mark(self, gtrid: str, hazard: str) -> None:
-        """Keep the row, and say why."""
+        """Keep the row, with the reason."""
 
     def close(self) -> None: ...
 
@@ -84,45 +103,47 @@ Opener = Callable[[], DecisionTable]  # raises Unreachable, CannotEnlist; the ca
 
 @runtime_checkable
 class Session(Protocol):
-    """A caller's connection, for one transaction. Its owner's thread alone."""
+    """A caller's connection, for one transaction. Owner's thread only."""
 
     def driver_connection(self) -> object:
-        """The connection of the database's driver, which can be in one transaction with messages at a time. First of
-        all. Raises as `begin`."""
+        """Return the driver's connection, which can be in one transaction with messages at a time. Call it first.
+        Raises as `begin`."""
 
     def begin(self) -> Identity:
-        """Check the connection, and be in a database transaction. Raises CannotEnlist, TransactionMisuse, Unreachable;
-        then it is as it was."""
+        """Check the connection, and begin or join a database transaction. Raises CannotEnlist, TransactionMisuse,
+        Unreachable, leaving the connection unchanged."""
 
     def problem(self) -> str | None:
-        """Why that database transaction can't commit any more, if it can't: asked before brokers prepare."""
+        """Return the reason why the database transaction can't commit, if any. Called before brokers prepare."""
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
-        """Insert the row. Raises PrepareFailed, or the database's own error where doing it again is right."""
+        """Insert the row. Raises PrepareFailed, or the database's own error where the caller should repeat the
+        transaction."""
 
     def commit(self) -> None:
-        """Commit the database transaction. Raises what the database says when it is rolled back for certain, and
-        CommitUnknown when nobody knows. Anything else that cuts the wait short leaves it unknown, too."""
+        """Commit the database transaction. Raises the database's error if it is rolled back for certain, and
+        CommitUnknown for any other Exception. A BaseException passes through, and leaves the outcome unknown."""
 
     def rollback(self) -> None:
-        """Roll it back. Raises nothing: a connection that is lost does so by itself."""
+        """Roll the database transaction back. Raises nothing: a lost connection rolls back by itself."""
 
     def opener(self) -> Opener:
-        """Opens the table over another connection to the same database; holds nothing of this one."""
+        """Return an opener of the table over another connection to the same database; it keeps no reference to this
+        one."""
 
 
 class DriverSession(Session, Protocol):
-    """A driver's connection, whose transactions a framework may begin and end in its own way."""
+    """A driver's connection in transactions that a framework may begin and end."""
 
     def is_unknown(self, error: Exception) -> bool:
-        """Whether nobody knows what became of a COMMIT that raised *error*; if not, it is rolled back."""
+        """True if a COMMIT that raised *error* has an unknown outcome; otherwise it is rolled back."""
 
 
 def brokers_text(brokers: Collection[int]) -> str:
-    """*brokers* as a row has them."""
+    """Return *brokers* in the row's text form."""
     return ",".join(map(str, sorted(brokers)))
 
 
 def parse_brokers(text: str) -> tuple[int, ...]:
-    """What `brokers_text` wrote. Raises ValueError."""
+    """Parse the output of `brokers_text`. Raises ValueError."""
     return tuple(int(part) for part in text.split(","))

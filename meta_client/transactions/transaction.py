@@ -1,31 +1,40 @@
-"""A row and a message, both or neither, as a `with` block. Its owner's thread only."""
+"""A row and a message, both or neither, as a `with` block. Owner's thread only."""
 
 import threading
 from types import TracebackType
 from typing import Protocol, Self
 
-from meta_client.branch_puts import BranchHandle
 from meta_client.errors import TransactionMisuse
-from meta_client.producer import Producer
-from meta_client.transactions.background import Background
+from meta_client.producer.branch_batch import BranchHandle
+from meta_client.producer.producer import Producer
 from meta_client.transactions.branches import Branches
-from meta_client.transactions.committing import Committing, Observer
+from meta_client.transactions.commit_sequence import CommitSequence, Observer
 from meta_client.transactions.names import TableName
+from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.steps import Step
 from meta_client.transactions.table import Session
-from zk.forks import in_its_own_process, made_here
-from zk.nodes import Partition
+from zk.forks import invalidate_after_fork, skip_after_fork
+from zk.tree.nodes import Partition
 
 
 class Host(Protocol):
-    """What transactions of one client share: manager.Transactions."""
+    """State shared by one client's transactions: manager.Transactions."""
 
     @property
     def observer(self) -> Observer | None: ...
 
     def branches(self, name: TableName, gtrid: str) -> Branches: ...
 
-    def background(self, name: TableName, session: Session) -> Background: ...
+    def resolver_thread(self, name: TableName, session: Session) -> ResolverThread: ...
+
+    def add(
+        self,
+        branches: Branches,
+        topic: str,
+        payload: bytes,
+        attribute: str | None,
+        partition: Partition | str | None,
+    ) -> BranchHandle: ...
 
 
 _in_use: dict[int, object] = {}  # connections with an open transaction, by identity
@@ -33,48 +42,47 @@ _lock = threading.Lock()
 
 
 class Transaction:
-    """What `Client.transaction` returns: the caller's database transaction, and what is sent with it. Used once, by the
-    thread that enters it; `join` hands it over."""
+    """One use of `Client.transaction`: the caller's database transaction and the messages sent with it. Used once, by
+    the thread that enters it; `join` hands it over."""
 
-    def __init__(self, host: Host, session: Session, producer: Producer, *, waits: bool) -> None:
+    def __init__(self, host: Host, session: Session, *, waits: bool) -> None:
         self._host = host
-        self._connection: object = None  # the driver's, once it is entered
+        self._connection: object = None  # the driver's; set on entry
         self._session = session
-        self._producer = producer
         self._waits = waits
         self._producers: list[Producer] = []
         self._branches: Branches | None = None
-        self._committing: Committing | None = None
-        made_here(self)
+        self._sequence: CommitSequence | None = None
+        self._recorded: tuple[int, ...] = ()
+        invalidate_after_fork(self)
 
     @property
     def gtrid(self) -> str:
-        """The name of the whole, which its branches and its row have. Raises TransactionMisuse until it is entered."""
+        """Name of the transaction, shared by its branches and its row. Raises TransactionMisuse until it is entered."""
         return self._open_branches().gtrid
 
     @property
     def step(self) -> Step | None:
-        """What happened last; None before it is entered."""
-        return None if self._committing is None else self._committing.step
+        """Last step taken; None before entry."""
+        return None if self._sequence is None else self._sequence.step
 
     def send(
         self, topic: str, payload: bytes, attribute: str | None = None, partition: Partition | str | None = None
     ) -> BranchHandle:
         """Send one message as part of the transaction, to any topic on any broker, without waiting: it travels with its
-        broker's PREPARE at the latest, and the block's end raises PrepareFailed unless it is there.
+        broker's PREPARE at the latest, and the block's end raises PrepareFailed if it is missing there.
 
-        The handle's `result()` waits and tells where it went. Raises NoPartition, NoBroker, LocalProtocolError and
-        TypeError for what can't be sent at all, TransactionMisuse in another thread and once the block is over.
+        The handle's `result()` waits and returns where the message went. Raises NoPartition, NoBroker,
+        LocalProtocolError and TypeError for a message that can't be sent at all, TransactionMisuse in another thread
+        and once the block is over.
         """
-        self._open_branches().check()
-        handle = self._producer.send_async(topic, payload, attribute, partition)
-        assert isinstance(handle, BranchHandle)
-        return handle
+        branches = self._open_branches()
+        branches.check()
+        return self._host.add(branches, topic, payload, attribute, partition)
 
     def join(self, producer: Producer | None = None) -> None:
-        """Have *producer* work for the transaction until the block ends: what it sends, in its way (partitioner,
-        compression), is part of it. Without one: the calling thread goes on with the block, in place of the one that
-        did. Raises TransactionMisuse."""
+        """Make everything *producer* sends until the block ends part of the transaction, with its partitioner and
+        compression. Without a producer, make the calling thread the owner of the block. Raises TransactionMisuse."""
         branches = self._open_branches()
         if producer is None:
             branches.join()
@@ -84,9 +92,9 @@ class Transaction:
         self._producers.append(producer)
 
     def __enter__(self) -> Self:
-        """Begin. Raises CannotEnlist (NoDecisionTable, CopiedTable), TransactionMisuse, Unreachable; the connection is
-        as it was then."""
-        if self._committing is not None:
+        """Begin. Raises CannotEnlist (NoDecisionTable, CopiedTable), TransactionMisuse, Unreachable, leaving the
+        connection unchanged."""
+        if self._sequence is not None:
             raise TransactionMisuse("a transaction is used once: make another one with client.transaction(...)")
         connection = self._session.driver_connection()
         self._claim(connection)
@@ -102,33 +110,49 @@ class Transaction:
             raise
         return self
 
-    @in_its_own_process
+    @skip_after_fork
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit rows and messages, or roll both back when the block raised.
+        """Commit rows and messages, or roll both back if the block raised.
 
-        On return the database has committed and brokers have been told to; with *waits* they have done so. Raises
-        PrepareFailed and what the database says to COMMIT: all is rolled back. DecisionUnknown: the database can't be
-        asked; a resolver ends it. With *waits*: HeuristicOutcome, CoordinatorClosed.
+        On return the database has committed and COMMIT was sent to the brokers; with *waits* they have committed, too.
+        Raises PrepareFailed or the database's error if all is rolled back; DecisionUnknown if the database can't be
+        asked, and a resolver will finish it. With *waits*: HeuristicOutcome, CoordinatorClosed.
         """
-        assert self._committing is not None
+        sequence = self._leave()
+        if error is None:
+            sequence.commit(waits=self._waits)
+        else:
+            sequence.roll_back()
+
+    @skip_after_fork
+    def vote(self) -> None:
+        """Prepare the brokers and insert the row: the first half of the block's end, where a framework commits the
+        database. Raises as the end, after rolling back everything."""
+        self._recorded = self._leave().record()
+
+    @skip_after_fork
+    def finish(self) -> None:
+        """Carry out the decision: the second half, after the database was to commit or roll back. Session.commit
+        reports which, or that it is unknown. Raises as the end."""
+        assert self._sequence is not None
+        self._sequence.decide(self._recorded, waits=self._waits)
+
+    def _leave(self) -> CommitSequence:
+        assert self._sequence is not None
         for producer in self._producers:
             producer.leave()
-        self._let_go()  # before it ends: a pool may give the connection to others then
-        if error is None:
-            self._committing.commit(waits=self._waits)
-        else:
-            self._committing.roll_back()
+        self._let_go()  # before the end: a pool may hand out the connection afterwards
+        return self._sequence
 
     def _open(self, name: TableName) -> None:
-        background = self._host.background(name, self._session)
+        resolver_thread = self._host.resolver_thread(name, self._session)
         gtrid = name.new_gtrid()
         self._branches = self._host.branches(name, gtrid)
-        self._committing = Committing(
-            gtrid, self._session, self._branches, background, background.closing.wait, self._host.observer
+        self._sequence = CommitSequence(
+            gtrid, self._session, self._branches, resolver_thread, resolver_thread.closing.wait, self._host.observer
         )
-        self.join(self._producer)
 
     def _open_branches(self) -> Branches:
         if self._branches is None:

@@ -1,0 +1,94 @@
+"""Offsets in the listener's database transaction, for tasks: the rules of the twin,
+meta_client/consumer/offset_stores/in_transaction.py."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meta_client.aio.bridge import run
+from meta_client.aio.transactions.databases import is_sqlalchemy
+from meta_client.aio.transactions.drivers import is_asyncpg, is_psycopg
+from meta_client.aio.transactions.private_loop import connected
+from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.offset_stores.errors import NoDatabase
+from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
+from meta_client.consumer.offset_stores.places import TABLE, OffsetRows
+from meta_client.consumer.offsets import OffsetEntry
+from zk.tree.nodes import Partition
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+class TransactionOffsetStore:
+    """A group's offsets, moved by `take` in the transaction in which the listener stores its results.
+
+    *connect* opens a separate connection to load offsets: an async function that returns an AsyncConnection of psycopg
+    or a Connection of asyncpg, or an AsyncEngine of SQLAlchemy over one. The consumer's thread uses it, in a private
+    loop. Otherwise like meta_client.consumer.offset_stores.TransactionOffsetStore.
+    """
+
+    def __init__(self, connect: "Callable[[], Awaitable[Any]] | AsyncEngine", group: str, table: str = TABLE) -> None:
+        """Store the arguments; connects later. Raises InvalidGroup."""
+        self._rules = _Rules(functools.partial(_opened, connect), group, table)
+
+    @property
+    def group(self) -> str:
+        """Name of the group."""
+        return self._rules.group
+
+    async def take(
+        self, connection: Any, messages: Batch | ReceivedMessage | Sequence[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
+        """Mark *messages* as consumed in the transaction of *connection*; return those that no committed transaction
+        has consumed.
+
+        *connection*: as for meta_client.aio's Client.transaction, inside such a block or in another transaction.
+        Otherwise like meta_client.consumer.offset_stores.TransactionOffsetStore.take.
+        """
+        return await run(self._rules.take, connection, messages)
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """Return the offset to continue at; None if none is stored. For the consumer's thread. Raises the database's
+        errors."""
+        return asyncio.run(run(self._rules.load, topic, partition))
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Store resets, which no listener can store. For the consumer's thread."""
+        asyncio.run(run(self._rules.commit, entries))
+
+
+class _Rules(Rules):
+    """Inside `run`."""
+
+    def _rows(self, connection: Any) -> OffsetRows:
+        if is_sqlalchemy(connection):
+            from meta_client.aio.transactions.sqlalchemy import sync_of
+
+            return super()._rows(sync_of(connection))
+        return super()._rows(_adapted(connection))
+
+
+def _opened(connect: "Callable[[], Awaitable[Any]] | AsyncEngine") -> Any:
+    if callable(connect):
+        return _adapted(connected(connect))
+    from meta_client.transactions.sqlalchemy import new_connection
+
+    return _adapted(new_connection(connect.sync_engine))
+
+
+def _adapted(connection: Any) -> Any:
+    """Wrap *connection* in PEP 249's interface. Raises NoDatabase."""
+    if is_psycopg(connection):
+        from meta_client.aio.psycopg_adapter import adapted
+
+        return adapted(connection)
+    if is_asyncpg(connection):
+        from meta_client.aio.asyncpg_adapter import AsyncpgConnection
+
+        return AsyncpgConnection(connection)
+    raise NoDatabase(
+        f"{type(connection).__module__}.{type(connection).__name__} is no connection for tasks: give an "
+        "AsyncConnection of psycopg, a Connection of asyncpg, or a session or connection of SQLAlchemy's asyncio"
+    )

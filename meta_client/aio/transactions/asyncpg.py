@@ -1,0 +1,233 @@
+"""PostgreSQL, through asyncpg: the caller's session, and the table over a connection of our own. All inside `run`.
+
+The SQL is in transactions/postgres_table.py and dialects.py. Imports asyncpg, as asyncpg_adapter.py does; imported when
+one of its connections is enlisted.
+"""
+
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from pathlib import PurePath
+from typing import Any, Final
+
+import asyncpg
+
+from journal.records.xid import Xid
+from meta_client.aio.asyncpg_adapter import FAILURES, AsyncpgConnection, numbered
+from meta_client.aio.bridge import wait
+from meta_client.aio.transactions.private_loop import connected, for_threads_too
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.errors import TransactionMisuse
+from meta_client.transactions.dialects import POSTGRES
+from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.postgres_table import (
+    ENDED,
+    INSIDE_ITS_OWN,
+    LOST,
+    OWN,
+    is_left_open,
+    look_up,
+    quoted,
+    reason,
+)
+from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.table import DATABASE, TABLE, Identity, Opener, brokers_text
+
+Connect = Callable[[], Any]  # makes another connection, inside `run`
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5
+_DONE_AGAIN: Final = ("40001", "40P01")  # the caller repeats the transaction: a serialization failure, a deadlock
+_known: "weakref.WeakKeyDictionary[object, tuple[Identity, str]]" = weakref.WeakKeyDictionary()  # by connection
+
+
+class AsyncpgSession:
+    """One connection, direct or lent by a pool, at any isolation level, in or outside a transaction."""
+
+    failures: tuple[type[Exception], ...] = FAILURES
+
+    def __init__(self, given: Any, connect: Connect | None = None) -> None:
+        """*connect* makes another connection where the parameters of this one cannot."""
+        self._given = given
+        self._connect = connect
+        self._driver: Any = getattr(given, "_con", given)  # no public name for a pool's connection
+        self._waited: Any = AsyncpgConnection(given)
+        self._block: Any = None  # the transaction, unless a statement of the caller began it
+        self._is_recorded = False
+
+    def driver_connection(self) -> object:
+        if self._driver is None:
+            raise CannotEnlist("the database connection has gone back to its pool: acquire another one")
+        return self._driver
+
+    def begin(self) -> Identity:
+        if self._is_lost():
+            raise CannotEnlist("the database connection is closed: open a new one")
+        self._block = self._driver._top_xact  # otherwise known only by the error of commit()
+        if self._block is not None and self._block._managed:
+            raise TransactionMisuse(INSIDE_ITS_OWN)
+        is_begun = self._driver.is_in_transaction()
+        try:
+            if not is_begun:
+                self._start()
+            return self._know()[0]
+        except BaseException as error:
+            is_failure = isinstance(error, self.failures)
+            if is_failure or not is_begun:
+                self._leave_as_it_was()
+            if not is_failure or getattr(error, "sqlstate", None) in _DONE_AGAIN:
+                raise
+            if is_left_open(error):
+                raise Unreachable(DATABASE, one_line(error)) from error
+            raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
+
+    def _start(self) -> None:
+        self._block = self._given.transaction()
+        wait(self._block.start())
+
+    def _leave_as_it_was(self) -> None:
+        self.rollback()
+
+    def problem(self) -> str | None:
+        if self._is_lost():
+            return LOST
+        return None if self._driver.is_in_transaction() else ENDED
+
+    def decide(self, gtrid: str, brokers: Collection[int]) -> None:
+        identity, schema = self._know()
+        values = gtrid, identity.age_s_max, brokers_text(brokers)
+        try:
+            self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", "%s"), values)
+        except self.failures as error:
+            if getattr(error, "sqlstate", None) in _DONE_AGAIN:
+                raise
+            raise PrepareFailed(Xid(1, gtrid.encode(), b""), DATABASE, reason(error, identity)) from error
+        self._is_recorded = True
+
+    def commit(self) -> None:
+        if (problem := self.problem()) is not None:
+            raise asyncpg.InterfaceError(problem)
+        block, self._block = self._block, None
+        try:
+            if not self._is_recorded:
+                wait(self._given.execute("SELECT"))  # raises in a failed transaction, where COMMIT would not
+            wait(self._given.execute("COMMIT") if block is None else block.commit())
+        except self.failures as error:
+            self.rollback()  # in case COMMIT was not sent
+            if self.is_unknown(error):
+                raise CommitUnknown(one_line(error)) from error
+            raise
+        except Exception as error:  # from a signal handler, so not the database's answer
+            raise CommitUnknown(one_line(error), is_foreign=True) from error
+
+    def is_unknown(self, error: Exception) -> bool:
+        return is_left_open(error) or self._is_lost() or self._driver.is_in_transaction()
+
+    def _is_lost(self) -> bool:
+        """True if it is closed, or is back in its pool, which has rolled it back."""
+        return getattr(self._given, "_con", self._given) is not self._driver or self._driver.is_closed()
+
+    def rollback(self) -> None:
+        self._block = None
+        try:
+            if self._is_lost():
+                return
+            if not self._driver.is_in_transaction():
+                self._driver._top_xact = None  # remains set if BEGIN failed, or a statement ended the transaction
+                return
+            outer = self._driver._top_xact
+            wait(self._given.execute("ROLLBACK") if outer is None else outer.rollback())
+        except FAILURES as error:
+            log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
+            self._driver.terminate()
+
+    def opener(self) -> Opener:
+        if self._connect is not None:
+            return for_threads_too(functools.partial(_open_over, self._connect))
+        return for_threads_too(functools.partial(_open_over, _reconnect(self._driver), self._know()[1]))
+
+    def _know(self) -> tuple[Identity, str]:
+        if (known := _known.get(self._driver)) is None:
+            known = _known[self._driver] = look_up(self._rows)
+        return known
+
+    def _ask(self, query: str, parameters: Sequence[object] = ()) -> None:
+        with closing(self._waited.cursor()) as cursor:
+            cursor.execute(numbered(query), parameters)
+
+    def _rows(self, query: str) -> Sequence[Sequence[Any]]:
+        with closing(self._waited.cursor()) as cursor:
+            cursor.execute(query)
+            rows: Sequence[Sequence[Any]] = cursor.fetchall()
+            return rows
+
+
+class AdaptedSession(AsyncpgSession):
+    """The connection behind one of SQLAlchemy's, which begins and ends transactions itself."""
+
+    def __init__(self, adapter: Any, connect: Connect) -> None:
+        """*adapter*: SQLAlchemy's PEP 249 connection."""
+        super().__init__(adapter.driver_connection, connect)
+        self.failures = (adapter.dbapi.Error, *FAILURES)
+        self._waited = adapter
+
+    def problem(self) -> str | None:
+        if (problem := super().problem()) is not None or self._is_recorded:
+            return problem
+        try:
+            self._ask("SELECT")  # raises in a failed transaction, where SQLAlchemy's COMMIT would not
+        except self.failures as error:
+            return reason(error, self._know()[0])
+        return None
+
+    def _start(self) -> None:
+        self._ask("SELECT")  # begins the transaction, like any first statement
+        if not self._driver.is_in_transaction():
+            raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
+
+    def _leave_as_it_was(self) -> None:
+        """Do nothing: SQLAlchemy must see the failed transaction itself."""
+
+
+def _reconnect(driver: Any) -> Connect:
+    """Return a factory of connections like *driver*, a Connection; uses private attributes."""
+    where, parameters = driver._addr, driver._params
+    if isinstance(where, str):  # a socket's path
+        socket = PurePath(where)
+        host, port = str(socket.parent), int(socket.suffix[1:])
+    else:
+        host, port = where
+    mode = parameters.sslmode.name
+    again = functools.partial(
+        asyncpg.connect,
+        host=host,
+        port=port,
+        user=parameters.user,
+        password=parameters.password,
+        database=parameters.database,
+        ssl=mode if mode in ("disable", "allow", "prefer") else parameters.ssl,
+        timeout=CONNECT_TIMEOUT_S,
+        server_settings={"application_name": "metaq resolver"},
+    )
+    return functools.partial(connected, again)
+
+
+def _open_over(connect: Connect, schema: str | None = None) -> SqlTable:
+    try:
+        connection = connect()
+    except FAILURES as error:
+        raise Unreachable(DATABASE, one_line(error)) from error
+    try:
+        wait(connection.execute("; ".join(OWN)))
+        if schema is not None:
+            wait(connection.execute(f"SET search_path = {quoted(schema)}"))
+        identity, schema = look_up(lambda query: wait(connection.fetch(query)))
+    except BaseException as error:
+        connection.terminate()
+        if isinstance(error, FAILURES):
+            raise Unreachable(DATABASE, one_line(error)) from error
+        raise
+    return SqlTable(AsyncpgConnection(connection), identity, POSTGRES.statements(quoted(schema, TABLE), "%s"), FAILURES)

@@ -1,0 +1,200 @@
+"""`metaq txn doctor`: every side of every transaction in doubt, what follows from it, and the certain part done."""
+
+import getpass
+import os
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+from click.core import ParameterSource
+
+from meta_client.cli.branches import OnlineBranches
+from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.client import Client
+from meta_client.doctor.advice import advice_on
+from meta_client.doctor.applier import apply, note
+from meta_client.doctor.cases import Case, cases_of
+from meta_client.doctor.evidence import Evidence
+from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
+from meta_client.doctor.verdicts import CERTAIN, Verdict
+from meta_client.producer.xa_verbs import XaVerbs
+from zk.brokers.cluster import known_broker_ids
+
+NAME: Final = "metaq-doctor"
+NEEDS_A_PERSON: Final = 1  # exit status
+DATABASE_URL: Final = "DATABASE_URL"
+TELL_AFTER_S: Final = 1.0
+
+
+@click.command()
+@zk_option
+@click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="URL",
+    help="A database that takes part: its decision table, and what is prepared in it. Several times for several. "
+    "[env var: DATABASE_URL, for one]",
+)
+@click.option(
+    "--decisions",
+    "logs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A coordinator's log, or a directory right above several. Several times for several.",
+)
+@click.option(
+    "--age",
+    "age_s",
+    type=click.FloatRange(min=0),
+    default=AGE_S,
+    show_default=True,
+    help="Seconds. What is younger is left to its own process. Where anything is prepared, this command takes as long.",
+)
+@click.option(
+    "--apply",
+    "applies",
+    is_flag=True,
+    help="Do what is certain, and nothing else; what is mixed, or a hazard, goes on its broker's ledger.",
+)
+@json_option
+def doctor(
+    zk: str, databases: tuple[str, ...], logs: tuple[Path, ...], age_s: float, applies: bool, as_json: bool
+) -> None:
+    """Examine every transaction in doubt after a crash: who began it, what each side says, and what to do.
+
+    Brokers are found in ZooKeeper; name the databases and the coordinators' logs. A side that can't be asked is named,
+    and counts as unknown. Without --apply nothing is changed.
+
+    \b
+    metaq txn doctor --database postgresql://host/shop
+    metaq txn doctor --database postgresql://host/shop --database postgresql://host/bills --decisions /var/lib/shop
+    metaq txn doctor --database postgresql://host/shop --apply
+
+    Certain is what a row of a decision table says, or a decision in a coordinator's log; and, where nobody has decided,
+    the row of a rollback, which --apply writes as resolvers do: a transaction that still lives fails at its own row.
+    Everything else comes with its reason, the commands that would end it, and what they risk.
+
+    \b
+    Exit status: 0  nothing needs a person (what is certain may wait for --apply, or for a resolver)
+                 1  something does: it is mixed, a hazard or undecidable, or a side could not be asked
+                 2  nobody could be asked at all
+    """
+    if not databases and (url := os.environ.get(DATABASE_URL)):
+        databases = (url,)
+    again = _again(zk, databases, logs)
+    with connected(zk) as client:
+        sources = Sources(
+            OnlineBranches(client),
+            lambda qualifier: _verbs(client, qualifier),
+            lambda: known_broker_ids(client.session),
+            databases,
+            logs,
+        )
+        found = gather(sources, age_s, _step)
+        now_ms = time.time_ns() // 1_000_000
+        cases = cases_of(found, now_ms, age_s)
+        done = _apply(cases, sources.verbs) | _note(cases, sources.verbs, again) if applies else {}
+    rows = [problem_row(*problem) for problem in _problems(found)]
+    for case in cases:
+        if all(side.verdict is Verdict.DONE for side in case.sides):
+            continue
+        for side in case.sides:
+            row = row_of(case, side, advice_on(case, side, again), now_ms)
+            if id(side) in done:
+                row["done"], is_over = done[id(side)]
+                row["needs_person"] = not is_over
+                if is_over:
+                    row["commands"] = []
+            rows.append(row)
+    _show(rows, as_json=as_json)
+    if any(row["needs_person"] for row in rows):
+        sys.exit(NEEDS_A_PERSON)
+
+
+def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, tuple[str, bool]]:
+    """Apply certain cases; return by each side's identity the action, and whether it is over."""
+    certain = [case for case in cases if any(side.verdict in CERTAIN for side in case.sides)]
+    done: dict[int, tuple[str, bool]] = {}
+    for number, case in enumerate(certain):
+        with _step(f"ending {case.name}, {number + 1} of {len(certain)}"):
+            done |= {id(one.side): (one.what, one.is_over) for one in apply(case, verbs)}
+    return done
+
+
+def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, tuple[str, bool]]:
+    """Record mixed and hazardous branches that are not on record yet; they still need repair by hand."""
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
+    done: dict[int, tuple[str, bool]] = {}
+    for case in cases:
+        for side in case.sides:
+            if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
+                with _step(f"putting {case.name} on record"):
+                    what = note(case, side, who, advice_on(case, side, again).reason, verbs)
+                done[id(side)] = what, False
+    return done
+
+
+def _problems(found: Evidence) -> Iterator[tuple[str, str]]:
+    for broker_id, reason in found.brokers.failures.items():
+        yield f"broker {broker_id}", reason
+    for database in found.databases:
+        if database.failure is not None:
+            yield database.label, database.failure
+    yield from found.problems.items()
+
+
+def _show(rows: list[Row], *, as_json: bool) -> None:
+    if as_json:
+        print_rows(COLUMNS, rows, as_json=True, empty="")
+        return
+    print_rows(IN_TABLE, rows, as_json=False, empty="nothing is in doubt")
+    for row in rows:
+        if row["verdict"] not in (Verdict.DONE.value, Verdict.WAIT.value):
+            click.echo()
+            for line in block(row):
+                click.echo(line)
+    for what, count in (
+        ("certain: --apply does it", sum(bool(row["certain"]) and not row["done"] for row in rows)),
+        ("done", sum(row["done"] is not None and not row["needs_person"] for row in rows)),
+        ("for a person", sum(bool(row["needs_person"]) for row in rows)),
+    ):
+        if count:
+            click.echo(f"\n{count} {what}")
+
+
+def _again(zk: str, databases: tuple[str, ...], logs: tuple[Path, ...]) -> str:
+    """Return this command line, without secrets and without --apply."""
+    words = ["metaq", "txn", "doctor"]
+    context = click.get_current_context()
+    if context.get_parameter_source("zk") is ParameterSource.COMMANDLINE:
+        words += ["--zk", zk]
+    if context.get_parameter_source("databases") is ParameterSource.COMMANDLINE:
+        words += [word for url in databases for word in ("--database", names_of(url)[1])]
+    return shlex.join([*words, *(word for log in logs for word in ("--decisions", str(log)))])
+
+
+def _verbs(client: Client, qualifier: str) -> XaVerbs:
+    return XaVerbs(client.topology, client.connections, qualifier, NAME)
+
+
+@contextmanager
+def _step(what: str) -> Iterator[None]:
+    """Show the current step on stderr once it takes longer than a moment."""
+    timer = threading.Timer(TELL_AFTER_S, lambda: click.echo(f"{what} ...", err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,93 @@
+"""Output of `metaq txn doctor`: one row per branch for scripts, and blocks for people. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+from meta_client.cli.branch_text import age_text, since_ms
+from meta_client.cli.text import printable, time_text
+from meta_client.doctor.advice import Advice
+from meta_client.doctor.cases import Case, Side
+from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
+
+IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
+_BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "database", "origin", "bytes", "topics")
+_SAYS: Final = ("decision", "by", "others", "role", "locks", "waiting", "vacuum_age")
+_TO_DO: Final = ("certain", "needs_person", "reason", "commands", "risk", "done")
+COLUMNS: Final = (*IN_TABLE, *_BRANCH, *_SAYS, *_TO_DO)
+Row = dict[str, Any]
+
+
+def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> Row:
+    """Return everything known of one branch."""
+    report, xact = side.report or {}, side.xact
+    topics: Counter[str] = Counter()
+    for part in report.get("partitions", ()):
+        topics[part["topic"]] += part["messages"]
+    known: Row = {
+        "transaction": case.name,
+        "place": side.place,
+        "state": side.answer.said.value,
+        "age_s": None,
+        "messages": report.get("messages"),
+        "verdict": side.verdict.value,
+        "decided_by": case.owner.value,
+        "owner": case.owner_name,
+        "xid": str(side.at[1].xid if side.at else xact.xid if xact else case.xid),
+        "key": str(side.at[1]) if side.at else None,
+        "broker": side.at[0] if side.at else None,
+        "origin": report.get("origin"),
+        "bytes": report.get("bytes"),
+        "topics": dict(topics),
+        "decision": case.decision.said.value,
+        "by": case.decision.by,
+        "others": {other.place: other.answer.said.value for other in case.sides if other is not side},
+        "certain": side.verdict in CERTAIN,
+        "needs_person": side.verdict in FOR_A_PERSON,
+        "reason": advice.reason,
+        "commands": list(advice.commands),
+        "risk": advice.risk or None,
+    }
+    if xact is not None:
+        held = {"locks": list(xact.locks), "waiting": xact.waiting, "vacuum_age": xact.vacuum_age}
+        known |= held | {"database": xact.database, "role": xact.owner}
+    since = now_ms - round(xact.age_s * 1000) if xact is not None else since_ms(report)
+    if since:
+        known |= {"age_s": max(0, round((now_ms - since) / 1000)), "since": time_text(since)}
+    return dict.fromkeys(COLUMNS) | known
+
+
+def problem_row(place: str, reason: str) -> Row:
+    """Return the row of a side that could not be asked."""
+    known = {"place": place, "state": "unknown", "verdict": Verdict.UNKNOWN.value, "reason": reason}
+    return dict.fromkeys(COLUMNS) | known | {"certain": False, "needs_person": True, "commands": []}
+
+
+def block(row: Row) -> Iterator[str]:
+    """Yield one branch's lines for people, never shortened, because any of it may be pasted."""
+    rows = [("", f"{row['transaction'] or ''} {row['place']}".strip())]
+    if row["transaction"] is not None:
+        since = f" for {age_text(row['age_s'])}, since {row['since']}" if row["since"] else ""
+        rows.append(("state", f"{row['state']}{since}{_holds(row)}"))
+        others = "".join(f"; {place}: {said}" for place, said in row["others"].items())
+        rows.append(("says", f"{row['by']}: {row['decision']}{others}"))
+    if row["vacuum_age"] is not None:
+        rows.append(("role", row["role"]))
+        rows += [("locks" if not number else "", lock) for number, lock in enumerate(row["locks"])]
+        rows.append(("holds up", f"{row['waiting']} sessions, and VACUUM by {row['vacuum_age']} transactions"))
+    rows.append(("verdict", f"{row['verdict']}: {row['reason']}"))
+    rows += [("do" if not number else "", command) for number, command in enumerate(row["commands"])]
+    if row["risk"]:
+        rows.append(("risk", row["risk"]))
+    if row["done"]:
+        rows.append(("done", row["done"]))
+    for number, (what, text) in enumerate(rows):
+        yield printable(text if not number else f"  {what:<9} {text}")
+
+
+def _holds(row: Row) -> str:
+    if row["messages"] is None:
+        return ""
+    topics = ", ".join(f"{topic} {count}" for topic, count in row["topics"].items())
+    origin = f", from {row['origin']}" if row["origin"] else ""
+    return f", {row['messages']} messages{f' ({topics})' if topics else ''}{origin}"

@@ -1,0 +1,55 @@
+"""Reading a dead-letter store from outside, also while its consumer runs. Changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from journal.records.codec import decode
+from journal.records.dead_letters import DeadLetter
+from journal.records.header import Lsn
+from journal.state.inspection import RecordReader
+from journal.wal.scan import Scanner, Verdict
+from journal.wal.segments import Segments
+from journal.wal.storage import DirectoryStorage
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.dead_letters.errors import ForeignStore
+from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex
+from meta_client.consumer.dead_letters.store import CLUSTER, SEGMENT_BYTES, message_of
+
+
+def read_group(directory: Path) -> str:
+    """Return the group whose dead letters the directory holds. Raises ForeignStore, StorageFailed, CorruptJournal."""
+    segments = _open(directory)
+    try:
+        return segments.identity.cluster.removeprefix(CLUSTER)
+    finally:
+        segments.close()
+
+
+def read_dead_letters(directory: Path) -> Iterator[tuple[DeadLetterEntry, ReceivedMessage]]:
+    """Yield the waiting dead letters, oldest first. Raises as read_group, InvalidRecord, InvalidMessage; ForeignStore
+    after the last readable one if the journal is corrupt."""
+    segments = _open(directory)
+    try:
+        index, end = DeadLetterIndex(), Lsn(0)
+        reading = RecordReader(Scanner(segments, segments.start))
+        for entry in reading:
+            end = entry.header.end
+            if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
+                index.apply(entry.header, record)
+        for found in index:
+            yield found, message_of(found, segments.read(found.body_lsn, found.body_bytes))
+        if reading.end.verdict is Verdict.CORRUPT:
+            raise ForeignStore(
+                f"{directory} is corrupt at LSN {end}: records after it are not listed; see `metaq journal check`"
+            )
+    finally:
+        segments.close()
+
+
+def _open(directory: Path) -> Segments:
+    segments = Segments.open(DirectoryStorage.open_for_reading(directory), None, SEGMENT_BYTES, writable=False)
+    if not len(segments) or not segments.identity.cluster.startswith(CLUSTER):
+        whose = f"the journal of {segments.identity}" if len(segments) else "no journal"
+        segments.close()
+        raise ForeignStore(f"{directory} holds {whose}, and no dead letters: name a consumer's dead_letter_directory")
+    return segments

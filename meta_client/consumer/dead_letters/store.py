@@ -1,0 +1,272 @@
+"""Durable store of messages that a consumer's listeners rejected, until they are delivered or dropped.
+
+Keeps REFUSED records in its own journal. A message is durable here before the group's offset passes it: a crash
+delivers it again at worst, and never loses it. A delivery or drop becomes durable a moment later. Bounded: at
+*bytes_max* the store accepts no more messages, and a rejected one is delivered again at its place. When less than half
+of the files is needed, waiting messages are copied forward and the segments before them dropped.
+
+Any thread. The lock guards appends and the index; disk waits happen outside it.
+"""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal
+from journal.records.codec import decode
+from journal.records.dead_letters import DeadLetter, DeadLetterState
+from journal.records.header import Lsn, RecordHeader
+from journal.records.record import Epoch, Record
+from journal.wal.flush_mode import FlushMode
+from journal.wal.journal import Journal
+from journal.wal.open_journal import make_end_durable
+from journal.wal.scan import Scanner, Verdict
+from journal.wal.segments import CLUSTER_BYTES_MAX, Identity, Segments
+from journal.wal.storage import DirectoryStorage, Storage
+from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.dead_letters.errors import ForeignStore, StoreFull, StoreInUse
+from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
+from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
+
+log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+SEGMENT_BYTES = 4 * MIB  # holds the longest message, and takes little disk while nothing is rejected
+BYTES_MAX = 256 * MIB
+# A delivery may wait this long for its fsync: losing it costs a second delivery.
+FLUSH = FlushMode(interval_ms=1000)
+CARRIED_AT_ONCE = 8 * MIB  # queued in memory while messages are copied forward
+FORMAT_VERSION = "refused/1"
+CLUSTER = "refused:"
+
+
+class DeadLetterStore:
+    """Dead letters of one group's consumer in one directory, which it locks."""
+
+    def __init__(
+        self, storage: Storage, journal: Journal, index: DeadLetterIndex, bytes_max: int, segment_bytes: int
+    ) -> None:
+        self._storage = storage
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._index = index  # under the lock
+        self._bytes_max = bytes_max
+        self._segment_bytes = segment_bytes
+        self._is_closed = False
+
+    @classmethod
+    def open(cls, directory: Path, group: str, *, bytes_max: int = BYTES_MAX) -> Self:
+        """Open the store in *directory*, or create it; its content is durable on return.
+
+        Raises StoreInUse, ForeignStore, CorruptJournal (nothing is changed), StorageFailed.
+        """
+        try:
+            storage = DirectoryStorage.open_for_writing(directory)
+        except DirectoryInUse as error:
+            raise StoreInUse(
+                f"{directory} is in use by another consumer: stop it first, or give this one its own directory"
+            ) from error
+        try:
+            return cls.on(storage, group, bytes_max=bytes_max)
+        except BaseException:
+            storage.close()
+            raise
+
+    @classmethod
+    def on(
+        cls, storage: Storage, group: str, *, bytes_max: int = BYTES_MAX, segment_bytes: int = SEGMENT_BYTES
+    ) -> Self:
+        """Open the store in *storage*, as open()."""
+        identity = Identity(CLUSTER + group, 0)
+        if len(identity.cluster.encode()) > CLUSTER_BYTES_MAX:
+            raise ForeignStore(
+                f"group {group!r} has too long a name to keep dead letters: {CLUSTER_BYTES_MAX - 8} bytes"
+            )
+        try:
+            segments = Segments.open(storage, identity, segment_bytes, writable=True)
+        except ForeignJournal as error:
+            raise ForeignStore(f"no store of group {group!r}: {error}: name another directory") from error
+        try:
+            index, end, incarnation = recover(segments)
+            journal = Journal.start(segments, end, epoch=1, incarnation=incarnation + 1, flush=FLUSH)
+        except BaseException:
+            segments.close()
+            raise
+        opened = cls(storage, journal, index, bytes_max, segment_bytes)
+        try:
+            opened._append(opened._epoch())
+            journal.wait_flushed(journal.end)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def add(self, message: ReceivedMessage, error: Exception) -> None:
+        """Keep a rejected message, durably on return. A message kept before is left as it is.
+
+        Raises StoreFull, StorageFailed: it is not kept then.
+        """
+        flag, data = encode_body(message.payload, message.attribute)
+        frame = encode_frame(message.message_id, flag, data)
+        with self._lock:
+            known = self._index.get(MessageAddress(message.topic, message.partition, message.offset))
+            if known is None:
+                stored = DeadLetter(
+                    message.topic,
+                    message.partition.broker_id,
+                    message.partition.number,
+                    message.offset,
+                    message.next_offset,
+                    _now_ms(),
+                    0,
+                    DeadLetterState.WAITING,
+                    repr(error),
+                )
+                if self._index.bytes + DeadLetterEntry(stored, Lsn(0), len(frame)).cost > self._bytes_max:
+                    raise StoreFull(
+                        f"{self._storage.path} holds {len(self._index)} dead letters, {self._bytes_max} bytes at "
+                        f"most: mend the listener, `metaq groups dead-letters` resends or drops them; or allow more"
+                    )
+                self._apply(stored, frame)
+                self._maybe_compact()
+            end = self._journal.end
+        self._journal.wait_flushed(end)
+
+    def entries(self) -> list[DeadLetterEntry]:
+        """Return the waiting dead letters, oldest first, without bodies."""
+        with self._lock:
+            return list(self._index)
+
+    def message(self, address: MessageAddress) -> ReceivedMessage | None:
+        """Return a waiting message, None if it is not waiting. Payload and attribute are as delivered; `flag` tells
+        only of the attribute. Raises InvalidMessage if its bytes are corrupt."""
+        with self._lock:
+            if (found := self._index.get(address)) is None:
+                return None
+            body = self._journal.read(found.body_lsn, found.body_bytes)
+        return message_of(found, body)
+
+    def tried(self, address: MessageAddress, error: Exception) -> None:
+        """Record a failed redelivery. Durable a moment later. Raises StorageFailed."""
+        self._record(address, DeadLetterState.TRIED, repr(error))
+
+    def delivered(self, address: MessageAddress) -> None:
+        """Remove a delivered message. Durable a moment later: after a crash before, it is delivered again. Raises
+        StorageFailed."""
+        self._record(address, DeadLetterState.DELIVERED, "")
+
+    def drop(self, address: MessageAddress) -> bool:
+        """Drop a message; False if it is not waiting. Durable once close() returns. Raises StorageFailed."""
+        return self._record(address, DeadLetterState.DROPPED, "")
+
+    def close(self) -> None:
+        """Write queued records and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._journal.close()
+        finally:
+            if isinstance(self._storage, DirectoryStorage):
+                self._storage.close()
+
+    def _record(self, address: MessageAddress, state: DeadLetterState, reason: str) -> bool:
+        with self._lock:
+            if (found := self._index.get(address)) is None:
+                return False
+            attempts = found.record.attempts + (state is not DeadLetterState.DROPPED)
+            self._apply(_changed(found.record, state, attempts, reason))
+            self._maybe_compact()
+            return True
+
+    def _apply(self, record: DeadLetter, body: bytes = b"") -> Lsn:
+        header = self._append(record, body)
+        self._index.apply(header, record)
+        return header.lsn
+
+    def _maybe_compact(self) -> None:
+        """Copy waiting messages forward and drop the segments before them, if that halves the files. Under the lock.
+
+        The writer thread is idle while segments are dropped: everything is flushed and the lock keeps out appends.
+        """
+        journal = self._journal
+        if len(journal.segments) * self._segment_bytes <= 2 * self._index.bytes + 3 * self._segment_bytes:
+            return
+        first = self._append(self._epoch()).lsn
+        queued = 0
+        for found in list(self._index):
+            body = journal.read(found.body_lsn, found.body_bytes)
+            self._apply(
+                _changed(found.record, DeadLetterState.WAITING, found.record.attempts, found.record.reason), body
+            )
+            if (queued := queued + len(body)) > CARRIED_AT_ONCE:
+                journal.wait_flushed(journal.end)
+                queued = 0
+        journal.wait_flushed(journal.end)
+        journal.segments.drop_before(first)
+        log.debug("dead letters compacted path=%s kept=%d", self._storage.path, len(self._index))
+
+    def _append(self, record: Record, body: bytes = b"") -> RecordHeader:
+        return self._journal.append(record, _now_ms(), [body] if body else [], len(body))
+
+    def _epoch(self) -> Epoch:
+        return Epoch(self._journal.epoch, self._journal.incarnation, FORMAT_VERSION)
+
+
+def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex, Lsn, int]:
+    """Return the index, the LSN of the end and the last incarnation; truncate a torn tail if *clear*.
+
+    Raises CorruptJournal, InvalidRecord.
+    """
+    index, incarnation = DeadLetterIndex(), 0
+    scanner = Scanner(segments, segments.start)
+    for entry in scanner:
+        incarnation = entry.header.incarnation
+        if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
+            index.apply(entry.header, record)
+    end = scanner.finish()
+    if end.verdict is Verdict.CORRUPT:
+        raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
+    if clear:
+        if end.trailing_garbage:
+            log.warning("torn tail cut path=%s lsn=%d reason=%s", segments.storage.path, end.end, end.reason)
+        make_end_durable(segments, end.durable, end.end, is_clear=not end.trailing_garbage)
+    return index, end.end, incarnation
+
+
+def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:
+    """Decode the message whose frame is *body*. Raises InvalidMessage."""
+    address, record = found.address, found.record
+    ((_, _, message),) = iter_frames(body)
+    return ReceivedMessage(
+        *(
+            address.topic,
+            address.partition,
+            address.offset,
+            message.id,
+            message.flag,
+            message.attribute,
+            message.payload,
+        ),
+        record.next_offset,
+    )
+
+
+def _changed(record: DeadLetter, state: DeadLetterState, attempts: int, reason: str) -> DeadLetter:
+    return DeadLetter(
+        record.topic,
+        record.broker_id,
+        record.partition,
+        record.offset,
+        record.next_offset,
+        record.time_ms,
+        attempts,
+        state,
+        reason,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

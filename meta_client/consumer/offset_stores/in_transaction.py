@@ -1,0 +1,109 @@
+"""Offsets in the listener's own database transaction: rows and offset are stored together, or neither.
+
+Each message takes effect exactly once, despite crashes and redelivery: the offset's row records what is done, and its
+lock excludes a concurrent transaction.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from meta_client.consumer.batch import Batch, ReceivedMessage
+from meta_client.consumer.config import check_group
+from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows, check_in_transaction
+from meta_client.consumer.offset_stores.places import TABLE, OffsetRows, batches, place_of, read_offset, store, take
+from meta_client.consumer.offsets import OffsetEntry
+from zk.tree.nodes import Partition
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+
+class TransactionOffsetStore:
+    """A group's offsets, moved by `take` in the transaction in which the listener stores its results.
+
+    *connect* opens a connection for the store's own use: a function that returns a PEP 249 connection, or an Engine of
+    SQLAlchemy. The table is created on first use if missing. Any thread.
+    """
+
+    def __init__(self, connect: "Callable[[], Any] | Engine", group: str, table: str = TABLE) -> None:
+        """Does not connect. Raises InvalidGroup."""
+        self.group = check_group(group)
+        self._connect = connect
+        self._table = table
+        self._is_made = False
+
+    def take(
+        self, connection: Any, messages: Batch | ReceivedMessage | Sequence[ReceivedMessage]
+    ) -> list[ReceivedMessage]:
+        """Mark *messages* as consumed in the transaction of *connection*, and return those that no committed
+        transaction has consumed before: usually all, none if all were.
+
+        *messages*: the listener's batch or message, or the messages of `Consumer.fetch`. *connection*: a PEP 249
+        connection, or a Connection or Session of SQLAlchemy. Commits nothing; messages whose transaction is not
+        committed are delivered again. The partition's row is locked until the transaction ends. Raises
+        NotInTransaction, TakenMeanwhile, NoDatabase, OffsetsMalformed and the database's errors: let them propagate
+        from the listener, once the transaction is rolled back.
+        """
+        rows = self._rows(connection)
+        if isinstance(messages, Batch):
+            return take(rows, self.group, messages)
+        given = [messages] if isinstance(messages, ReceivedMessage) else messages
+        left = {id(message) for batch in batches(given) for message in take(rows, self.group, batch)}
+        return [message for message in given if id(message) in left]
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """Return the stored offset; None if there is none. Raises the database's errors."""
+        with self._own() as rows:
+            if not self._is_made:
+                rows.create()
+                self._is_made = True
+            return read_offset(rows, place_of(topic, partition, self.group))
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Store resets. Other progress is in the table since the listener's transaction committed."""
+        if resets := [entry for entry in entries if entry.is_reset]:
+            with self._own() as rows:
+                store(rows, self.group, resets)
+
+    def _rows(self, connection: Any) -> OffsetRows:
+        """Return the table as *connection* sees it. Raises NotInTransaction, NoDatabase."""
+        if (own := _sqlalchemy_connection(connection)) is not None:
+            from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
+
+            check_in_transaction(own.connection.driver_connection)
+            return SqlAlchemyRows(own, self._table)
+        rows = DbapiRows(connection, self._table)
+        check_in_transaction(connection)
+        return rows
+
+    @contextlib.contextmanager
+    def _own(self) -> Iterator[OffsetRows]:
+        """Yield the table through a new connection, and commit."""
+        if not callable(self._connect):
+            from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
+
+            with self._connect.connect() as opened:
+                yield SqlAlchemyRows(opened, self._table)
+                opened.commit()
+            return
+        with contextlib.closing(self._connect()) as connection:
+            yield DbapiRows(connection, self._table)
+            connection.commit()
+
+
+def _sqlalchemy_connection(given: Any) -> Any:
+    """Return *given* as a Connection of SQLAlchemy, that of a Session included; None for anything else."""
+    if "sqlalchemy" not in sys.modules:
+        return None  # not imported: it can't be one
+    from sqlalchemy import Connection
+
+    if isinstance(given, Connection):
+        return given
+    if "sqlalchemy.orm" in sys.modules:
+        from sqlalchemy.orm import Session, scoped_session
+
+        if isinstance(given, Session | scoped_session):
+            return given.connection()
+    return None

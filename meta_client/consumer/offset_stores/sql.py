@@ -1,0 +1,83 @@
+"""Offsets in a table of any database that SQLAlchemy supports, stored by the consumer each commit period."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from meta_client.consumer.config import check_group
+from meta_client.consumer.offset_stores.errors import NoDatabase
+from meta_client.consumer.offset_stores.places import TABLE, place_of, read_offset, store
+from meta_client.consumer.offsets import OffsetEntry
+from zk.tree.nodes import Partition
+
+try:
+    from sqlalchemy import Engine, create_engine
+    from sqlalchemy.exc import ArgumentError
+
+    from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
+except ModuleNotFoundError as error:
+    if error.name != "sqlalchemy":
+        raise
+    raise NoDatabase("SqlOffsetStore needs the package sqlalchemy: pip install 'metaq-broker[sql]'") from error
+
+
+class SqlOffsetStore:
+    """A group's offsets in *table* of *database*, an Engine or a URL such as `postgresql+psycopg://user@host/shop`.
+
+    The table is created on first use if missing; *table* may include a schema. All members of the group share it. Any
+    thread.
+    """
+
+    def __init__(self, database: Engine | str, group: str, table: str = TABLE) -> None:
+        """Does not connect. Raises InvalidGroup, NoDatabase."""
+        self.group = check_group(group)
+        self._is_own = isinstance(database, str)
+        self._engine = _engine_of(database) if isinstance(database, str) else database
+        self._table = table
+        self._is_made = False
+
+    @classmethod
+    def open_for_reading(cls, database: Engine | str, group: str, table: str = TABLE) -> Self:
+        """Open the table for reading: it is not created, and load() raises SQLAlchemyError if it is missing."""
+        opened = cls(database, group, table)
+        opened._is_made = True
+        return opened
+
+    def load(self, topic: str, partition: Partition) -> int | None:
+        """Return the stored offset; None if there is none. Raises SQLAlchemyError, OffsetsMalformed."""
+        with self._engine.connect() as connection:
+            rows = SqlAlchemyRows(connection, self._table)
+            if not self._is_made:
+                rows.create()
+                self._is_made = True
+            return read_offset(rows, place_of(topic, partition, self.group))
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        """Store *entries* in one transaction, except those that would go back without being resets. Durable on return,
+        as far as the database is. Raises SQLAlchemyError: all or nothing is stored then."""
+        with self._engine.begin() as connection:
+            store(SqlAlchemyRows(connection, self._table), self.group, entries)
+
+    def close(self) -> None:
+        """Close the connections of an engine made here, once the consumer is closed. Idempotent."""
+        if self._is_own:
+            self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _engine_of(url: str) -> Engine:
+    """Return an engine for *url*. Raises NoDatabase, without the URL, which may hold a password."""
+    try:
+        return create_engine(url)
+    except (ArgumentError, ModuleNotFoundError) as error:  # an unknown dialect is an ArgumentError
+        raise NoDatabase(
+            f"no database of this name ({error}): give an SQLAlchemy URL whose driver is installed, such as "
+            "postgresql+psycopg://user@host/shop"
+        ) from error

@@ -1,0 +1,187 @@
+"""Partitions owned by a member: claimed in ZooKeeper, fetched, and their progress stored (spec 9.3, 9.4).
+
+The group's thread only, except keys().
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.fetcher import Fetcher
+from meta_client.consumer.offsets import ManyOffsets, OffsetStore, OffsetTracker
+from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.subscription import Subscription
+from meta_client.errors import OwnershipLost
+from zk.groups.ownership import Ownership
+from zk.tree.claims import Claimed, OwnedBy
+
+_log = logging.getLogger(__name__)
+
+
+class OwnedPartitions:
+    """Owned partitions of one member."""
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        fetcher: Fetcher,
+        tracker: OffsetTracker,
+        store: OffsetStore,
+        subscriptions: Mapping[str, Subscription],
+        config: ConsumerConfig,
+        may_commit: Callable[[], bool],
+    ) -> None:
+        """*may_commit* returns True while the ownership is certain; called before progress is stored."""
+        self._ownership = ownership
+        self._may_commit = may_commit
+        self._fetcher = fetcher
+        self._tracker = tracker
+        self._store = store
+        self._subscriptions = subscriptions
+        self._config = config
+        self._claims: dict[TopicPartition, Claimed] = {}  # replaced as a whole
+        self._leaving: dict[TopicPartition, Claimed] = {}  # not fetched any more, owner nodes not deleted yet
+        self._uncertain: set[TopicPartition] = set()  # claims whose outcome is unknown
+        self._lost: set[TopicPartition] = set()  # to other members, see take_lost
+        self.blocked: dict[TopicPartition, str] = {}  # owners of what the last claim did not get
+        self._epochs_min: dict[TopicPartition, int] = {}  # of lost partitions: above the epoch that a broker has seen
+
+    def keys(self) -> Collection[TopicPartition]:
+        """Return the owned partitions. Any thread."""
+        return self._claims.keys()
+
+    def claim(self, keys: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Claim partitions and start to fetch them. Returns those now owned; claim the others again later.
+
+        Raises ZooKeeperError; then call claim() again, or finish_releases().
+        """
+        wanted = [key for key in keys if key not in self._leaving]
+        self._uncertain |= set(wanted)
+        outcomes = self._ownership.claim_many(wanted, self._epochs_min)
+        self._uncertain -= set(wanted)
+        for key in outcomes:
+            self._epochs_min.pop(key, None)
+        self.blocked = {key: outcome.consumer_id for key, outcome in outcomes.items() if isinstance(outcome, OwnedBy)}
+        claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
+        offsets = self._load(claims)
+        self._leaving |= {key: claimed for key, claimed in claims.items() if key not in offsets}
+        for key in offsets:
+            self._tracker.own(*key, claims[key])
+        self._claims = self._claims | {key: claims[key] for key in offsets}
+        self._fetcher.assign(
+            [
+                (self._request(key, offset, claims[key]), self._subscriptions[key[0]].new_delivery())
+                for key, offset in offsets.items()
+            ]
+        )
+        self.finish_releases(())
+        return set(offsets)
+
+    def _load(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Load offsets, None: not stored. A partition whose offset can't be loaded is left out, and is not fetched."""
+        if isinstance(self._store, ManyOffsets) and keys:
+            try:
+                found = self._store.load_many(keys)
+                return {key: found.get(key) for key in keys}
+            except Exception as error:  # a user's store may raise anything
+                _log.warning("offsets not loaded together, trying one by one error=%r", error)
+        offsets: dict[TopicPartition, int | None] = {}
+        for topic, partition in keys:
+            try:
+                offsets[topic, partition] = self._store.load(topic, partition)
+            except Exception as error:
+                _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
+        return offsets
+
+    def _request(self, key: TopicPartition, offset: int | None, claimed: Claimed) -> FetchRequest:
+        bytes_max = self._subscriptions[key[0]].bytes_max
+        request = FetchRequest(*key, offset or 0, bytes_max, self._config.backoff_s_max, claimed.epoch)
+        if offset is None or self._config.starts_anew:
+            request.begin_at(self._config.start)
+        return request
+
+    def release(self, keys: Collection[TopicPartition]) -> None:
+        """Release partitions: stop delivery, store their progress, then delete the owner nodes. A partition whose
+        listener is running is released by finish_releases() after it returned.
+
+        Raises ZooKeeperError; call finish_releases() again then.
+        """
+        self._fetcher.withdraw(keys)
+        self._leaving |= {key: self._claims[key] for key in keys}
+        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in self._leaving}
+        self.finish_releases(())
+
+    def finish_releases(self, wanted: Iterable[TopicPartition]) -> bool:
+        """Finish releases, and abandon claims whose answer was lost, except the *wanted* ones. Raises as release.
+
+        Returns True once everything is released.
+        """
+        if ready := {key: claimed for key, claimed in self._leaving.items() if not self._fetcher.is_delivering(key)}:
+            self.commit()
+            self._tracker.disown(ready)
+            self._ownership.release_many(ready)
+            self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in ready}
+        if doubtful := self._uncertain.difference(wanted, self._claims, self._leaving):
+            self._ownership.abandon_many(doubtful)
+            self._uncertain -= doubtful
+        return not self._leaving
+
+    def drop_all(self) -> set[TopicPartition]:
+        """Drop everything after the session has ended, and its owner nodes with it: another member may own our
+        partitions already, so progress is not stored, and unstored messages are delivered again. Returns the dropped
+        partitions."""
+        dropped = {*self._claims, *self._leaving}
+        self._discard(dropped)
+        # A concurrent claim may have succeeded in the new session, where only we can delete it.
+        self._uncertain |= dropped
+        return dropped
+
+    def release_stale(self, key: TopicPartition, epoch: int, epoch_seen: int) -> bool:
+        """Give up a partition: a broker refused *epoch*, because it has seen *epoch_seen*. A new claim shows the owner;
+        if it is ours after all, as after a loss of ZooKeeper's tree, its epoch exceeds *epoch_seen*. False:
+        outdated."""
+        if (claimed := self._claims.get(key)) is None or claimed.epoch != epoch:
+            return False
+        self._epochs_min[key] = epoch_seen + 1
+        self._lose([key])
+        return True
+
+    def reclaim(self, keys: Collection[TopicPartition]) -> None:
+        """Give up these partitions, to be claimed again."""
+        self._uncertain |= set(keys)
+        self._lose(keys)
+
+    def _lose(self, keys: Collection[TopicPartition]) -> None:
+        self._lost |= set(keys)
+        self._discard(keys)
+
+    def take_lost(self) -> set[TopicPartition]:
+        """Return the partitions lost to other members since the last call."""
+        lost, self._lost = self._lost, set()
+        return lost
+
+    def commit(self) -> None:
+        """Store progress. A failure is logged: the progress is kept for the next time, and a crash or a release causes
+        a second delivery at worst.
+
+        Stores nothing while the ownership is uncertain, as after a suspend: ZooKeeper would refuse it, but a database
+        knows no owners, and the group's offset may have been moved meanwhile.
+        """
+        if not self._may_commit():
+            return
+        try:
+            self._tracker.commit(self._store)
+        except OwnershipLost as error:
+            _log.warning("progress not stored, it is another member's error=%s", error)
+            self._lose(error.partitions)
+        except Exception as error:  # a user's store may raise anything
+            _log.warning("offsets not committed, trying again later error=%r", error)
+
+    def _discard(self, keys: Collection[TopicPartition]) -> None:
+        """Drop partitions without waiting for running listeners, whose progress is not stored."""
+        gone = set(keys)
+        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in gone}
+        self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in gone}
+        self._tracker.disown(gone)
+        self._fetcher.withdraw(gone)

@@ -1,0 +1,120 @@
+"""Applies certain verdicts: commits and rolls back as decided, decides where no decision exists, and records cases that
+need a person.
+
+Each step asks its side again, so changes since the diagnosis are respected: all operations are those of resolvers and
+recovery, and may be repeated.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from journal.records.xid import Xid
+from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, Unreachable
+from meta_client.coordinator.names import branch
+from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.phase_two import commit_once
+from meta_client.doctor.cases import Case, Side
+from meta_client.doctor.verdicts import CERTAIN, Decided, Owner, Verdict
+from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.protocol.errors import XaError
+from meta_client.protocol.requests import BranchVerb
+from meta_client.transactions.brokers import BrokerBranch, Brokers
+from meta_client.transactions.databases import table_at
+from meta_client.transactions.names import TableName
+from meta_client.transactions.table import DATABASE, DecisionTable, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Action on one branch; *is_over*: nothing is left to do."""
+
+    side: Side
+    what: str
+    is_over: bool
+
+
+def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
+    """End each branch of *case* with a certain verdict, a database's before a broker's. Raises nothing: failures are in
+    the results."""
+    certain = [side for side in case.sides if side.verdict in CERTAIN]
+    outcome = case.decision.said
+    if any(side.verdict is Verdict.DECIDE for side in certain):
+        try:
+            outcome = _decide(case)
+        except (Unreachable, CannotEnlist) as error:  # its transaction may be committing right now
+            yield from (Applied(side, f"not decided: {error}", is_over=False) for side in certain)
+            return
+    failure = ""
+    for side in certain:
+        if failure:
+            yield Applied(side, f"left alone: {failure}", is_over=False)
+            continue
+        try:
+            yield Applied(side, _end(case, side, outcome, verbs), is_over=True)
+        except CoordinatorError as error:
+            yield Applied(side, f"not ended: {error}", is_over=False)
+            if side.at is None:  # messages must appear after their rows
+                failure = f"{side.place} comes first"
+
+
+def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVerbs]) -> str:
+    """Record a mixed or hazardous branch in its broker's ledger, where it stays until FORGET; return the result as
+    text."""
+    assert side.at is not None
+    broker_id, key = side.at
+    said = [f"{case.decision.by}: {case.decision.said.value}"]
+    said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
+    verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
+    try:
+        is_kept = verbs(key.qualifier).note(verb, key, broker_id, who, why, "; ".join(said))
+    except XaError as error:
+        return f"not on the ledger of {side.place}: {error}"
+    return f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"
+
+
+def _decide(case: Case) -> Decided:
+    """Insert the rollback row unless a row exists; return the row's decision."""
+    table = _open(case)
+    try:
+        outcome = table.resolve(case.name)
+    finally:
+        table.close()
+    return Decided.COMMIT if outcome is Outcome.COMMIT else Decided.ROLLBACK
+
+
+def _open(case: Case) -> DecisionTable:
+    assert case.decision.table is not None, "a table decides"
+    table = table_at(case.decision.table.url)
+    if table.identity.name != case.decision.table.table:
+        table.close()
+        raise Unreachable(DATABASE, f"it has another decision table now: {table.identity.name.table_id}")
+    return table
+
+
+def _end(case: Case, side: Side, outcome: Decided, verbs: Callable[[str], XaVerbs]) -> str:
+    """Carry out the decision. Raises CoordinatorError."""
+    if side.at is None:
+        return _commit_prepared(case, side)
+    broker_id, key = side.at
+    if case.owner is Owner.TABLE and outcome is Decided.ROLLBACK:
+        brokers = Brokers(verbs(key.qualifier), TableName(case.owner_name))
+        if brokers.rollback(case.name, broker_id) is Ended.COMMITTED:
+            return "it had been committed meanwhile"
+        return "rolled back"
+    one = BrokerBranch(verbs(key.qualifier), key, broker_id)
+    # Without STATUS, a row's branch that was prepared and is gone counts as committed, as the row says.
+    is_news = commit_once(one, branch(key.xid, b""), "", is_repeated=case.owner is Owner.TABLE)
+    return "committed" if is_news else "it had been committed meanwhile"
+
+
+def _commit_prepared(case: Case, side: Side) -> str:
+    assert side.xact is not None
+    assert side.database is not None
+    assert case.decision.receipts is not None
+    from meta_client.doctor.postgres import commit
+
+    if side.database.resource_id != case.decision.receipts.resource_ids[0]:
+        raise Unreachable(side.place, "its own database was not given: --database URL")
+    whole: Xid = branch(side.xact.xid, b"")
+    commit(side.database.url, whole, case.decision.receipts.database)
+    return "committed"

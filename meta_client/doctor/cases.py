@@ -1,0 +1,308 @@
+"""Joins the sides' answers into cases, one per transaction, with a verdict on each branch. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from journal.errors import InvalidRecord
+from journal.records.xid import InvalidXid, XaKey, Xid
+from meta_client.coordinator.names import BROKER, DATABASE, branch, log_of
+from meta_client.coordinator.receipts import Receipts
+from meta_client.doctor.evidence import (
+    AT_BROKER,
+    Answer,
+    BranchAt,
+    DatabaseEvidence,
+    Evidence,
+    LogEvidence,
+    OpenSession,
+    PreparedXact,
+)
+from meta_client.doctor.verdicts import CERTAIN, Age, Decided, Facts, Owner, Said, Verdict, verdict_on
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.branch_report import Report
+from meta_client.transactions.names import TableName, table_of
+from meta_client.transactions.table import Outcome, Recorded
+
+STUCK_S: Final = 300.0  # no healthy transaction stays prepared for so long
+NO_ANSWER: Final = Answer(Said.SILENT, "it was not asked")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Decision of a transaction's owner; *by*: its table or log, or the reason why there is none."""
+
+    said: Decided
+    by: str
+    table: DatabaseEvidence | None = None
+    row: Recorded | None = None
+    receipts: Receipts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One branch of a transaction: at a broker, or, with *database*, prepared in one."""
+
+    place: str
+    answer: Answer
+    verdict: Verdict
+    at: BranchAt | None = None
+    report: Report | None = None
+    xact: PreparedXact | None = None
+    database: DatabaseEvidence | None = None
+    finding: Report | None = None  # from the broker's ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One transaction. *xid*: of the whole, or of a foreign one's only known branch."""
+
+    owner: Owner
+    owner_name: str  # the table's id, the coordinator's prefix, the qualifier
+    xid: Xid
+    decision: Decision
+    age: Age
+    sides: tuple[Side, ...]
+
+    @property
+    def name(self) -> str:
+        """Searchable name."""
+        return str(self.xid) if self.owner is Owner.FOREIGN else self.xid.gtrid.decode()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A case under construction."""
+
+    owner: Owner
+    owner_name: str
+    xid: Xid
+    at_brokers: dict[BranchAt, Report | None] = field(default_factory=dict)
+    xact: tuple[DatabaseEvidence, PreparedXact] | None = None
+
+
+def owner_of(at: BranchAt) -> tuple[Owner, str]:
+    """Return the owner of a broker's branch, as kind and name, from the branch's name alone."""
+    broker_id, key = at
+    if (table_id := table_of(key.xid)) is not None:
+        name = TableName(table_id)
+        if key.qualifier == name.qualifier and name.gtrid_of(key.xid, broker_id) is not None:
+            return Owner.TABLE, table_id
+    if key.xid.bqual == BROKER and (log := log_of(key.xid)) is not None:
+        return Owner.LOG, log.prefix.decode().rstrip(".")
+    return Owner.FOREIGN, key.qualifier
+
+
+def decided_places(unfinished: Mapping[Xid, str]) -> Iterator[tuple[Xid, Receipts, BranchAt]]:
+    """Yield the places of the branches of each transaction decided in a log, if its receipts name them."""
+    for xid, text in unfinished.items():
+        try:
+            where = Receipts.parse(text)
+            broker_id, _, qualifier = where.broker.partition("/")
+            yield xid, where, (int(broker_id), XaKey(branch(xid, BROKER), unquote(qualifier)))
+        except (InvalidRecord, InvalidXid, ValueError):
+            continue
+
+
+def to_ask(found: Evidence) -> tuple[set[BranchAt], dict[Xid, Receipts]]:
+    """Return branches whose STATUS is needed in addition to the lists, and decided transactions whose database outcome
+    is needed.
+
+    A listed, undecided branch is asked again: its transaction may have ended since, with its row deleted.
+    """
+    reports, decided = found.brokers.reports, set[Xid]()
+    wanted: set[BranchAt] = set()
+    for database in found.databases:
+        for row in database.rows.values():
+            decided.add(Xid(1, row.gtrid.encode(), b""))
+            if database.table is not None and row.outcome is Outcome.COMMIT:
+                wanted |= {(broker_id, database.table.key(row.gtrid, broker_id)) for broker_id in row.brokers}
+    places: dict[Xid, Receipts] = {}
+    for log in found.logs:
+        decided |= log.unfinished.keys()
+        for xid, where, at in decided_places(log.unfinished):
+            wanted.add(at)
+            places[xid] = where
+    wanted |= found.brokers.findings.keys()
+    wanted -= reports.keys()
+    for at, report in reports.items():
+        is_ours = owner_of(at)[0] is not Owner.FOREIGN
+        if is_ours and report["state"] == BranchStatus.PREPARED and branch(at[1].xid, b"") not in decided:
+            wanted.add(at)
+    prepared = {branch(xact.xid, b"") for _, xact in _prepared(found) if xact.xid.bqual == DATABASE}
+    return wanted, {xid: where for xid, where in places.items() if xid not in prepared}
+
+
+def cases_of(found: Evidence, now_ms: int, age_s: float) -> list[Case]:
+    """Return every transaction known to some side, the longest in doubt first."""
+    gathered: dict[tuple[Owner, str, int, bytes], _Gathered] = {}
+
+    def case_for(owner: Owner, name: str, xid: Xid) -> _Gathered:
+        whole = xid if owner is Owner.FOREIGN else branch(xid, b"")
+        return gathered.setdefault((owner, name, xid.format_id, xid.gtrid), _Gathered(owner, name, whole))
+
+    for at, report in found.brokers.reports.items():
+        case_for(*owner_of(at), at[1].xid).at_brokers[at] = report
+    for at in found.brokers.findings:
+        case_for(*owner_of(at), at[1].xid).at_brokers.setdefault(at)
+    for database in found.databases:
+        for row in database.rows.values():
+            if database.table is None:
+                continue
+            one = case_for(Owner.TABLE, database.table.table_id, Xid(1, row.gtrid.encode(), b""))
+            for broker_id in row.brokers:
+                one.at_brokers.setdefault((broker_id, database.table.key(row.gtrid, broker_id)))
+    for log in found.logs:
+        for xid in log.unfinished:
+            case_for(Owner.LOG, log.name.prefix.decode().rstrip("."), xid)
+        for xid, _, at in decided_places(log.unfinished):
+            case_for(Owner.LOG, log.name.prefix.decode().rstrip("."), xid).at_brokers.setdefault(at)
+    for database, xact in _prepared(found):
+        if xact.xid.bqual == DATABASE and (name := log_of(xact.xid)) is not None:
+            case_for(Owner.LOG, name.prefix.decode().rstrip("."), xact.xid).xact = database, xact
+            continue
+        for one in gathered.values():  # join a foreign transaction's branches by their global part
+            if one.owner is Owner.FOREIGN and (one.xid.format_id, one.xid.gtrid) == (
+                *(xact.xid.format_id, xact.xid.gtrid),
+            ):
+                one.xact = database, xact
+    cases = [_case(one, found, now_ms, age_s) for one in gathered.values()]
+    return sorted((case for case in cases if case.sides), key=lambda case: _since_ms(case, now_ms))
+
+
+def _prepared(found: Evidence) -> Iterator[tuple[DatabaseEvidence, PreparedXact]]:
+    """Yield each prepared transaction once, preferably from its own database: a server lists those of all databases."""
+    seen: dict[Xid, tuple[DatabaseEvidence, PreparedXact]] = {}
+    for database in found.databases:
+        for xact in database.prepared:
+            if xact.xid not in seen or xact.database == database.database:
+                seen[xact.xid] = database, xact
+    yield from seen.values()
+
+
+def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
+    answers = {at: _answer(at, report, found) for at, report in one.at_brokers.items()}
+    ages = [
+        _age(at, one.at_brokers[at], found, now_ms) for at, answer in answers.items() if answer.said is Said.PREPARED
+    ]
+    if one.xact is not None:
+        prepared_s = one.xact[1].age_s
+        ages.append(Age.YOUNG if prepared_s < age_s else Age.STUCK if prepared_s > STUCK_S else Age.OLD)
+    age = min(ages, default=Age.OLD)
+    decision = _decision(one, found, age_s)
+    sides: list[Side] = []
+    before = None
+    if (database_side := _database_side(one, decision, age, found)) is not None:
+        sides.append(database_side)
+    if one.owner is Owner.LOG and decision.said is Decided.COMMIT:
+        before = Said.SILENT if database_side is None else database_side.answer.said
+    for at, answer in answers.items():
+        verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
+        if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
+            verdict = Verdict(finding["state"])  # until FORGET
+        sides.append(Side(f"broker {at[0]}", answer, verdict, at, one.at_brokers[at], finding=finding))
+    if decision.row is not None and decision.row.hazard is not None and not decision.row.brokers:
+        label = decision.by
+        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Verdict.HAZARD))
+    return Case(one.owner, one.owner_name, one.xid, decision, age, tuple(sides))
+
+
+def _answer(at: BranchAt, report: Report | None, found: Evidence) -> Answer:
+    if (asked := found.brokers.asked.get(at)) is not None:  # later than the list
+        return asked
+    if report is not None:
+        return Answer(AT_BROKER[BranchStatus(report["state"])])
+    if (why := found.brokers.failures.get(at[0])) is not None:
+        return Answer(Said.SILENT, why)
+    return NO_ANSWER
+
+
+def _age(at: BranchAt, report: Report | None, found: Evidence, now_ms: int) -> Age:
+    if at not in found.brokers.old:
+        return Age.YOUNG
+    prepared_ms = int((report or {}).get("prepared_ms") or now_ms)
+    return Age.STUCK if now_ms - prepared_ms > STUCK_S * 1000 else Age.OLD
+
+
+def _database_side(one: _Gathered, decision: Decision, age: Age, found: Evidence) -> Side | None:
+    if one.xact is not None:
+        database, xact = one.xact
+        place, answer = f"database {xact.database}", Answer(Said.PREPARED)
+        if decision.receipts is not None and database.resource_id != decision.receipts.resource_ids[0]:
+            answer = Answer(Said.SILENT, "it is prepared there, where only a session of that database ends it: give it")
+        verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
+        return Side(place, answer, verdict, xact=xact, database=database)
+    if one.owner is not Owner.LOG or decision.said is not Decided.COMMIT:
+        return None
+    if decision.receipts is None:
+        why = "the log does not say in words of this version which database takes part"
+        return Side("the database", Answer(Said.SILENT, why), Verdict.UNKNOWN)
+    resource, _ = decision.receipts.resource_ids
+    reached = next((given for given in found.databases if given.resource_id == resource), None)
+    place = f"database {unquote(resource.rpartition('/')[2])}"
+    answer = found.outcomes.get(one.xid, Answer(Said.SILENT, f"{place} is not among those given: --database URL"))
+    verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
+    return Side(place, answer, verdict, database=reached)
+
+
+def _decision(one: _Gathered, found: Evidence, age_s: float) -> Decision:
+    match one.owner:
+        case Owner.TABLE:
+            return _by_table(one, found, age_s)
+        case Owner.LOG:
+            return _by_log(one, found.logs)
+    return Decision(Decided.SILENT, "no table or log of metaq's decides about it")
+
+
+def _by_table(one: _Gathered, found: Evidence, age_s: float) -> Decision:
+    gtrid = one.xid.gtrid.decode()
+    having = [given for given in found.databases if given.table is not None and given.table.table_id == one.owner_name]
+    if not having:
+        silent = "".join(f"; {given.label}: {given.failure}" for given in found.databases if given.failure)
+        return Decision(Decided.SILENT, f"no database that answered has decision table {one.owner_name}{silent}")
+    if len(having) > 1:
+        labels = ", ".join(given.label for given in having)
+        return Decision(
+            Decided.SILENT,
+            f"several databases answer to decision table {one.owner_name}: {labels}; give the one in use",
+        )
+    (table,) = having
+    by = f"the decision table of {table.label}"
+    if table.failure is not None:
+        return Decision(Decided.SILENT, f"{by} gave no whole answer: {table.failure}", table)
+    if (row := table.rows.get(gtrid)) is not None:
+        return Decision(Decided.COMMIT if row.outcome is Outcome.COMMIT else Decided.ROLLBACK, by, table, row)
+    if (writing := _may_write(table.sessions, age_s)) is not None:
+        return Decision(Decided.OPEN, f"{writing.name} has written to {by}, and has not ended its transaction", table)
+    return Decision(Decided.NONE, by, table)
+
+
+def _may_write(sessions: tuple[OpenSession, ...], age_s: float) -> OpenSession | None:
+    """Return a session whose transaction may hold the row: it began before the brokers prepared."""
+    return next((one for one in sessions if one.age_s is None or one.age_s >= age_s), None)
+
+
+def _by_log(one: _Gathered, logs: tuple[LogEvidence, ...]) -> Decision:
+    named = [log for log in logs if log.name.prefix.decode().rstrip(".") == one.owner_name]
+    if not named:
+        return Decision(
+            Decided.SILENT, f"the decision log of coordinator {one.owner_name} was not given, or could not be read"
+        )
+    for log in named:
+        if one.xid in log.unfinished:
+            where = next((where for xid, where, _ in decided_places(log.unfinished) if xid == one.xid), None)
+            return Decision(Decided.COMMIT, f"decision log {log.path}", receipts=where)
+    for log in named:
+        if log.is_held:
+            return Decision(Decided.OPEN, f"the coordinator of decision log {log.path} runs")
+    for log in named:
+        if log.is_copy:
+            return Decision(Decided.SILENT, f"decision log {log.path} was not made there: a copy may lack decisions")
+    return Decision(Decided.NONE, f"decision log {named[0].path}")
+
+
+def _since_ms(case: Case, now_ms: int) -> float:
+    times = [float(side.report["prepared_ms"]) for side in case.sides if side.report and side.report.get("prepared_ms")]
+    times += [now_ms - side.xact.age_s * 1000 for side in case.sides if side.xact is not None]
+    return min(times, default=float(now_ms))

@@ -1,0 +1,263 @@
+"""Asks every side, in an order that makes the answers consistent. Changes nothing.
+
+Brokers list prepared branches twice, an age apart: branches in both lists are older than that by our clock alone. Logs
+and databases are read after that, so that a missing decision was missing at the time of the list. Brokers are then
+asked again about undecided branches, which may have ended since.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from journal.errors import JournalError
+from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
+from journal.wal.storage import DirectoryStorage
+from meta_client.coordinator.decision_log import read_decisions
+from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
+from meta_client.coordinator.place import is_copy
+from meta_client.coordinator.receipts import Receipts
+from meta_client.doctor.cases import owner_of, to_ask
+from meta_client.doctor.evidence import (
+    AT_BROKER,
+    Answer,
+    BranchAt,
+    BrokerEvidence,
+    DatabaseEvidence,
+    Evidence,
+    LogEvidence,
+)
+from meta_client.doctor.verdicts import Owner, Said
+from meta_client.errors import ClientXaError
+from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.branch_report import Report
+from meta_client.protocol.errors import MetaError, XaError
+from meta_client.transactions.databases import place_of_url, table_at
+from meta_client.transactions.errors import NoDecisionTable
+
+AGE_S: Final = 10.0  # PREPARE is answered within half of that, or has failed
+ROWS_MAX: Final = 10_000  # of one table, besides those of prepared branches
+SQLITE_SCHEME: Final = "sqlite"
+NO_MASTER: Final = (
+    "ZooKeeper has its nodes, and no master is up: start it, or read its directory with `metaq txn list --dir`; of one "
+    "that is gone for good, delete the nodes"
+)
+Step = Callable[[str], AbstractContextManager[object]]  # shows progress
+
+
+class Lists(Protocol):
+    """Every broker's list of branches: cli.branches.OnlineBranches."""
+
+    failures: dict[int, str]
+
+    def keys(self, qualifier: str | None) -> Mapping[int, Sequence[XaKey]]: ...
+
+    def listed(self, qualifier: str | None) -> list[Report]: ...
+
+    def findings(self) -> list[Report]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Sides to ask. *verbs* returns the broker requests for a qualifier."""
+
+    lists: Lists
+    verbs: Callable[[str], XaVerbs]
+    known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
+    databases: tuple[str, ...] = ()
+    logs: tuple[Path, ...] = ()
+
+
+def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
+    """Ask every side. Raises ZooKeeperError; a side that can't be asked is named in the result."""
+    brokers = _ask_brokers(sources, age_s, step)
+    with step("reading decision logs"):
+        logs, problems = read_logs(sources.logs)
+    databases = []
+    for url in dict.fromkeys(sources.databases):
+        label, address = names_of(url)
+        with step(f"asking {label}"):
+            databases.append(_ask_database(DatabaseEvidence(label, url, address), list(brokers.reports), age_s))
+        if len(databases[-1].rows) >= ROWS_MAX:
+            problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
+    found = Evidence(brokers, tuple(databases), tuple(logs), problems)
+    branches, places = to_ask(found)
+    with step(f"asking brokers about {len(branches)} branches"):
+        brokers = _ask_again(sources.verbs, brokers, sorted(branches))
+    outcomes = {}
+    for xid, where in places.items():
+        with step(f"asking a database about {xid}"):
+            if (answer := _ask_outcome(databases, xid, where)) is not None:
+                outcomes[xid] = answer
+    return replace(found, brokers=brokers, outcomes=outcomes)
+
+
+def _ask_brokers(sources: Sources, age_s: float, step: Step) -> BrokerEvidence:
+    lists = sources.lists
+    with step("asking brokers"):
+        first = {(broker_id, key) for broker_id, keys in lists.keys(None).items() for key in keys}
+    if first:
+        with step(f"waiting {age_s:g} s: what is at work ends by itself"):
+            time.sleep(age_s)
+    with step("asking brokers"):
+        reports: dict[BranchAt, Report] = {}
+        strange: dict[int, str] = {}
+        for report in lists.listed(None):
+            if (why := problem_of(report)) is not None:
+                strange[report["broker"]] = f"it tells of a branch what this version of metaq does not read: {why}"
+            else:
+                reports[report["broker"], _key(report["key"])] = report
+        failures = dict(lists.failures)
+        findings = {
+            (report["broker"], _key(report["key"])): report["finding"] | {"state": report["state"]}
+            for report in lists.findings()
+        }
+        answered = lists.keys(None)
+    gone = {broker_id: NO_MASTER for broker_id in sources.known() if broker_id not in answered}
+    failures = gone | strange | failures | lists.failures
+    return BrokerEvidence(reports, frozenset(first & reports.keys()), failures, findings)
+
+
+class _Part(msgspec.Struct):
+    topic: str
+    messages: int
+
+
+class _Decided(msgspec.Struct):
+    who: str
+    why: str
+    time_ms: int
+
+
+class _Shape(msgspec.Struct):
+    """Fields of a report that are used, from any sender."""
+
+    key: str
+    state: BranchStatus
+    messages: int | None = None
+    bytes: int | None = None
+    origin: str | None = None
+    began_ms: int | None = None
+    prepared_ms: int | None = None
+    partitions: list[_Part] = []
+    decision: _Decided | None = None
+
+
+def problem_of(report: Report) -> str | None:
+    """Return the reason why *report* is not one of this version's brokers; None if it is."""
+    try:
+        _key(msgspec.convert(report, _Shape).key)
+    except (msgspec.ValidationError, InvalidXid) as error:
+        return str(error)
+    return None
+
+
+def _key(text: str) -> XaKey:
+    key = parse_key(text)
+    if not isinstance(key, XaKey):
+        raise InvalidXid(f"{key} is no XA branch")
+    return key
+
+
+def read_logs(paths: Iterable[Path]) -> tuple[list[LogEvidence], dict[str, str]]:
+    """Read the decision logs at *paths*, or in the directories right below; also return the failures, with reasons."""
+    logs: dict[str, LogEvidence] = {}
+    problems: dict[str, str] = {}
+    for path in paths:
+        try:
+            logs[str(path)] = _read_log(path)
+        except ForeignLog as error:
+            below = [child for child in sorted(path.iterdir()) if child.is_dir()]
+            for child in below:
+                try:
+                    logs[str(child)] = _read_log(child)
+                except ForeignLog:
+                    continue
+                except (JournalError, MetaError) as damage:
+                    problems[f"decision log {child}"] = str(damage)
+            if not any(Path(name).parent == path for name in (*logs, *problems)):
+                problems[f"decision log {path}"] = str(error)
+        except (JournalError, MetaError) as error:
+            problems[f"decision log {path}"] = str(error)
+    return list(logs.values()), problems
+
+
+def _read_log(path: Path) -> LogEvidence:
+    said = read_decisions(path)
+    storage = DirectoryStorage.open_for_reading(path)
+    return LogEvidence(str(path), said.name, said.unfinished, said.is_held, is_copy(storage))
+
+
+def _ask_database(said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float) -> DatabaseEvidence:
+    try:
+        is_postgres, where = place_of_url(said.url)
+        if is_postgres:
+            from meta_client.doctor.postgres import look
+
+            # Read open writers before the rows: one that commits in between is seen as a writer or by its row.
+            said = look(replace(said, url=where))
+            if said.failure is not None:
+                return said
+        table = table_at(said.url)
+    except NoDecisionTable as error:  # it may hold prepared transactions alone
+        return said if said.has_prepared else replace(said, failure=str(error))
+    except (Unreachable, CannotEnlist) as error:
+        return replace(said, failure=str(error))
+    try:
+        name = table.identity.name
+        wanted = {at[1].xid.gtrid.decode() for at in branches if owner_of(at) == (Owner.TABLE, name.table_id)}
+        rows = [*table.kept(age_s, ROWS_MAX), *table.recorded(sorted(wanted))]
+        return replace(said, table=name, rows={row.gtrid: row for row in rows})
+    except Unreachable as error:
+        return replace(said, failure=str(error))
+    finally:
+        table.close()
+
+
+def names_of(url: str) -> tuple[str, str]:
+    """Name of the database at *url*, and its address without a password."""
+    if url.startswith(SQLITE_SCHEME):
+        return f"database {url.rpartition('/')[2]}", url
+    try:
+        from meta_client.doctor import postgres
+
+        return postgres.names_of(place_of_url(url)[1])
+    except (CannotEnlist, ValueError):
+        return f"a database of {urlsplit(url).scheme}", ""
+
+
+def _ask_again(
+    verbs: Callable[[str], XaVerbs], brokers: BrokerEvidence, branches: Iterable[BranchAt]
+) -> BrokerEvidence:
+    asked: dict[BranchAt, Answer] = {}
+    failures = dict(brokers.failures)
+    for at in branches:
+        broker_id, key = at
+        if (why := failures.get(broker_id)) is not None:
+            asked[at] = Answer(Said.SILENT, why)
+            continue
+        try:
+            status = verbs(key.qualifier).status(key.xid, broker_id)
+        except XaError as error:
+            if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
+                failures[broker_id] = str(error)
+            asked[at] = Answer(Said.SILENT, str(error))
+        else:
+            no_status = Answer(Said.SILENT, "it has no STATUS: no metaq broker, or an old one")
+            asked[at] = no_status if status is None else Answer(AT_BROKER[status])
+    return replace(brokers, asked=asked, failures=failures)
+
+
+def _ask_outcome(databases: Sequence[DatabaseEvidence], xid: Xid, receipts: Receipts) -> Answer | None:
+    for database in databases:
+        if database.failure is None and database.resource_id and database.resource_id == receipts.resource_ids[0]:
+            from meta_client.doctor.postgres import outcome
+
+            return outcome(database.url, xid, receipts.database)
+    return None

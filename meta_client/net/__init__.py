@@ -1,0 +1,1 @@
+"""Connections to brokers: sockets, requests in flight, replies, back-off and heart-beats."""

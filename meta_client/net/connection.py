@@ -1,0 +1,357 @@
+"""One TCP connection to a broker, shared by every thread of a client: many requests in flight, one reader at a time.
+
+Any number of threads submit and wait. A waiting thread reads the socket itself if no other thread does: handing a reply
+from one thread to another costs as much as handling it. The connection's reader thread reads replies that no thread
+waits for (those with a callback, or left behind by the last reader) and checks the peer's liveness from time to time.
+Locks are held for a few instructions, except `_writing` and `_reading`, which are held during I/O.
+"""
+
+import functools
+import logging
+import math
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Self
+
+from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.net.heartbeat import IDLE_S, Beat, HeartBeat
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.wakeups import wake
+from meta_client.protocol.decoder import ResponseDecoder
+from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight
+from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
+from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
+from meta_client.protocol.responses import Response, Result
+from meta_client.protocol.version import Capabilities
+from zk.forks import detach_descriptor, invalidate_after_fork
+from zk.tree.broker_url import BrokerUrl
+
+OUTSTANDING_MAX = 65_536  # replies due at a time; bounds the memory that a runaway caller takes
+# A buffer above 128 KiB is mapped and unmapped for every call, which costs ten times as much as reading a short answer:
+# taken only while there is that much to read.
+RECEIVE_BYTES = 64 * 1024
+RECEIVE_BYTES_BULK = 256 * 1024
+UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
+WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
+PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
+LOOK_S = 1.0  # interval of checks on an idle connection
+IO_TIMEOUT_S = 10  # a broker that takes no byte for this long counts as gone; reads wait in poll() instead
+
+_log = logging.getLogger(__name__)
+
+
+class Connection:
+    """A live connection, or the remains of one: a broken connection stays broken (Connections makes a new one)."""
+
+    def __init__(self, url: BrokerUrl, connected: socket.socket) -> None:
+        """Take over *connected*, made by open(), and start the reader thread."""
+        self.url = url
+        self._socket = connected
+        self._lock = threading.Lock()  # guards the next four
+        self._pending: dict[int, PendingReply] = {}
+        self._failure: BaseException | None = None
+        self._patient: dict[int, bytes] = {}  # delayed requests, by opaque
+        self._patient_until = 0.0
+        self._writing = threading.Lock()
+        # The thread that holds `_writing` sends all of it; bounded by OUTSTANDING_MAX.
+        self._outgoing: deque[bytes] = deque()
+        self._active_at = time.monotonic()  # last byte in or out
+        self.is_refused = False  # by a broker at its connection limit
+        self._capabilities: Capabilities | None = None  # two threads may both ask: the reply is the same
+        self._reading = threading.Lock()  # guards the next five
+        self._decoder = ResponseDecoder()
+        self._receive_bytes = RECEIVE_BYTES
+        self._readable = select.poll()
+        self._beat = HeartBeat()
+        self._beat_opaque: int | None = None
+        self._readable.register(connected, select.POLLIN)
+        invalidate_after_fork(self, functools.partial(detach_descriptor, connected))
+        self._called = threading.Event()  # the reader thread is needed
+        self._reader = threading.Thread(target=self._read, name=f"metaq {url}", daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
+        """Connect to *url*. Raises NotConnected."""
+        try:
+            connected = socket.create_connection((url.host, url.port), timeout=timeout_s)
+        except OSError as error:
+            raise NotConnected(f"no connection to {url} ({error}): is the broker up and its port reachable?") from error
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # A blocking socket with the system's time limits: Python's own would call poll() before every operation.
+            connected.settimeout(None)
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", IO_TIMEOUT_S, 0))
+            return cls(url, connected)
+        except BaseException:
+            connected.close()
+            raise
+
+    @property
+    def is_broken(self) -> bool:
+        """True if nothing can be sent any more. Checks the socket for a disconnect, unless replies are due: their
+        reader will see it."""
+        if self._failure is None and not self._pending and self._reading.acquire(blocking=False):
+            try:
+                if self._readable.poll(0):
+                    self._read_some(0.0)
+            finally:
+                self._stop_reading()
+        return self._failure is not None
+
+    @property
+    def outstanding(self) -> int:
+        """Number of replies due."""
+        return len(self._pending)
+
+    def submit(self, request: Request, on_done: OnDone | None = None, *, is_urgent: bool = True) -> PendingReply:
+        """Send *request*, which needs an unused opaque (next_opaque), and return its pending reply.
+
+        *on_done* is called with the reply once it is done, on the thread that reads: it must not block. A request that
+        is not *is_urgent* may be delayed to share a system call while other replies are due: it is sent with the first
+        request after PATIENCE_S, or once a thread waits for its reply.
+
+        Returns once the bytes are handed to the operating system or to a sending thread. Raises NotConnected or
+        TooManyRequests if nothing was sent, LocalProtocolError for an invalid request. If the connection breaks later,
+        the reply's wait() raises ConnectionLost.
+        """
+        (reply,) = self._submit([request], on_done, is_urgent=is_urgent)
+        return reply
+
+    def submit_all(self, requests: Sequence[Request]) -> list[PendingReply]:
+        """Send *requests* together, in order: all or none. Raises as submit."""
+        return self._submit(requests, None)
+
+    def _submit(
+        self, requests: Sequence[Request], on_done: OnDone | None, *, is_urgent: bool = True
+    ) -> list[PendingReply]:
+        pieces = encode_flight(requests)
+        replies: list[PendingReply] = []
+        for request in requests:
+            assert not isinstance(request, Quit), "quit has no answer"
+            replies.append(PendingReply(self, request.opaque, on_done))
+        with self._lock:
+            if self._failure is not None:
+                raise NotConnected(
+                    f"connection to {self.url} is lost ({self._failure}): try again for a new one"
+                ) from self._failure
+            if len(self._pending) + len(replies) > OUTSTANDING_MAX:
+                raise TooManyRequests(f"{OUTSTANDING_MAX} answers are due from {self.url}: wait for some of them first")
+            has_time = not is_urgent and bool(self._pending)
+            for reply in replies:
+                assert reply.opaque not in self._pending, "an opaque is used once"
+                self._pending[reply.opaque] = reply
+            if has_time:
+                if not self._patient:
+                    self._patient_until = time.monotonic() + PATIENCE_S
+                self._patient[replies[0].opaque] = b"".join(pieces)
+            else:
+                self._outgoing.extend(pieces)
+        if self._patient and time.monotonic() >= self._patient_until:
+            self._end_patience()
+            has_time = False
+        if not has_time:
+            self._send()
+        if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.locked():
+            self._called.set()
+        return replies
+
+    def capabilities(self, timeout_s: float) -> Capabilities:
+        """Return the capabilities in the peer's version text; asked once. Raises ReplyTimeout, ConnectionLost,
+        RemoteError."""
+        if (known := self._capabilities) is None:
+            response = self.submit(Version(next_opaque())).wait(timeout_s)
+            text = response.message if isinstance(response, Result) and response.is_success else b""
+            known = self._capabilities = Capabilities.parse(text)
+        return known
+
+    def close(self) -> None:
+        """Fail pending replies with ConnectionLost and end the reader thread. Idempotent; must not be called on the
+        reader thread."""
+        self._break(ClientClosed(f"the connection to {self.url} was closed by this client"))
+        self._reader.join()
+
+    def abandon(self, opaque: int) -> bool:
+        """Drop the pending reply of *opaque*; False if it is done already."""
+        with self._lock:
+            return self._pending.pop(opaque, None) is not None
+
+    def expire(self, opaque: int, after_s: float) -> None:
+        """Fail the reply of *opaque* with ReplyTimeout of *after_s* seconds, unless it is done."""
+        with self._lock:
+            reply = self._pending.pop(opaque, None)
+        if reply is not None:
+            reply.fail(ReplyTimeout(f"{after_s:g} s"))
+            wake([reply])
+
+    def _end_patience(self) -> None:
+        """Queue the delayed requests for the next send."""
+        with self._lock:
+            self._outgoing.extend(self._patient.values())
+            self._patient.clear()
+
+    def _send(self) -> None:
+        """Send what is queued, or leave it to the thread that is sending: many small requests share one system call.
+
+        The sending thread takes along requests queued meanwhile, and checks again after it releases the lock, so that
+        none stays behind. It is soon free: encoding a request takes longer than sending one.
+        """
+        while self._outgoing and self._writing.acquire(blocking=False):
+            try:
+                self._drain()
+            except OSError as error:
+                self._outgoing.clear()
+                self._break(error)  # part of a command may be sent: nothing can follow it
+            except BaseException as error:  # ^C: the same
+                self._outgoing.clear()
+                self._break(error)
+                raise
+            finally:
+                self._writing.release()
+
+    def _drain(self) -> None:
+        outgoing = self._outgoing
+        while outgoing:
+            small: list[bytes] = []  # sent in one call
+            room = JOIN_BYTES_MAX
+            while outgoing and (room := room - len(outgoing[0])) >= 0:
+                small.append(outgoing.popleft())
+            self._socket.sendall(b"".join(small) if small else outgoing.popleft())
+            self._active_at = time.monotonic()
+
+    # -- reading: by one thread at a time, which holds `_reading` -------------------------------------------------
+
+    def read_for(self, reply: PendingReply, deadline: float) -> None:
+        """Read replies until *reply* is done, as Source.read_for.
+
+        Sends the request first if it was delayed. While many replies are due, the reader thread reads for all waiting
+        threads: each of them would soon have its own reply and stop reading.
+        """
+        if reply.opaque in self._patient:
+            self._end_patience()
+            self._send()
+        if len(self._pending) > WAITING_FEW:
+            if not self._reading.locked():
+                self._called.set()
+            return
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            while not reply.is_done and self._failure is None and (left_s := deadline - time.monotonic()) > 0:
+                self._read_some(left_s)
+        finally:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Release `_reading`; the reader thread takes over if replies are still due."""
+        self._reading.release()
+        if self._is_awaited:
+            self._called.set()
+
+    @property
+    def _is_awaited(self) -> bool:
+        return bool(self._pending) or self._beat_opaque is not None
+
+    def _read(self) -> None:
+        """Run the reader thread."""
+        try:
+            while self._failure is None:
+                self._called.wait(LOOK_S)
+                self._called.clear()
+                if self._reading.acquire(blocking=False):
+                    try:
+                        self._read_some(0.0)
+                        while self._is_awaited and self._failure is None:
+                            self._read_some(IDLE_S)
+                    finally:
+                        self._stop_reading()
+        finally:
+            with self._reading, self._writing:  # a reading or sending thread ends at once: the socket is shut down
+                self._socket.close()
+
+    def _read_some(self, timeout_s: float) -> None:
+        """Read what is there or arrives within *timeout_s*; without input, do what the heart-beat requires."""
+        wait_s = min(timeout_s, self._beat.wait_s(self._active_at, time.monotonic()))
+        is_readable = self._readable.poll(math.ceil(wait_s * 1000))  # an interrupt here loses nothing
+        try:
+            if not is_readable:
+                self._obey(self._beat.check(self._active_at, time.monotonic()))
+                return
+            if not (chunk := self._socket.recv(self._receive_bytes)):
+                raise ConnectionLost("the broker closed it")
+            self._receive_bytes = RECEIVE_BYTES_BULK if len(chunk) >= RECEIVE_BYTES else RECEIVE_BYTES
+            self._active_at = time.monotonic()
+            self._deliver(self._decoder.receive_data(chunk))
+        except RemoteProtocolError as error:
+            self._deliver(self._decoder.completed_before_failure)
+            self._break(error)
+        except (OSError, MetaError) as error:
+            self._break(error)
+        except BaseException as error:  # ^C in the middle of a reply: the start of the next one is unknown
+            self._break(error)
+            raise
+
+    def _deliver(self, responses: list[Response]) -> None:
+        """Complete the replies to *responses*, then wake their waiters."""
+        with self._lock:
+            replies = [self._pending.pop(response.opaque, None) for response in responses]
+        try:
+            for reply, response in zip(replies, responses, strict=True):
+                if reply is not None:
+                    reply.succeed(response)
+                else:
+                    self._on_unawaited(response)
+        except BaseException as error:  # ^C: these replies are no longer pending, so no other thread can complete them
+            for reply in replies:
+                if reply is not None and not reply.is_done:
+                    reply.fail(error)
+            raise
+        finally:
+            wake(filter(None, replies))
+
+    def _on_unawaited(self, response: Response) -> None:
+        if response.opaque == self._beat_opaque:
+            self._beat_opaque = None
+            self._obey(self._beat.answered(good=isinstance(response, Result) and response.is_success))
+        elif response.opaque == OPAQUE_ABSENT and isinstance(response, Result) and not response.is_success:
+            self.is_refused = True  # a broker at its limit answers before any request, with the opaque we never use
+            self._break(ConnectionLost(f"the broker takes no further connection: {one_line(response.text)}"))
+        # else: abandoned, as after a time-out or a transaction's END
+
+    def _obey(self, beat: Beat) -> None:
+        match beat:
+            case Beat.SEND:
+                self._beat_opaque = next_opaque()
+                self._outgoing.extend(encode_flight([Version(self._beat_opaque)]))
+                self._send()
+            case Beat.GIVE_UP:
+                self._break(ConnectionLost("no good answer to three heart-beats"))
+            case Beat.WAIT:
+                pass
+
+    def _break(self, failure: BaseException) -> None:
+        """Fail all pending replies and wake the reader thread, which closes the socket. Any thread; only the first call
+        counts."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = failure
+            pending, self._pending = self._pending, {}
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                _log.debug("already disconnected broker=%s", self.url)
+        self._called.set()
+        for reply in pending.values():
+            reply.fail(failure)
+        wake(pending.values())
+        if not isinstance(failure, ClientClosed):
+            _log.info("connection lost broker=%s pending=%d error=%s", self.url, len(pending), failure)

@@ -1,0 +1,359 @@
+"""Producer: sends messages plainly, in local transactions, or in XA branches."""
+
+import itertools
+from collections.abc import Collection
+from typing import Protocol
+
+from journal.records.xid import LocalKey, Xid
+from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnknown, TransactionMisuse
+from meta_client.metadata.allowed_codecs import AllowedCodecs
+from meta_client.metadata.topology import Directory, TopicView
+from meta_client.net.deadline import Deadline, time_limit
+from meta_client.net.identity import new_session_id
+from meta_client.net.transport import Transports
+from meta_client.producer.local_transaction import LocalTransaction
+from meta_client.producer.outgoing import (
+    Compression,
+    Outgoing,
+    RoundRobin,
+    available_in,
+    encode_message,
+    parse_partition,
+    view_of,
+)
+from meta_client.producer.partitioners import PartitionContext, Partitioner
+from meta_client.producer.results import SendResult
+from meta_client.producer.single_sends import SingleSends
+from meta_client.producer.transaction_owner import TransactionOwner
+from meta_client.producer.xa import Branch, XaBranches
+from meta_client.producer.xa_verbs import Listing, XaVerbs
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.xa import XaCode
+from zk.forks import invalidate_after_fork
+from zk.tree.nodes import Partition
+
+SEND_TIMEOUT_S = 3.0  # spec 7.4
+
+
+class Handle(Protocol):
+    """Handle of a message being sent: batch.SendHandle documents it."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def result(self, timeout_s: float | None = None) -> SendResult: ...
+
+
+class Gatherer(Protocol):
+    """Sends messages in batches: sender.Sender, or its asyncio twin."""
+
+    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
+
+    def flush(self, timeout_s: float | None = None) -> None: ...
+
+    def has_pending(self, topic: str, partition: Partition) -> bool: ...
+
+    def push(self, topic: str, partition: Partition) -> None: ...
+
+
+class Enlists(Protocol):
+    """A transaction over several brokers that producers join: transactions.branches.Branches."""
+
+    def check(self) -> None: ...
+
+    def send(
+        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
+    ) -> SendResult: ...
+
+    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> Handle: ...
+
+
+class Producer:
+    """Sends messages. Cheap: it owns no thread and no socket. Client.producer() makes it.
+
+    Outside transactions any thread may send. A transaction, and its producer with it, belongs to the thread that began
+    it or joined it last: others get TransactionMisuse. *qualifier* names the group of producers that recover each
+    other's prepared branches (tpc_recover).
+    """
+
+    def __init__(
+        self,
+        topology: Directory,
+        connections: Transports,
+        qualifier: str,
+        sender: Gatherer,
+        compression: Compression | None,
+        allowed: AllowedCodecs,
+        sends: SingleSends,
+        partitioner: Partitioner | None,
+    ) -> None:
+        self.qualifier = qualifier
+        self.session_id = new_session_id()
+        self._topology = topology
+        invalidate_after_fork(self)
+        self._connections = connections
+        self._sender = sender
+        self._compression = compression
+        self._allowed = allowed
+        self._sends = sends
+        self._partitioner = partitioner
+        self._choice = RoundRobin()
+        self._numbers = itertools.count(1)  # of local transactions
+        self._transaction: LocalTransaction | None = None
+        self._owner = TransactionOwner()  # of the last transaction
+        self._xa = XaBranches(XaVerbs(topology, connections, qualifier, self.session_id))
+        self._within: Enlists | None = None
+
+    def send(
+        self,
+        topic: str,
+        payload: bytes,
+        attribute: str | None = None,
+        partition: Partition | str | None = None,
+        timeout_s: float = SEND_TIMEOUT_S,
+    ) -> SendResult:
+        """Send one message and wait for the broker's answer: to *partition*, to the one that the *partitioner* chooses,
+        or to the topic's partitions in turn.
+
+        Acknowledged means durable as the broker's flush mode says; within a transaction, that the message is part of
+        it. *timeout_s* covers everything: finding the broker, connecting, and retries. A message without a named or
+        chosen partition goes to another broker while it can't have reached the first; one for a certain partition waits
+        for its broker. Once it may have arrived it is sent again only to a metaq broker, which stores it once, and
+        never within a transaction. It does not overtake messages of send_async for the same named or chosen partition.
+
+        Raises SendFailed (the subclass tells whether the message may be stored); LocalProtocolError and zk's
+        InvalidName for what can't be sent at all.
+        """
+        deadline = Deadline(timeout_s)
+        view = self._view(topic, timeout_s)
+        wanted = self._wanted(view, payload, attribute, partition)
+        message = Outgoing(topic, payload, attribute, self._compression_for(view))
+        if self._within is not None:
+            self._within.check()
+            return self._within.send(message, view, wanted, self._choice, deadline)
+        if (branch := self._xa.current) is not None:
+            self._owner.check(f"branch {branch.xid}")
+            return self._xa.put(message, view, wanted, self._choice, deadline)
+        if (transaction := self._current()) is not None:
+            self._owner.check(f"transaction {transaction.key}")
+            return transaction.put(message, view, wanted, self._choice, deadline)
+        if wanted is not None and self._sender.has_pending(topic, wanted):
+            return self._send_behind(message, wanted, deadline)
+        return self._sends.send(message, view, wanted, self._choice, deadline)
+
+    def send_async(
+        self,
+        topic: str,
+        payload: bytes,
+        attribute: str | None = None,
+        partition: Partition | str | None = None,
+    ) -> Handle:
+        """Send one message with others, without waiting; the handle's `result()` returns its place.
+
+        In an XA branch it is sent with the next `send` or verb, and tpc_prepare raises XaError (XAER_RMERR) if it is
+        not in the branch. Outside transactions messages are gathered by time and size per partition (Client's
+        *batching*), and a batch is sent again until it is answered, for delivery_timeout_s at most: a metaq broker
+        stores it once. Messages for a partition named here, or chosen by the *partitioner*, stay in order and wait for
+        its broker; other batches, as long as they were never sent, go to another broker if their own can't be reached.
+
+        Blocks, or raises BufferFull, while too much is unacknowledged. Raises NoPartition; NoBroker if ZooKeeper can't
+        be asked; LocalProtocolError for what can't be sent at all; TransactionMisuse within a local transaction, which
+        takes `send` only.
+        """
+        if self._transaction is not None and (transaction := self._current()) is not None:
+            self._owner.check(f"transaction {transaction.key}")
+            raise TransactionMisuse("send_async is not for local transactions: use send, or finish it first")
+        within: Enlists | XaBranches | None = None
+        if self._within is not None:
+            self._within.check()
+            within = self._within
+        elif (branch := self._xa.current) is not None:
+            self._owner.check(f"branch {branch.xid}")
+            within = self._xa
+        if within is not None:
+            view = self._view(topic, SEND_TIMEOUT_S)
+            wanted = self._wanted(view, payload, attribute, partition)
+            message = Outgoing(topic, payload, attribute, self._compression_for(view))
+            return within.add(message, view, wanted, self._choice)
+        # The sender looks up the view once per batch; per message only for compression and partitioners.
+        compression = None if self._compression is None else self._compression_for(self._view(topic, SEND_TIMEOUT_S))
+        if partition is not None:
+            wanted = parse_partition(partition)
+        elif self._partitioner is not None:
+            wanted = self._wanted(self._view(topic, SEND_TIMEOUT_S), payload, attribute, None)
+        else:
+            wanted = None
+        flag, body = encode_message(topic, payload, attribute, compression)
+        return self._sender.add(topic, wanted, flag, body)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything gathered by send_async, of all producers of the client, and wait until it is settled.
+
+        Raises the first SendFailed of any message since the last flush; ReplyTimeout after *timeout_s*.
+        """
+        self._sender.flush(timeout_s)
+
+    def partitions(self, topic: str, timeout_s: float = SEND_TIMEOUT_S) -> tuple[Partition, ...]:
+        """Return the partitions that `send` chooses from now, one at least. Raises NoPartition, NoBroker, and zk's
+        InvalidName for an invalid topic."""
+        return available_in(self._view(topic, timeout_s))
+
+    def transaction(self, timeout_s: float = 0) -> LocalTransaction:
+        """Begin a local transaction on one broker: everything this producer sends until its end belongs to it.
+
+        Use as a context manager: the end of the block commits, an exception rolls back. The broker rolls it back when
+        the connection breaks, or after *timeout_s* (0: never). Raises TransactionMisuse while another transaction or
+        branch is open, LocalProtocolError for a time limit that no broker takes.
+        """
+        seconds = time_limit(timeout_s)
+        if self._within is not None:
+            raise TransactionMisuse(
+                "the producer has joined a transaction: end that one first, or use another producer"
+            )
+        if (open_one := self._current()) is not None:
+            raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
+        if (branch := self._xa.current) is not None:
+            raise TransactionMisuse(f"branch {branch.xid} is {branch}: finish it before a local transaction")
+        key = LocalKey(self.session_id, next(self._numbers))
+        self._transaction = LocalTransaction(key, seconds, self._connections)
+        self._owner = TransactionOwner()
+        return self._transaction
+
+    def tpc_begin(self, xid: Xid, topics: Collection[str] = (), timeout_s: float = 0) -> None:
+        """Begin XA branch *xid* on a broker that has all *topics*: everything this producer sends until its end belongs
+        to it. The broker rolls it back after *timeout_s* (0: never) unless it is prepared.
+
+        BEGIN is sent with the first message or verb, and *timeout_s* counts from there: if the broker refuses it, that
+        call raises its XaError. (Brokers without `mput` are asked at once.) Raises XaError: XAER_RMFAIL if no such
+        broker answers, XAER_PROTO or XAER_DUPID while a branch is active.
+        """
+        if self._within is not None:
+            raise ClientXaError(XaCode.XAER_PROTO, "the producer has joined a transaction: end that", f"BEGIN {xid}")
+        if (transaction := self._current()) is not None:
+            text = f"local transaction {transaction.key} is not over: finish it first"
+            raise ClientXaError(XaCode.XAER_PROTO, text, f"BEGIN {xid}")
+        self._xa.begin(xid, topics, timeout_s)
+        self._owner = TransactionOwner()
+
+    def join(self) -> None:
+        """Make the calling thread or task the owner of the open transaction or branch.
+
+        Any other thread or task that sends in it then gets TransactionMisuse.
+        """
+        self._owner.join()
+
+    def enter(self, transaction: Enlists) -> None:
+        """Send into *transaction* until `leave`; called by Transaction.join. Raises TransactionMisuse."""
+        if self._within is not None or self.is_in_transaction:
+            raise TransactionMisuse("the producer is in a transaction already: end that one first, or join another one")
+        self._within = transaction
+
+    def leave(self) -> None:
+        """End the effect of `enter`."""
+        self._within = None
+
+    def tpc_prepare(self) -> bool:
+        """Prepare the branch (first phase): it can commit or roll back after any crash. False: it was read-only and is
+        over. Raises XaError; then roll it back."""
+        return self._xa.prepare()
+
+    def tpc_commit(self, xid: Xid | None = None) -> None:
+        """Commit the current branch (in one phase if it is not prepared), or prepared branch *xid*.
+
+        Raises XaError. XAER_RMFAIL: unknown, call again. XAER_NOTA: that branch is not prepared (any more).
+        """
+        self._xa.commit(xid)
+
+    def tpc_rollback(self, xid: Xid | None = None) -> None:
+        """Roll back the current branch, prepared or not, or prepared branch *xid*. Raises XaError as tpc_commit."""
+        self._xa.rollback(xid)
+
+    def tpc_status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
+        """Return the status of a branch at broker *broker_id*, under this producer's qualifier, finished ones too.
+
+        None: that broker lacks the extension `status`. Raises XaError (XAER_RMFAIL).
+        """
+        return self._xa.status(xid, broker_id)
+
+    def tpc_forget(self, xid: Xid) -> None:
+        """Drop the heuristic outcome of *xid* at its broker, once it has been examined. Raises XaError."""
+        self._xa.forget(xid)
+
+    def tpc_recover(self) -> list[Xid]:
+        """Return prepared branches and heuristic outcomes under this producer's qualifier, on all brokers.
+
+        Raises XaError (XAER_RMFAIL) if a broker can't be asked or is known to have crashed: see tpc_list.
+        """
+        return self._xa.recover()
+
+    def tpc_list(self) -> Listing:
+        """List by broker what tpc_recover returns, with the brokers that could not be asked. Raises XaError if
+        ZooKeeper is away."""
+        return self._xa.list_prepared("RECOVER")
+
+    def twin(self) -> "Producer":
+        """Return another producer of the same client and qualifier, with no transaction open."""
+        return Producer(
+            self._topology,
+            self._connections,
+            self.qualifier,
+            self._sender,
+            self._compression,
+            self._allowed,
+            self._sends,
+            self._partitioner,
+        )
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """True if messages sent now become part of a transaction or branch."""
+        return self._within is not None or self._xa.current is not None or self._current() is not None
+
+    @property
+    def tpc_branch(self) -> Branch | None:
+        """Current branch: its xid, the id of its broker, and its state."""
+        return self._xa.current
+
+    def _wanted(
+        self, view: TopicView, payload: bytes, attribute: str | None, partition: Partition | str | None
+    ) -> Partition | None:
+        """Return the partition this message has to go to; None if any will do."""
+        if partition is not None:
+            return parse_partition(partition)
+        if self._partitioner is None:
+            return None
+        known, available = view.known, view.available
+        if (broker_id := self._broker_id()) is not None:
+            known = available = view.on_broker(broker_id)
+        chosen = self._partitioner(PartitionContext(view.topic, attribute, payload, known, available))
+        if chosen is not None and not isinstance(chosen, Partition):
+            raise TypeError(f"the partitioner chose {chosen!r} for {view.topic}: return a partition it got, or None")
+        return chosen
+
+    def _broker_id(self) -> int | None:
+        """Return the broker that the open transaction is bound to, if any."""
+        if (branch := self._xa.current) is not None:
+            return branch.broker_id
+        transaction = self._current()
+        return None if transaction is None else transaction.broker_id
+
+    def _send_behind(self, message: Outgoing, wanted: Partition, deadline: Deadline) -> SendResult:
+        """Send by way of send_async, which has messages for *wanted* that this one must not overtake."""
+        handle = self._sender.add(message.topic, wanted, message.flag, message.body)
+        self._sender.push(message.topic, wanted)
+        try:
+            return handle.result(deadline.remaining_s())
+        except ReplyTimeout as error:
+            text = f"not answered within {deadline.timeout_s:g} s, behind others: it is still being sent"
+            raise SendUnknown(text, Destination(message.topic, wanted)) from error
+
+    def _current(self) -> LocalTransaction | None:
+        transaction = self._transaction
+        return transaction if transaction is not None and transaction.is_current else None
+
+    def _compression_for(self, view: TopicView) -> Compression | None:
+        compression = self._compression
+        return compression if compression is not None and self._allowed.allows(view, compression.codec) else None
+
+    def _view(self, topic: str, timeout_s: float) -> TopicView:
+        return view_of(self._topology, topic, timeout_s)

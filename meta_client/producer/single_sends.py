@@ -1,0 +1,175 @@
+"""Sends one message and waits: retries, on another broker if possible, until it is answered or its time is over.
+
+A broker with `mput` gets a numbered batch of one, so that a repetition is stored once. Until an attempt may have
+reached a broker, a message without a wanted partition may go to another broker. Other brokers get a put; one whose
+answer is lost is not sent again: that could store it twice.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from journal.records.producer_state import BatchSequence
+from meta_client.errors import (
+    ClientClosed,
+    ConnectionLost,
+    Destination,
+    NoBroker,
+    PartitionClosed,
+    ReplyTimeout,
+    SendFailed,
+    SendUnknown,
+    TooManyRequests,
+)
+from meta_client.metadata.topology import Directory, TopicView
+from meta_client.net.deadline import Deadline
+from meta_client.net.identity import new_session_id
+from meta_client.net.transport import Transports
+from meta_client.producer.outgoing import Outgoing, RoundRobin
+from meta_client.producer.results import SendResult
+from zk.tree.nodes import Partition
+
+BACKOFF_S: Final = 0.05  # before the brokers are looked up again; a failed connection has its own back-off
+ELSEWHERE_S: Final = 1.0  # time limit of a connect while there are other brokers to try
+
+
+class _Line:
+    """A producer name used by one message at a time, and its last sequence number."""
+
+    __slots__ = ("name", "number")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+
+
+class SingleSends:
+    """Sends single messages for all producers of a client. Any thread.
+
+    A broker remembers the last few numbers of a name in a partition, in order: concurrent sends need a name each. There
+    are as many names as there ever were concurrent sends; the last one used is reused first.
+    """
+
+    def __init__(
+        self, topology: Directory, connections: Transports, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        """*sleep* is called to wait between attempts."""
+        self._topology = topology
+        self._sleep = sleep
+        self._connections = connections
+        self._session = new_session_id()[-48:]  # a producer name has 64 bytes at most
+        self._counts = itertools.count(1)
+        self._idle: deque[_Line] = deque()
+
+    def send(
+        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
+    ) -> SendResult:
+        """Send *message* to *wanted*, or to a partition of *choice*. Raises SendFailed."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            line = _Line(f"{self._session}.{next(self._counts)}")
+        line.number += 1
+        try:
+            return self._send(message, view, wanted, choice, deadline, BatchSequence(line.name, line.number))
+        finally:
+            self._idle.append(line)
+
+    def _send(
+        self,
+        message: Outgoing,
+        view: TopicView,
+        wanted: Partition | None,
+        choice: RoundRobin,
+        deadline: Deadline,
+        sequence: BatchSequence,
+    ) -> SendResult:
+        avoided: set[int] = set()
+        unanswered: SendUnknown | None = None
+        failures, closed = 0, 0
+        while True:
+            partition = choice.choose_allowing_down(view, wanted, avoided)
+            is_again_elsewhere = False
+            try:
+                return self._attempt(message, view, partition, wanted, deadline, sequence)
+            except PartitionClosed:
+                closed += 1
+                if wanted is not None or closed >= len(view.available):
+                    raise
+                continue
+            except NoBroker as error:
+                failure: SendFailed = error
+                avoided.add(partition.broker_id)
+                is_again_elsewhere = wanted is None and not avoided.issuperset(view.by_broker)
+            except _Unanswered as error:
+                failure = unanswered = error.failure
+                if not error.is_repeatable:
+                    raise failure from error
+                wanted = partition  # elsewhere it could be stored a second time
+            except ClientClosed as error:
+                if unanswered is not None:
+                    raise unanswered from error  # it may be stored, and is not sent again
+                raise
+            failures += 1
+            if not is_again_elsewhere:
+                self._back_off(failures, deadline)
+            if not deadline.remaining_s():
+                raise _given_up(failure, partition, deadline, failures, is_sent=unanswered is not None) from failure
+            view = self._look_again(view)
+
+    def _attempt(
+        self,
+        message: Outgoing,
+        view: TopicView,
+        partition: Partition,
+        wanted: Partition | None,
+        deadline: Deadline,
+        sequence: BatchSequence,
+    ) -> SendResult:
+        """Send once and wait. Raises NoBroker if it was not sent, _Unanswered if it may have been, SendRefused."""
+        if (url := view.urls.get(partition.broker_id)) is None:
+            raise NoBroker(
+                "it is not up: start it, or wait", Destination(message.topic, partition, partition.broker_id)
+            )
+        remaining_s = deadline.remaining_s()
+        is_one_of_many = wanted is None and len(view.by_broker) > 1
+        try:
+            connection = self._connections.get(url, min(remaining_s, ELSEWHERE_S) if is_one_of_many else remaining_s)
+            is_repeatable = "mput" in connection.capabilities(deadline.remaining_s()).extensions
+        except (ConnectionLost, ReplyTimeout, TooManyRequests) as error:
+            raise NoBroker(str(error), Destination(message.topic, partition, url)) from error
+        pending = message.submit(connection, partition, None, sequence if is_repeatable else None)
+        try:
+            return pending.wait(deadline.remaining_s())
+        except SendUnknown as error:
+            raise _Unanswered(error, is_repeatable=is_repeatable) from error
+
+    def _back_off(self, failures: int, deadline: Deadline) -> None:
+        if failures > 1:  # the first failure may be that of a stale connection
+            self._sleep(min(BACKOFF_S, deadline.remaining_s()))
+
+    def _look_again(self, view: TopicView) -> TopicView:
+        now = self._topology.maybe_view(view.topic)
+        return view if now is None or not now.known else now
+
+
+class _Unanswered(Exception):
+    """The message was sent and no valid answer came."""
+
+    def __init__(self, failure: SendUnknown, *, is_repeatable: bool) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+        self.is_repeatable = is_repeatable
+
+
+def _given_up(
+    failure: SendFailed, partition: Partition, deadline: Deadline, failures: int, *, is_sent: bool
+) -> SendFailed:
+    """Return *failure* with the time and attempts spent; its class tells whether the message may be stored."""
+    often = "" if failures == 1 else f" and {failures} attempts"
+    if is_sent:
+        return SendUnknown(f"not answered within {deadline.timeout_s:g} s{often}: {failure.text}", failure.destination)
+    text = f"not sent within {deadline.timeout_s:g} s{often}, waiting for broker {partition.broker_id}: {failure.text}"
+    return NoBroker(text, failure.destination)

@@ -1,0 +1,227 @@
+"""XA verbs on the wire: addressed to the right broker, every failure as an XA code (spec 2.2, 2.3)."""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX
+from journal.records.ledger import EVIDENCE_BYTES_MAX
+from journal.records.xid import XaKey, Xid
+from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.metadata.topology import Directory, no_master
+from meta_client.net.calls import checked_result, wait_result
+from meta_client.net.deadline import Deadline
+from meta_client.net.opaques import next_opaque
+from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport, Transports
+from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
+from meta_client.protocol.errors import MetaError, RemoteError, RemoteProtocolError, XaError
+from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
+from meta_client.protocol.responses import Result
+from meta_client.protocol.xa import XaCode
+from zk.errors import ZooKeeperError
+
+REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
+
+LEDGER = "ledger"  # extension of a broker that stores findings
+
+# Without a timely answer to these nothing was promised, so the branch counts as rolled back. All other verbs may have
+# acted or not, which X/Open calls a failure of the resource manager: ask again.
+_MAY_ROLL_BACK = frozenset({TransactionVerb.BEGIN, TransactionVerb.PREPARE})
+
+_log = logging.getLogger(__name__)
+
+
+def topic_names(topics: Iterable[str]) -> tuple[str, ...]:
+    """Return *topics* as a tuple. Raises TypeError for a str, whose letters would be taken for topics: a broker that
+    offers every name would accept them."""
+    if isinstance(topics, str):
+        raise TypeError(f"topics is the text {topics!r}: give a tuple of names, ({topics!r},)")
+    return tuple(topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Result of RECOVER: prepared branches by broker id, and by broker id why the others did not answer."""
+
+    keys: Mapping[int, tuple[XaKey, ...]] = field(default_factory=dict)
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+
+class XaVerbs:
+    """Sends XA verbs to brokers by id, at their current master. Any thread."""
+
+    def __init__(self, topology: Directory, connections: Transports, qualifier: str, session_id: str) -> None:
+        self.qualifier = qualifier
+        self._topology = topology
+        self._connections = connections
+        self._session_id = session_id
+
+    def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Transport]:
+        """Return a broker that has all *topics*, by id, and a connection to it. Raises XaError."""
+        why = ""
+        try:
+            candidates = self._candidates(topics, deadline)
+            random.shuffle(candidates)  # the ancestor's way to spread branches over brokers
+            for broker_id in candidates:
+                try:
+                    return broker_id, self.connect(broker_id, deadline)
+                except (ZooKeeperError, MetaError) as error:
+                    why = str(error)  # nothing was sent: another broker will do
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), f"BEGIN {xid}") from error
+        why = why or f"no broker that is up has all of the topics {sorted(topics)}: start one, see `metaq topics`"
+        raise ClientXaError(XaCode.XAER_RMFAIL, why, f"BEGIN {xid}")
+
+    def keeps_order(self, connection: Transport, deadline: Deadline) -> bool:
+        """Return True if the broker handles the requests of a connection in order, as every one with `mput` does."""
+        try:
+            return "mput" in connection.capabilities(deadline.remaining_s()).extensions
+        except (ReplyTimeout, ConnectionLost) as error:
+            _log.info("version not known, sending one by one broker=%s error=%s", connection.url, error)
+            return False
+
+    def ask(self, verb: TransactionVerb, key: XaKey, broker_id: int) -> Result:
+        """Send one verb, wait, and return its successful result. Raises XaError; a ClientXaError if the code is not the
+        broker's."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        return self.answer(verb, key, broker_id, self.post(verb, key, broker_id, deadline), deadline)
+
+    def post(
+        self, verb: TransactionVerb, key: XaKey, broker_id: int, deadline: Deadline, *, is_urgent: bool = True
+    ) -> PendingReply:
+        """Send one verb; `answer` interprets its reply. *is_urgent*: as in Connection.submit. Raises XaError."""
+        try:
+            return self.connect(broker_id, deadline).submit(self.request(verb, key), is_urgent=is_urgent)
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(verb, key, broker_id, error) from error
+
+    def status(self, xid: Xid, broker_id: int) -> BranchStatus | None:
+        """Return the broker's status of *xid*; None if it has no `status`. Raises XaError."""
+        deadline, key, verb = Deadline(REQUEST_TIMEOUT_S), XaKey(xid, self.qualifier), TransactionVerb.STATUS
+        try:
+            connection = self.connect(broker_id, deadline)
+            if "status" not in connection.capabilities(deadline.remaining_s()).extensions:
+                return None
+            reply = connection.submit(self.request(verb, key))
+        except (ZooKeeperError, MetaError) as error:
+            raise self.unreachable(verb, key, broker_id, error) from error
+        try:
+            return parse_status(self.answer(verb, key, broker_id, reply, deadline).message)
+        except RemoteProtocolError as error:
+            raise self.unreachable(verb, key, broker_id, error) from error
+
+    def note(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
+        """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long
+        are cut. False: this broker has no ledger. Raises XaError."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        what = f"{verb} {key.xid} on broker {broker_id}"
+        texts = (_cut(who, WHO_BYTES_MAX), _cut(why, WHY_BYTES_MAX), _cut(evidence, EVIDENCE_BYTES_MAX))
+        try:
+            connection = self.connect(broker_id, deadline)
+            if LEDGER not in connection.capabilities(deadline.remaining_s()).extensions:
+                return False
+            command = BranchCommand(verb, key, texts[0], texts[1], next_opaque(), texts[2])
+            wait_result(connection.submit(command), deadline.remaining_s(), what)
+        except XaError:
+            raise
+        except (ZooKeeperError, MetaError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
+        return True
+
+    def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> Transaction:
+        """Return the request of *verb*."""
+        return Transaction(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
+
+    def answer(
+        self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
+    ) -> Result:
+        """Wait for *reply* to *verb* and return its successful result. Raises XaError; a ClientXaError if the code is
+        not the broker's."""
+        try:
+            response = reply.wait(deadline.remaining_s())
+            if isinstance(response, Result) and response.is_success:
+                return response
+            return checked_result(response, _what(verb, key.xid, broker_id))
+        except XaError:
+            raise
+        except MetaError as error:
+            raise self._failure(verb, error, _what(verb, key.xid, broker_id)) from error
+
+    def _failure(self, verb: TransactionVerb, error: MetaError, what: str) -> ClientXaError:
+        """Return *error*, which is no XA answer, as an XA code."""
+        match error:
+            case RemoteError():
+                code = XaCode.XAER_RMERR if error.text else XaCode.XAER_RMFAIL
+                return ClientXaError(code, error.text or "the broker gave no reason: see its log", what)
+            case ReplyTimeout():
+                code = XaCode.XA_RBTIMEOUT if verb in _MAY_ROLL_BACK else XaCode.XAER_RMFAIL
+                return ClientXaError(code, str(error), what)
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), what)  # the connection broke, or broke the protocol
+
+    def unreachable(self, verb: TransactionVerb, key: XaKey, broker_id: int, error: Exception) -> ClientXaError:
+        """Return the error for a *verb* that could not be sent."""
+        return ClientXaError(XaCode.XAER_RMFAIL, str(error), _what(verb, key.xid, broker_id))
+
+    def connect(self, broker_id: int, deadline: Deadline) -> Transport:
+        """Return a connection to the master of *broker_id*. Raises NotConnected, ZooKeeperError."""
+        url = self._topology.master_url(broker_id)
+        if url is not None:
+            try:
+                return self._connections.get(url, deadline.remaining_s())
+            except NotConnected as error:
+                _log.info("looking a broker up again broker=%d error=%s", broker_id, error)
+        if (now := self._topology.read_masters().get(broker_id)) is None:
+            raise no_master(broker_id)
+        return self._connections.get(now, deadline.remaining_s())
+
+    def list_prepared(self, qualifier: str | None) -> Listing:
+        """Ask every broker for its prepared branches, under *qualifier* or all. Brokers that can't be asked, or crashed
+        and are not back, are in the failures. Raises ZooKeeperError."""
+        masters = self._topology.read_masters()
+        failures = {broker_id: str(no_master(broker_id)) for broker_id in self._topology.read_absent(masters)}
+        keys: dict[int, tuple[XaKey, ...]] = {}
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        waiting: dict[int, Callable[[], Result]] = {}
+        for broker_id, url in masters.items():
+            what = f"RECOVER on broker {broker_id}"
+            try:
+                connection = self._connections.get(url, deadline.remaining_s())
+                reply = connection.submit(self._recover(qualifier))
+            except (ConnectionLost, TooManyRequests) as error:
+                failures[broker_id] = f"{what}: {error}"
+            else:
+                waiting[broker_id] = _waiter(reply, deadline, what)
+        for broker_id, wait in waiting.items():
+            try:
+                listed = parse_keys(wait().message)
+            except MetaError as error:
+                failures[broker_id] = str(error)
+                continue
+            keys[broker_id] = tuple(
+                key for key in listed if isinstance(key, XaKey) and qualifier in (None, key.qualifier)
+            )
+        return Listing(keys, dict(sorted(failures.items())))
+
+    def _recover(self, qualifier: str | None) -> Transaction:
+        """Return a RECOVER request, of every qualifier if None."""
+        return Transaction(None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
+
+    def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
+        if not topics:
+            return sorted(self._topology.read_masters())
+        brokers = [self._topology.view(topic, deadline.remaining_s()).by_broker.keys() for topic in topics]
+        return sorted(set(brokers[0]).intersection(*brokers))
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    return text.encode()[:bytes_max].decode(errors="ignore")
+
+
+def _what(verb: TransactionVerb, xid: Xid, broker_id: int) -> str:
+    return f"{verb} {xid} on broker {broker_id}"
+
+
+def _waiter(reply: PendingReply, deadline: Deadline, what: str) -> Callable[[], Result]:
+    return lambda: wait_result(reply, deadline.remaining_s(), what)

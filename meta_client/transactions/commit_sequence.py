@@ -1,0 +1,207 @@
+"""Commit order of a transaction whose decision is a row, and the outcome of an unanswered COMMIT. Owner's thread only.
+
+Brokers prepare; the row is inserted in the caller's transaction; the database's COMMIT decides; brokers commit. A
+failure before COMMIT rolls all sides back; one after it does not. The row settles an unanswered COMMIT.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from contextlib import closing
+from typing import Final, Protocol
+
+from journal.records.xid import Xid
+from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed, Unreachable
+from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.phase_two import waits_s
+from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.steps import UNDECIDED_STEPS, Step, next_step
+from meta_client.transactions.table import DATABASE, GRACE_S, Outcome, Session
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[Step, str], None]
+Wait = Callable[[float], bool]  # sleeps the given seconds; True: give up
+UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMMIT
+
+
+class Branches(Protocol):
+    """Broker side of the transaction, implemented by branches.Branches."""
+
+    def prepare(self) -> tuple[int, ...]: ...
+
+    def rollback(self) -> None: ...
+
+
+class Finisher(Protocol):
+    """Carries out a decision."""
+
+    def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
+        """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
+        CoordinatorClosed."""
+
+    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+        """Roll back like brokers.Brokers.rollback. Raises Unreachable, HeuristicOutcome."""
+
+
+class CommitSequence:
+    """One transaction, from its first step to its last."""
+
+    def __init__(
+        self,
+        gtrid: str,
+        session: Session,
+        branches: Branches,
+        finisher: Finisher,
+        wait: Wait,
+        observer: Observer | None = None,
+    ) -> None:
+        self.gtrid = gtrid
+        self.step = Step.BEGUN
+        self._session = session
+        self._branches = branches
+        self._finisher = finisher
+        self._wait = wait
+        self._observer = observer
+
+    def commit(self, *, waits: bool = False) -> None:
+        """Commit every side, or roll all of them back and raise.
+
+        Raises PrepareFailed or the database's error if rolled back, DecisionUnknown if the outcome is unknown. With
+        *waits*, raises as Finisher.send_commit although committed.
+        """
+        self.decide(self.record(), waits=waits)
+
+    def record(self) -> tuple[int, ...]:
+        """Prepare the brokers and insert the row: all that precedes the database's COMMIT. Return the prepared brokers.
+        Raises as `commit`, after rolling back all sides."""
+        try:
+            if (problem := self._session.problem()) is not None:
+                raise PrepareFailed(self._xid, DATABASE, problem)
+            brokers = self._branches.prepare()
+            if brokers:
+                self._reach(Step.PREPARED)
+                self._session.decide(self.gtrid, brokers)
+                self._reach(Step.RECORDED)
+        except BaseException:
+            self.roll_back()
+            raise
+        return brokers
+
+    def decide(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+        """Commit the database, then *brokers*. Raises as `commit`."""
+        if brokers:
+            self._decide(brokers, waits=waits)
+        else:
+            self._commit_alone()
+
+    def roll_back(self) -> None:
+        """Roll back all sides; only before COMMIT is sent."""
+        try:
+            self._session.rollback()
+        finally:
+            self._branches.rollback()
+        self._reach(Step.ROLLED_BACK)
+
+    def _commit_alone(self) -> None:
+        """Commit the database without a row, as the only resource. A lost connection leaves the outcome unknown, as
+        with any COMMIT."""
+        try:
+            self._session.commit()
+        except CommitUnknown as error:
+            raise error.__cause__ or DecisionUnknown(str(error)) from None
+        except BaseException:
+            self._branches.rollback()
+            raise
+        self._reach(Step.DECIDED)
+
+    def _decide(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+        began = time.monotonic()
+        try:
+            self._session.commit()
+        except Exception as error:
+            if not isinstance(error, CommitUnknown):  # rolled back for certain
+                self._branches.rollback()
+                self._reach(Step.ROLLED_BACK)
+                raise
+            is_committed = self._was_committed(brokers, began)
+            if error.is_foreign:
+                if is_committed:
+                    self._finish(brokers, waits=False)
+                else:
+                    self._reach(Step.ROLLED_BACK)
+                raise error.__cause__ or error from None
+            if not is_committed:
+                self._reach(Step.ROLLED_BACK)
+                reason = f"its COMMIT got no answer, and it turned out to be rolled back: {error}"
+                raise PrepareFailed(self._xid, DATABASE, reason) from error
+        except BaseException:  # the wait was interrupted
+            if self._was_committed(brokers, began):
+                self._finish(brokers, waits=False)
+            else:
+                self._reach(Step.ROLLED_BACK)
+            raise
+        self._finish(brokers, waits=waits)
+
+    def _finish(self, brokers: tuple[int, ...], *, waits: bool) -> None:
+        self._reach(Step.DECIDED)
+        self._finisher.send_commit(self.gtrid, brokers, waits=waits)
+        self._reach(Step.TOLD)
+
+    def _was_committed(self, brokers: tuple[int, ...], began: float) -> bool:
+        """Settle an unanswered COMMIT by the row. Raises DecisionUnknown."""
+        self._session.rollback()  # an unsent COMMIT would leave our own row lock in our way
+        reason: object = ""
+        for wait_s in waits_s():
+            try:
+                with closing(self._session.opener()()) as table:
+                    if table.resolve(self.gtrid) is Outcome.COMMIT:
+                        return True
+                    if not self._is_committed_anywhere(brokers, began):
+                        return False
+                    table.delete([self.gtrid])
+                    return True
+            except Unreachable as error:
+                reason = error
+            if time.monotonic() - began > UNKNOWN_S or self._wait(wait_s):
+                break
+        raise DecisionUnknown(
+            f"transaction {self.gtrid}: the database gave no answer to COMMIT and can't be asked ({reason}): rows and "
+            f"messages are committed, or neither is, once a resolver reaches it; look before doing its work again"
+        )
+
+    def _is_committed_anywhere(self, brokers: tuple[int, ...], began: float) -> bool:
+        """Decide without a row: rolled back, unless a resolver finished the transaction and deleted its row.
+
+        Rolls back the prepared branches. Raises DecisionUnknown if decisions may have expired meanwhile and no broker
+        knows the outcome.
+        """
+        ends = set[Ended]()
+        for broker_id in brokers:
+            try:
+                ends.add(self._finisher.roll_back(self.gtrid, broker_id))
+            except Unreachable as error:
+                log.info("rollback left to a resolver gtrid=%s reason=%s", self.gtrid, error)
+        if Ended.COMMITTED in ends:
+            return True
+        if Ended.ROLLED_BACK in ends or time.monotonic() - began < GRACE_S / 2:
+            return False
+        raise DecisionUnknown(
+            f"transaction {self.gtrid}: the database gave no answer to COMMIT for longer than decisions are kept, and "
+            f"no broker tells how it ended: look for its rows before doing its work again"
+        )
+
+    @property
+    def _xid(self) -> Xid:
+        return Xid(1, self.gtrid.encode(), b"")
+
+    def _reach(self, step: Step) -> None:
+        self.step = next_step(self.step, step)
+        if self._observer is None:
+            return
+        try:
+            self._observer(step, self.gtrid)
+        except Exception:
+            if step in UNDECIDED_STEPS:
+                raise  # rolls back, as any failure of the block would
+            log.exception("observer failed after the outcome was settled gtrid=%s step=%s", self.gtrid, step.value)

@@ -1,0 +1,111 @@
+"""PostgreSQL through psycopg2 or pg8000. Doesn't import either: a connection implies an imported module."""
+
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.dbapi import Ask, Connect, Driver, Known, Says, State
+from meta_client.transactions.dialects import POSTGRES, Dialect
+from meta_client.transactions.postgres_table import LEAVES_OPEN, OWN, look_up, quoted
+from meta_client.transactions.table import TABLE
+
+CONNECT_TIMEOUT_S: Final = 5
+
+
+class _Kind:
+    """PostgreSQL; errors by SQLSTATE."""
+
+    dialect: Dialect = POSTGRES
+    says: Mapping[object, Says] = {
+        "40001": Says.AGAIN,  # serialization failure
+        "40P01": Says.AGAIN,  # deadlock
+        "23505": Says.DUPLICATE,
+        "23502": Says.IS_NULL,
+        "42501": Says.NO_RIGHT,
+        "25P01": Says.NOT_THE_TRANSACTION,
+        "3B001": Says.NOT_THE_TRANSACTION,
+        "25P02": Says.FAILED_BEFORE,
+        "25P03": Says.LOST,  # idle in its transaction for too long
+        "57P01": Says.LOST,
+        "57P02": Says.LOST,
+        "57P03": Says.LOST,
+        "57P05": Says.LOST,
+    }
+    own: Sequence[str] = OWN
+
+    def state(self, ask: Ask) -> State:
+        ask("SELECT 1")
+        return State()
+
+    def look_up(self, ask: Ask) -> Known:
+        identity, schema = look_up(ask)
+        return Known(identity, f"{quoted(schema)}.{TABLE}".replace("%", "%%"), schema)
+
+    def has_rolled_back(self, code: object) -> bool:
+        return isinstance(code, str) and not code.startswith(LEAVES_OPEN)
+
+
+def driver_of(connection: Any) -> Driver | None:
+    """Return the driver of *connection*; None if it is neither. Raises CannotEnlist."""
+    psycopg2, pg8000 = sys.modules.get("psycopg2.extensions"), sys.modules.get("pg8000")
+    if psycopg2 is not None and isinstance(connection, psycopg2.connection):
+        if connection.async_:
+            raise CannotEnlist("the database connection is asynchronous: make it without async_")
+        return _psycopg2(sys.modules["psycopg2"])
+    if pg8000 is not None and isinstance(connection, (pg8000.dbapi.Connection, pg8000.legacy.Connection)):
+        return _pg8000(pg8000)
+    return None
+
+
+@functools.cache
+def _psycopg2(module: Any) -> Driver:
+    def connect_as(connection: Any, known: Known) -> Connect:
+        del known
+        how = connection.info.dsn_parameters | {"password": connection.info.password}
+        how |= {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "metaq resolver"}
+        return functools.partial(module.connect, **how)
+
+    return Driver(
+        kind=_Kind(),
+        error=module.Error,
+        closed=module.InterfaceError,
+        mark="%s",
+        code=lambda error: getattr(error, "pgcode", None),
+        cursor=lambda connection: connection.cursor(cursor_factory=module.extensions.cursor),
+        is_autocommit=lambda connection: bool(connection.autocommit),
+        make_own=_make_own,
+        abandon=functools.partial(_abandon, module),
+        connect_as=connect_as,
+    )
+
+
+@functools.cache
+def _pg8000(module: Any) -> Driver:
+    def code(error: Exception) -> object:
+        said = error.args[0] if error.args else None
+        return said.get("C") if isinstance(said, dict) else None
+
+    return Driver(
+        kind=_Kind(),
+        error=module.Error,
+        closed=module.InterfaceError,
+        mark="%s",
+        code=code,
+        cursor=lambda connection: connection.cursor(),
+        is_autocommit=lambda connection: bool(connection.autocommit),
+        make_own=_make_own,
+        abandon=functools.partial(_abandon, module),
+        connect_as=lambda connection, known: None,
+    )
+
+
+def _make_own(connection: Any) -> None:
+    connection.autocommit = True
+
+
+def _abandon(module: Any, connection: Any) -> None:
+    with suppress(module.Error):  # it may be closed already
+        connection.close()

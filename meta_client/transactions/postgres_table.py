@@ -1,0 +1,93 @@
+"""PostgreSQL's decision table for any driver: lookup, and errors by SQLSTATE."""
+# ruff: noqa: S608 - queries consist of constants and of a quoted schema
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from meta_client.coordinator.errors import CannotEnlist
+from meta_client.transactions.errors import CopiedTable, NoDecisionTable
+from meta_client.transactions.names import TableName
+from meta_client.transactions.statements import one_line
+from meta_client.transactions.table import IDENTITY, TABLE, Identity
+
+LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
+
+# Identifies the database by system identifier and oid, which survive a change of host.
+HOME: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
+    || (SELECT oid::text FROM pg_database WHERE datname = current_database())"""
+_FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), current_user,
+    (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass('{TABLE}')),
+    has_table_privilege(to_regclass('{TABLE}'), 'INSERT')
+    AND has_table_privilege(to_regclass('{IDENTITY}'), 'SELECT')"""
+
+# At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable.
+OWN: Final = (
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+    "SET synchronous_commit = on",
+    f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
+)
+FAILED: Final = "a statement failed and the block went on: let the error out, or use a savepoint"
+ENDED: Final = "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
+LOST: Final = "the connection is lost"
+INSIDE_ITS_OWN: Final = (
+    "the connection is inside a block of its own transaction(), which commits after this one: put "
+    "client.transaction(...) outside, and transaction() inside if you want a savepoint"
+)
+# SQLSTATE classes that leave the outcome of a COMMIT unknown; every other error rolls back.
+LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
+
+
+def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[Identity, str]:
+    """Find the table on the search path; return its identity and schema. *ask* returns a query's rows.
+
+    Raises CannotEnlist (NoDecisionTable, CopiedTable).
+    """
+    ((database, here, is_replica, role, schema, is_granted),) = ask(_FIND)
+    if is_replica:
+        raise CannotEnlist(
+            f"database {database} is a replica that is being read, and decides nothing: connect to the primary "
+            f"(target_session_attrs=read-write)"
+        )
+    if schema is None or is_granted is None:
+        raise NoDecisionTable(database)
+    if not is_granted:
+        raise CannotEnlist(f"role {role} may not use the decision table of {database}: {grants(role)}")
+    rows = ask(f"SELECT table_id, home, keep_s FROM {quoted(schema, IDENTITY)}")
+    if not rows:
+        raise NoDecisionTable(database, f"{IDENTITY} is empty")
+    ((table_id, home, keep_s),) = rows
+    if home != here:
+        raise CopiedTable(database, home, here)
+    return Identity(TableName(table_id), keep_s), schema
+
+
+def is_left_open(error: object) -> bool:
+    """True if a COMMIT that raised *error*, of any driver that reports SQLSTATE, has an unknown outcome."""
+    sqlstate = getattr(error, "sqlstate", None)
+    return sqlstate is None or sqlstate.startswith(LEAVES_OPEN)
+
+
+def reason(error: BaseException, identity: Identity) -> str:
+    """Return the reason why the row was not written, for any driver that reports SQLSTATE."""
+    match getattr(error, "sqlstate", None):
+        case "23505":
+            return "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again"
+        case "23502":
+            return f"its database transaction is older than {identity.age_s_max} s, and must not decide any more"
+        case "42501":
+            return f"{one_line(error)}: {grants('the role')}"
+        case "25P02":
+            return FAILED
+    return one_line(error)
+
+
+def quoted(*names: str) -> str:
+    """Quote *names* as one SQL identifier, the schema first."""
+    return ".".join('"{}"'.format(name.replace('"', '""')) for name in names)
+
+
+def grants(role: str) -> str:
+    """Return the GRANT statements that *role* lacks, as text."""
+    return (
+        f"it needs GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role} and GRANT SELECT ON {IDENTITY} TO {role}"
+    )

@@ -1,0 +1,121 @@
+"""Thread that finishes one table's decided transactions, deletes their rows, and resolves leftovers."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Collection
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from meta_client.coordinator.errors import Unreachable
+from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.phase_two import Closing
+from meta_client.transactions.brokers import Brokers, SentCommit
+from meta_client.transactions.resolver import Counts, DecidedTransaction, Resolver
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.01  # rows of transactions decided meanwhile are deleted together
+JOIN_S: Final = 10.0  # exceeds the wait for any single reply
+
+
+class ResolverThread:
+    """Resolver thread of one table. Any thread may call `send_commit`; it starts with the first, or with `start`."""
+
+    def __init__(
+        self, brokers: Brokers, resolver: Resolver, interval_s: float, closing: Closing, *, looks: bool
+    ) -> None:
+        """*brokers* is for callers' threads, *resolver* for this thread. *closing* interrupts callers that wait.
+        *looks*: also resolve leftovers of other processes, every *interval_s*."""
+        self.closing = closing
+        self._ending = threading.Event()  # ends the thread
+        self._brokers = brokers
+        self._resolver = resolver
+        self._interval_s = interval_s
+        self._looks = looks
+        self._queue: SimpleQueue[DecidedTransaction | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="metaq resolver", daemon=True)
+        self._starting = threading.Lock()
+
+    @property
+    def counts(self) -> Counts:
+        """Totals of the resolver."""
+        return self._resolver.counts
+
+    def start(self) -> None:
+        """Start the thread. Idempotent."""
+        with self._starting:
+            if self._thread.ident is None and not self._ending.is_set():
+                self._thread.start()
+
+    def send_commit(self, gtrid: str, brokers: Collection[int], *, waits: bool) -> None:
+        """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
+        CoordinatorClosed."""
+        sent: list[SentCommit] = []
+        unsent: list[int] = []
+        for broker_id in brokers:
+            try:
+                sent.append(self._brokers.send_commit(gtrid, broker_id))
+            except Unreachable as error:
+                unsent.append(broker_id)
+                log.info("decision left to the resolver gtrid=%s reason=%s", gtrid, error)
+        decided = DecidedTransaction(gtrid, tuple(sent), all_sent=not unsent)
+        try:
+            if waits:
+                waiting: list[SentCommit | int] = [*sent, *unsent]
+                for one in waiting:
+                    self._brokers.commit_until_done(gtrid, one, self.closing.wait)
+                decided = DecidedTransaction(gtrid, (), all_sent=True)
+        finally:
+            self._queue.put(decided)
+
+    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+        """Roll back like Brokers.rollback."""
+        return self._brokers.rollback(gtrid, broker_id)
+
+    def close(self) -> None:
+        """Finish decided transactions at reachable brokers, and end the thread."""
+        self.closing.set()
+        self._ending.set()
+        self._queue.put(None)
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_S)
+
+    def _run(self) -> None:
+        next_look = self._after_a_look() if self._looks else float("inf")
+        while not self._ending.is_set():
+            try:
+                if decided := self._gathered(next_look):
+                    self._resolver.finish(decided)
+                if time.monotonic() >= next_look and not self._ending.is_set():
+                    next_look = self._after_a_look()
+                    self._resolver.look()
+            except Exception:  # a bug: a later pass finds what this one left
+                log.exception("resolver pass failed, and is repeated")
+                self._ending.wait(self._interval_s)
+        try:
+            self._resolver.finish(self._waiting())
+        finally:
+            self._resolver.close()
+
+    def _gathered(self, until: float) -> list[DecidedTransaction]:
+        """Return the decided transactions queued until *until*, possibly none."""
+        try:
+            first = self._queue.get(timeout=None if until == float("inf") else max(0.0, until - time.monotonic()))
+        except Empty:
+            return []
+        if first is None:
+            return []
+        self._ending.wait(GATHER_S)
+        return [first, *self._waiting()]
+
+    def _waiting(self) -> list[DecidedTransaction]:
+        found: list[DecidedTransaction] = []
+        while not self._queue.empty():
+            if (one := self._queue.get()) is not None:
+                found.append(one)
+        return found
+
+    def _after_a_look(self) -> float:
+        return time.monotonic() + self._interval_s * random.uniform(0.75, 1.25)  # noqa: S311 - spread, not secret
