@@ -1,4 +1,4 @@
-"""What stops a broker from starting or going on; each says what, where and what to do."""
+"""Errors that stop a broker from starting or going on; each names the thing, the cause and the remedy."""
 
 import errno
 from typing import Final
@@ -16,8 +16,7 @@ _REMEDIES: Final = {
 
 
 def with_remedy(text: str, number: int | None) -> str:
-    """*text*, which says what could not be read or written for a start, and what to do about errno *number*, if that is
-    known."""
+    """Append the remedy for errno *number* to *text*, if one is known."""
     return f"{text}: {_REMEDIES[number]}" if number in _REMEDIES else text
 
 

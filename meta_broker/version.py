@@ -1,11 +1,11 @@
-"""What this broker says it is."""
+"""The broker's version and protocol extensions."""
 
 from importlib.metadata import version
 
 from meta_client.protocol.version import version_text
 
 PRODUCT_VERSION = version("metaq-broker")
-# PROTOCOL.md draws each.
+# Described in PROTOCOL.md.
 EXTENSIONS = (
     "mput",
     "fetch",
@@ -18,5 +18,6 @@ EXTENSIONS = (
     "checkpoint",
     "owner",
     "replicate",
+    "ledger",
 )
 VERSION_TEXT = version_text(PRODUCT_VERSION, EXTENSIONS)

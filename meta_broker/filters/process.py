@@ -1,4 +1,4 @@
-"""The broker's end of a filter's process: started when it is needed, ended when it takes too long."""
+"""The broker's end of a filter's process: starts it on demand, and kills it when it takes too long."""
 
 import asyncio
 import contextlib
@@ -8,21 +8,21 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 
-from meta_broker.filters.emulation import Verdict
+from meta_broker.filters.emulation import FrameVerdict
 from meta_broker.filters.pipe import ANSWER, LENGTH, QUESTION, TEXT_BYTES_MAX, VERDICT
 
 log = logging.getLogger(__name__)
 
-START_S = 10.0  # for the interpreter and what the filter imports
-REST_S = 5.0  # before a filter that failed is started again
+START_S = 10.0  # for the interpreter and the filter's imports
+REST_S = 5.0  # before a failed filter is started again
 
 
 class FilterFailed(Exception):
-    """A filter gave no verdict; the text says why, and what to do."""
+    """A filter gave no verdict; the text gives the reason and the remedy."""
 
 
 class FilterProcess:
-    """One filter. One question at a time; loop thread only."""
+    """Process of one filter. One request at a time; loop thread only."""
 
     def __init__(self, name: str, seconds_max: float) -> None:
         self._name = name
@@ -31,10 +31,10 @@ class FilterProcess:
         self._failure = ""
         self._rests_until = 0.0
         self._is_stopped = False
-        self._raised = ""  # what it raised last, told once
+        self._raised = ""  # its last exception, logged once
 
-    async def ask(self, group: str, chunk: bytes) -> list[Verdict]:
-        """What the filter says of each whole message in *chunk*. Raises FilterFailed."""
+    async def ask(self, group: str, chunk: bytes) -> list[FrameVerdict]:
+        """Return the filter's verdict on each whole message in *chunk*. Raises FilterFailed."""
         if self._is_stopped or time.monotonic() < self._rests_until:
             raise FilterFailed(self._failure)
         try:
@@ -53,7 +53,7 @@ class FilterProcess:
         command = (sys.executable, "-m", "meta_broker.filters.worker", self._name)
         self._process = process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
         if self._is_stopped:
-            await self.close()  # the read below tells
+            await self.close()  # the read below fails
         assert process.stdout is not None
         (length,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
         if length:
@@ -63,7 +63,7 @@ class FilterProcess:
         log.info("filter started name=%s pid=%d", self._name, process.pid)
         return process
 
-    async def _ask(self, process: Process, group: str, chunk: bytes) -> list[Verdict]:
+    async def _ask(self, process: Process, group: str, chunk: bytes) -> list[FrameVerdict]:
         assert process.stdin is not None
         assert process.stdout is not None
         name = group.encode()
@@ -77,7 +77,7 @@ class FilterProcess:
         if raised and raised != self._raised:
             log.error("filter raised, messages rejected name=%s group=%s error=%s", self._name, group, raised)
         self._raised = raised
-        verdicts = [Verdict(end, accepted == 1) for end, accepted in VERDICT.iter_unpack(said)]
+        verdicts = [FrameVerdict(end, accepted == 1) for end, accepted in VERDICT.iter_unpack(said)]
         ends = [0, *(verdict.end for verdict in verdicts)]
         if any(after <= before for before, after in itertools.pairwise(ends)) or ends[-1] > len(chunk):
             raise ValueError("messages that end before they begin, or outside")
@@ -92,12 +92,12 @@ class FilterProcess:
         await self.close()
 
     async def stop(self) -> None:
-        """End the process and start no other: who asks, or has asked, gets FilterFailed. Idempotent."""
+        """Kill the process and start no other: present and later requests raise FilterFailed. Idempotent."""
         self._is_stopped, self._failure = True, f"filter {self._name!r} has ended: the broker is stopping, ask later"
         await self.close()
 
     async def close(self) -> None:
-        """End the process. Idempotent."""
+        """Kill the process. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The filters of a broker, each with a queue of gets: one at a time, and no filter waits for another."""
+"""The filters of a broker, each with its own queue of gets: one at a time, and no filter waits for another."""
 
 import asyncio
 import logging
@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from meta_broker.filters.process import FilterProcess
-from meta_broker.raised import raise_error
+from meta_broker.task_errors import raise_task_error
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[FilterProcess], Awaitable[None]]
 
 
-class _Queue:
-    """One filter's jobs, in their order."""
+class _FilterQueue:
+    """Jobs of one filter, in order."""
 
     def __init__(self, process: FilterProcess) -> None:
         self.process = process
@@ -26,30 +26,30 @@ class _Queue:
             while self.jobs:
                 await self.jobs.popleft()(self.process)
         finally:
-            self.task = None  # at once, not when the loop tells: nobody would see to what comes in between
+            self.task = None  # here, not in the task's callback: a job submitted in between would not run
 
 
 class Filters:
     """Runs jobs on filters by name. Loop thread only.
 
-    How many wait is bounded by who submits them: a connection's requests in flight.
+    Waiting jobs are bounded by each connection's requests in flight.
     """
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max = seconds_max
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, _FilterQueue] = {}
 
     def submit(self, name: str, job: Job) -> None:
-        """Call *job* with the filter *name* when it has nothing else to do."""
+        """Call *job* with the process of filter *name* once its earlier jobs are done."""
         if (queue := self._queues.get(name)) is None:
-            queue = self._queues[name] = _Queue(FilterProcess(name, self._seconds_max))
+            queue = self._queues[name] = _FilterQueue(FilterProcess(name, self._seconds_max))
         queue.jobs.append(job)
         if queue.task is None:
             queue.task = asyncio.get_running_loop().create_task(queue.drain())
-            queue.task.add_done_callback(raise_error)
+            queue.task.add_done_callback(raise_task_error)
 
     async def close(self) -> None:
-        """End every filter's process, for good: whoever waits for one is told. Idempotent."""
+        """Stop every filter's process for good; waiting jobs fail. Idempotent."""
         for queue in self._queues.values():
             await queue.process.stop()
         if tasks := [queue.task for queue in self._queues.values() if queue.task is not None]:

@@ -1,7 +1,7 @@
 """The process that runs one filter: `python -m meta_broker.filters.worker NAME`. Ends with its broker's pipe.
 
 A filter is an entry point of the group `metaq.filters`: a function `accept(group, message)`, or a class whose objects
-have such a method, as the ancestor's have. What it prints goes to the broker's log.
+have such a method, like the ancestor's. Its standard output goes to the broker's log.
 """
 
 import io
@@ -23,7 +23,7 @@ Accept = Callable[[str, Message], object]
 
 
 def load(name: str) -> Accept:
-    """The filter called *name*. Raises LookupError if there is none, and whatever its own code raises."""
+    """Load the filter *name*. Raises LookupError if there is none, and whatever its own code raises."""
     found = list(entry_points(group=GROUP, name=name))
     if not found:
         raise LookupError(f"no installed package has an entry point {name!r} in the group {GROUP}")
@@ -34,10 +34,10 @@ def load(name: str) -> Accept:
     return accept
 
 
-def judge(accept: Accept, group: str, chunk: bytes) -> tuple[list[tuple[int, bool]], str]:
-    """For every whole message of *chunk* its end and whether it is accepted; and what the filter raised last.
+def evaluate(accept: Accept, group: str, chunk: bytes) -> tuple[list[tuple[int, bool]], str]:
+    """Return end and verdict of every whole message of *chunk*, and the filter's last exception.
 
-    A message that it raises at is rejected (spec 4.8); one that nobody can read is let through: its reader says why.
+    A message at which it raises is rejected (spec 4.8); an unreadable one is accepted: its reader reports why.
     """
     verdicts: list[tuple[int, bool]] = []
     raised = ""
@@ -59,38 +59,38 @@ def judge(accept: Accept, group: str, chunk: bytes) -> tuple[list[tuple[int, boo
             verdicts.append((position, True))
 
 
-def serve(name: str, ear: BinaryIO, mouth: BinaryIO) -> None:
-    """Answer until the broker hangs up."""
+def serve(name: str, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until the broker closes the pipe."""
     try:
         accept = load(name)
     except Exception as error:
-        _say(mouth, f"{type(error).__name__}: {error}")
+        _say(replies, f"{type(error).__name__}: {error}")
         return
-    _say(mouth, "")
+    _say(replies, "")
     questions: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()  # one at a time, as the broker asks
-    threading.Thread(target=_hear, args=(ear, questions), daemon=True).start()
+    threading.Thread(target=_hear, args=(requests, questions), daemon=True).start()
     while True:
         group, chunk = questions.get()
-        verdicts, raised = judge(accept, group, chunk)
+        verdicts, raised = evaluate(accept, group, chunk)
         text = _text(raised)
-        mouth.write(ANSWER.pack(len(verdicts), len(text)))
-        mouth.write(b"".join(VERDICT.pack(end, is_accepted) for end, is_accepted in verdicts) + text)
-        mouth.flush()
+        replies.write(ANSWER.pack(len(verdicts), len(text)))
+        replies.write(b"".join(VERDICT.pack(end, is_accepted) for end, is_accepted in verdicts) + text)
+        replies.flush()
 
 
-def _hear(ear: BinaryIO, questions: "queue.SimpleQueue[tuple[str, bytes]]") -> None:
-    """Beside the filter, which may never return: when the broker is gone, so is this process."""
-    while len(head := ear.read(QUESTION.size)) == QUESTION.size:
+def _hear(requests: BinaryIO, questions: "queue.SimpleQueue[tuple[str, bytes]]") -> None:
+    """Read requests on a thread, since the filter may never return; end the process when the broker closes the pipe."""
+    while len(head := requests.read(QUESTION.size)) == QUESTION.size:
         group_bytes, chunk_bytes = QUESTION.unpack(head)
-        group = ear.read(group_bytes).decode(errors="replace")
-        questions.put((group, ear.read(chunk_bytes)))
+        group = requests.read(group_bytes).decode(errors="replace")
+        questions.put((group, requests.read(chunk_bytes)))
     os._exit(0)
 
 
-def _say(mouth: BinaryIO, text: str) -> None:
+def _say(replies: BinaryIO, text: str) -> None:
     encoded = _text(text)
-    mouth.write(LENGTH.pack(len(encoded)) + encoded)
-    mouth.flush()
+    replies.write(LENGTH.pack(len(encoded)) + encoded)
+    replies.flush()
 
 
 def _text(text: str) -> bytes:
@@ -98,14 +98,14 @@ def _text(text: str) -> bytes:
 
 
 def main() -> None:
-    """Keep the pipes for ourselves: whatever the filter prints must not get between our answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which hangs up
-    ear, mouth = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    """Run the worker on private copies of the pipes: the filter's output must not mix with the replies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which closes the pipe
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     assert isinstance(sys.stdout, io.TextIOWrapper)
-    sys.stdout.reconfigure(line_buffering=True)  # a process that is killed flushes nothing
-    serve(sys.argv[1], ear, mouth)
+    sys.stdout.reconfigure(line_buffering=True)  # a killed process flushes nothing
+    serve(sys.argv[1], requests, replies)
 
 
 if __name__ == "__main__":

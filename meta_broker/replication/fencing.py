@@ -1,17 +1,17 @@
-"""A master whose place was taken must not serve. Pure."""
+"""Stops a superseded master from serving. Pure."""
 
 from meta_broker.errors import BrokerError
-from zk.replication import ReplicationNode
+from zk.brokers.replication import ReplicationNode
 
 
 class Superseded(BrokerError):
-    """Another copy of this broker's journal was promoted: this one must not write any more. Let it follow.
+    """Another copy of this broker's journal was promoted: this one must not write any more. Start it as a slave.
 
-    *epoch* is the journal's own, *node* what ZooKeeper says.
+    *epoch* is the journal's own, *node* the one in ZooKeeper.
     """
 
     def __init__(self, broker_id: int, epoch: int, node: ReplicationNode) -> None:
-        who = f"its master is {node.master}" if node.master else f"{node.claimed_by or 'somebody'} claimed it"
+        who = f"its master is {node.master}" if node.master else f"{node.claimed_by or 'another slave'} claimed it"
         super().__init__(
             f"broker {broker_id} has epoch {node.epoch} in ZooKeeper, and this one's journal has epoch {epoch}: {who}; "
             f"start this one as a slave"
@@ -21,13 +21,13 @@ class Superseded(BrokerError):
 
 
 def check_epoch(epoch: int, node: ReplicationNode | None, broker_id: int) -> None:
-    """Raises Superseded if the journal's *epoch* is not the highest any more."""
+    """Raise Superseded if ZooKeeper knows a higher epoch than the journal's *epoch*."""
     if node is not None and node.epoch > epoch:
         raise Superseded(broker_id, epoch, node)
 
 
 def epoch_for(recovered: int, node: ReplicationNode | None, broker_id: int) -> int:
-    """The epoch that a master writes with which found *recovered* in its journal, 0 where it is new.
+    """Return the epoch a master writes with, given the epoch *recovered* from its journal (0: a new journal).
 
     Raises Superseded.
     """

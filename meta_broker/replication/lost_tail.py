@@ -1,6 +1,7 @@
-"""The tail that a master lost and a slave in sync has: kept aside until it is whole and the journal is closed.
+"""The tail a master lost and an in-sync slave still has: kept in a file until it is complete and the journal is
+closed.
 
-A file without a name: whatever ends this process, nothing is left of it, and it is fetched again.
+The file is unnamed: it vanishes when the process ends, and the tail is fetched again.
 """
 
 import tempfile
@@ -9,30 +10,30 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from journal.errors import StorageFailed
-from journal.frame import Lsn
-from journal.lives import Life
+from journal.records.epoch_history import WriterEpoch
+from journal.records.header import Lsn
 
-COUNT_AS: Final = "I"  # of the bytes of a piece
+COUNT_AS: Final = "I"  # array type of the pieces' sizes
 
 
 class LostTail(NamedTuple):
-    """Bytes [parting, end) of the journal, whole, as slave *slave_id* had them.
+    """Bytes [parting, end) of the journal, complete, as slave *slave_id* had them.
 
-    *dropped*: lives of the master's that go for them: nothing was acknowledged in those.
+    *dropped*: epochs of the master that the tail replaces: nothing was acknowledged in them.
     """
 
     parting: Lsn
     end: Lsn
     slave_id: int
     pieces: "TailFile"
-    dropped: frozenset[Life] = frozenset()
+    dropped: frozenset[WriterEpoch] = frozenset()
 
 
 class TailFile:
-    """Pieces of the journal, one behind the other; none crosses a segment's end."""
+    """Consecutive pieces of the journal; none crosses the end of a segment."""
 
     def __init__(self, directory: str, parting: Lsn) -> None:
-        """Raises StorageFailed."""
+        """Create the file in *directory*; the first piece begins at *parting*. Raises StorageFailed."""
         self.parting = parting
         self.end = parting
         self._directory = directory
@@ -43,7 +44,7 @@ class TailFile:
             raise self._failed(error) from error
 
     def add(self, data: bytes | memoryview) -> None:
-        """Keep what follows at `end`. Raises StorageFailed."""
+        """Append *data* at `end`. Raises StorageFailed."""
         try:
             self._file.write(data)
         except OSError as error:
@@ -52,7 +53,7 @@ class TailFile:
         self.end = Lsn(self.end + len(data))
 
     def read(self) -> Iterator[tuple[Lsn, bytes]]:
-        """All of it, in order. Raises StorageFailed."""
+        """Yield every piece with its LSN, in order. Raises StorageFailed."""
         lsn = self.parting
         try:
             self._file.seek(0)

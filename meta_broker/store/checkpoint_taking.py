@@ -1,29 +1,29 @@
-"""Taking a checkpoint at rest: while nothing else happens, at a clean stop or on a stopped broker's directory."""
+"""Takes a checkpoint at rest: at a clean stop, or on a stopped broker's directory."""
 
 import functools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from journal.checkpoint import Checkpoint, IndexMark
-from journal.checkpointed import Checkpointed, write_next
-from journal.frame import Lsn
-from journal.offline import opened_below, opened_store
-from journal.records import PartitionName
-from journal.segments import Segments
-from journal.snapshot import Snapshot
-from journal.storage import DirectoryStorage
-from journal.watermark import read_watermark
+from journal.records.header import Lsn
+from journal.records.record import PartitionName
+from journal.repair.offline import opened_below, opened_store
+from journal.state.checkpoint import Checkpoint, IndexFileEntry
+from journal.state.checkpointed import CheckpointedState, write_next
+from journal.state.snapshot import Snapshot
+from journal.wal.segments import Segments
+from journal.wal.storage import DirectoryStorage
+from journal.wal.watermark_file import read_watermark
 from meta_broker.store.indexes import Indexes, Rebuilding
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
 
-def take_checkpoint(source: Checkpointed, indexes: Indexes) -> CheckpointTaken:
-    """Write one of everything; blocks. All of the journal must be durable, and published to *indexes*.
+def take_checkpoint(source: CheckpointedState, indexes: Indexes) -> CheckpointTaken:
+    """Write a checkpoint of the state and all indexes; blocks. Durable on return.
 
-    Raises StorageFailed.
+    All of the journal must be durable, and published to *indexes*. Raises StorageFailed.
     """
     checkpoint = source.snapshot()
     number = _write(checkpoint, indexes, source.write_checkpoint)
@@ -34,7 +34,7 @@ def take_checkpoint(source: Checkpointed, indexes: Indexes) -> CheckpointTaken:
 def _write(
     checkpoint: Checkpoint,
     indexes: Indexes,
-    write: Callable[[Checkpoint, Mapping[PartitionName, IndexMark]], int],
+    write: Callable[[Checkpoint, Mapping[PartitionName, IndexFileEntry]], int],
 ) -> int:
     collected = indexes.collect()
     files = indexes.write(collected)
@@ -45,22 +45,22 @@ def _write(
     return number
 
 
-def note(source: Checkpointed, number: int, checkpoint: Checkpoint) -> None:
-    """Checkpoint *number* is durable: the journal says so, unless a master writes it, and the log."""
-    source.note_checkpoint(number, checkpoint)
+def note(source: CheckpointedState, number: int, checkpoint: Checkpoint) -> None:
+    """Record the durable checkpoint *number* in the journal, unless a master writes that, and in the log."""
+    source.on_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 
 
 def checkpoint_stopped(directory: Path, version: str) -> CheckpointTaken:
-    """Do what a broker's start does, take a checkpoint, and leave *directory* as a clean stop leaves it.
+    """Recover *directory*, take a checkpoint, and leave it as a clean stop does.
 
-    Where a master in mode sync was, it holds what slaves have acknowledged, as far as that was written down: the rest
-    is left for the next start, which does not show it either. Raises NoJournal, DirectoryInUse while a broker runs on
-    it, RottenJournal, InvalidRecord, StorageFailed.
+    The directory of a master in mode sync is covered up to its saved high watermark; the rest is left for the next
+    start, which does not show it either. Raises NoJournal, DirectoryInUse while a broker runs on it, CorruptJournal,
+    InvalidRecord, StorageFailed.
     """
     indexes = Indexes(directory / "index")
-    if (mark := read_watermark(DirectoryStorage.open_for_reading(directory))) is not None:
-        return _checkpoint_below(directory, mark.lsn, indexes)
+    if (watermark := read_watermark(DirectoryStorage.open_for_reading(directory))) is not None:
+        return _checkpoint_below(directory, watermark.lsn, indexes)
     with opened_store(directory, version, indexes) as transactions:
         indexes.make_directory()
         _rebuild(indexes, transactions.journal.segments, transactions.journal.flushed)
@@ -78,7 +78,7 @@ def _checkpoint_below(directory: Path, lsn: Lsn, indexes: Indexes) -> Checkpoint
 
 
 def _rebuild(indexes: Indexes, segments: Segments, until: Lsn) -> None:
-    """Rebuild what is damaged from the records below *until*, which publish all that the indexes hold."""
+    """Rebuild damaged indexes from the records below *until*, which publish everything the indexes hold."""
     if indexes.damaged:
         rebuilding = Rebuilding(indexes, segments, until)
         rebuilding.read()

@@ -1,8 +1,8 @@
-"""Room on the disk: whether new messages may be taken, and the reserve for what must be written all the same.
+"""Disk space: whether new messages are accepted, and the reserve for what must be written all the same.
 
-A full disk is no failing disk: it passes. New messages are refused as soon as the next segment can't be made ahead, or
-the reserve can't; what is left of the segment, and then the reserve, is for the ends of branches that are there, for
-operators' decisions, for checkpoints, and for the next start. Once there is room again messages are taken again.
+A full disk is a passing state, not a failure. New messages are refused as soon as the next segment, or the reserve,
+cannot be preallocated; the rest of the segment, and then the reserve, is for the ends of existing branches, operators'
+decisions, checkpoints, and the next start. Messages are accepted again once there is room.
 """
 
 import asyncio
@@ -13,31 +13,31 @@ from concurrent.futures import Executor
 from typing import Final
 
 from journal.errors import StorageFailed
-from journal.open_journal import OpenJournal
-from journal.reserve import is_full
+from journal.wal.open_journal import OpenJournal
+from journal.wal.reserve import is_full
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0  # between two looks for room
-PRESS_S: Final = 30.0  # between two retentions for want of room: each takes checkpoints, and those take room
-NO_RESERVE_S: Final = 60.0  # the same, where a reserve can't be made for another reason
-LAST_PART: Final = 8  # of a segment: for the records of the next starts alone
+CHECK_S: Final = 2.0  # between two checks for room
+PRESS_S: Final = 30.0  # between two retention runs for lack of room: their checkpoints take room
+NO_RESERVE_S: Final = 60.0  # between two checks after the reserve failed for another reason
+LAST_PART: Final = 8  # a segment's last eighth is for the records of the next starts
 
 
 class DiskSpace:
-    """One master's. Loop thread only, but for what a worker runs."""
+    """Disk space of one master. Loop thread only, except for the jobs of its worker."""
 
     def __init__(self, journal: OpenJournal) -> None:
         self._journal = journal
         self._segments = journal.segments
         self._reserve = journal.segments.reserve
         self._why = ""
-        self._gives_up = False  # the reserve, with the next look
-        self._look_at = self._press_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._gives_up = False  # release the reserve with the next check
+        self._next_check_at = self._press_at = 0.0
+        self._checking: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Have the reserve before the first message is taken. Blocks."""
+        """Make the reserve before the first message is accepted. Blocks."""
         try:
             self._make_room()
         except StorageFailed as error:
@@ -45,53 +45,53 @@ class DiskSpace:
 
     @property
     def why_full(self) -> str:
-        """Why no new message is taken, for clients; blank: they are."""
-        failure = self._segments.next_failure
+        """Reason no new message is accepted, for clients; blank: they are."""
+        failure = self._segments.preallocation_failure
         if not self._why and failure is not None and is_full(failure):
             self.filled(failure)
         return self._why
 
     @property
     def why_at_end(self) -> str:
-        """Why nothing at all is written any more, for clients: what is left is for the next starts."""
+        """Reason nothing at all can be written any more, for clients: the rest is for the next starts."""
         if not self.why_full or self._reserve.is_held:
             return ""
         left = self._segments.end - self._journal.end
         return self._why if left < self._segments.segment_bytes // LAST_PART else ""
 
     def filled(self, error: StorageFailed) -> None:
-        """The disk is full: *error* says so."""
+        """Record that the disk is full, by *error*."""
         if not self._why:
             self._why = f"the disk is full ({error}): nothing was done, send again once there is room"
             self._press_at = 0.0
             log.error("disk full, new messages are refused until there is room error=%s", error)
 
     def give_up_reserve(self) -> None:
-        """Retention needs the room, to make more of it: with the next look."""
+        """Release the reserve with the next check: retention needs the room to make more."""
         if self._reserve.is_held:
-            self._gives_up, self._look_at = True, 0.0
+            self._gives_up, self._next_check_at = True, 0.0
 
     def tick(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> bool:
-        """Look for room, if it is time. True: retention must make some, and its time has come."""
+        """Check for room, if that is due. True: retention must run now to make some."""
         now = time.monotonic()
         is_needed = bool(self.why_full)
         if (
             (is_needed or not self._reserve.is_held or self._gives_up)
-            and self._looking is None
-            and now >= self._look_at
+            and self._checking is None
+            and now >= self._next_check_at
         ):
-            self._look_at = now + LOOK_S
-            self._looking = loop.create_task(self._look(loop, worker))
+            self._next_check_at = now + CHECK_S
+            self._checking = loop.create_task(self._check(loop, worker))
         if is_needed and now >= self._press_at:
             self._press_at = now + PRESS_S
             return True
         return False
 
     async def finish(self) -> None:
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
+        if self._checking is not None:
+            await asyncio.wait([self._checking])
 
-    async def _look(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
+    async def _check(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         try:
             if not await loop.run_in_executor(worker, self._make_room) or not self._why:
                 return
@@ -99,9 +99,9 @@ class DiskSpace:
             self._failed(error)
             return
         finally:
-            self._looking = None
+            self._checking = None
         self._why = ""
-        self._segments.retry_next()
+        self._segments.retry_preallocation()
         log.warning("disk has room, new messages are taken again")
 
     def _failed(self, error: StorageFailed) -> None:
@@ -109,10 +109,10 @@ class DiskSpace:
             self.filled(error)
         else:
             log.warning("no reserve, a disk that fills will stop this broker error=%s", error)
-            self._look_at = time.monotonic() + NO_RESERVE_S
+            self._next_check_at = time.monotonic() + NO_RESERVE_S
 
     def _make_room(self) -> bool:
-        """Give the reserve up, or have it. False: there is no room for it. Raises StorageFailed."""
+        """Release or make the reserve. False: there is no room for it. Raises StorageFailed."""
         if self._gives_up:
             self._gives_up = False
             self._reserve.give_up()
@@ -128,7 +128,7 @@ class DiskSpace:
 
 
 def _free_bytes(path: str) -> int:
-    """Raises StorageFailed."""
+    """Return the free bytes of the file system. Raises StorageFailed."""
     try:
         found = os.statvfs(path)
     except OSError as error:

@@ -1,18 +1,16 @@
-"""The file of a partition's index: what a checkpoint covers, in chunks that are sealed one by one.
+"""File of a partition's index: what a checkpoint covers, in chunks sealed one by one.
 
     chunk n, 16 KiB:  entry 511 n, ... entry 511 n + 510 (32 bytes each), seal (32 bytes: CRC-32, n, zeros)
 
-Only the last chunk may be open: it has no seal yet, and the checkpoint tells its checksum. A start reads none: a file
-is opened when it is first wanted, and its last chunk must be what the checkpoint says before anything of it counts.
-Every other chunk is checked when it is read: what is damaged is noticed before anybody is told an offset or a byte that
-it says. Written chunks never change.
+Only the last chunk may be open: it has no seal yet, and the checkpoint holds its checksum. A start reads none: a file
+is opened on first use, and its last chunk must match the checkpoint. Every other chunk is verified when it is read: no
+offset or byte of a damaged chunk reaches a client. Written chunks never change.
 
-Chunks are read by system call, never through a mapping: a sector that cannot be read is damage with a name, not a
-signal that ends the process. The event loop takes what is in memory; for the rest it gets IndexCold, and has a worker
-read it.
+Chunks are read by system call, never through a mapping: an unreadable sector is an error, not a signal that ends the
+process. The event loop reads what the page cache has; for the rest it gets IndexCold, and has a worker read it.
 
-A file that holds mostly what retention has let go of is renewed without that. The new one stands beside the old one,
-under a name of its own, until a checkpoint goes by it: a start finds the one or the other.
+A file that holds mostly entries dropped by retention is renewed without them. The new file stands beside the old one,
+under another name, until a checkpoint refers to it: a start finds the one or the other.
 """
 
 import errno
@@ -31,17 +29,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journal.checkpoint import IndexMark
 from journal.checksum import crc32
 from journal.errors import StorageFailed
-from journal.open_file import OpenFile
-from journal.records import PartitionName
-from journal.storage import Buffer
+from journal.records.record import PartitionName
+from journal.state.checkpoint import IndexFileEntry
+from journal.wal.open_file import OpenFile
+from journal.wal.storage import Buffer
 
 log = logging.getLogger(__name__)
 
 ENTRY_BYTES = 32
-CHUNK_BYTES = 16 * 1024  # small enough that checking one costs a reader some microseconds
+CHUNK_BYTES = 16 * 1024  # small: verifying one costs a reader microseconds
 CHUNK_ENTRIES = CHUNK_BYTES // ENTRY_BYTES - 1
 _SEAL = struct.Struct("<IxxxxQ16x")
 assert _SEAL.size == ENTRY_BYTES
@@ -49,21 +47,21 @@ _WORDS = ENTRY_BYTES // 8
 ENTRY = struct.Struct("<QQQII")  # first offset, LSN, milliseconds, bytes, messages
 assert ENTRY.size == ENTRY_BYTES
 _QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
-TEMPORARY_SUFFIX = ".tmp"  # of a file that is being written anew; never read
-RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint goes by it
+TEMPORARY_SUFFIX = ".tmp"  # of a file being rewritten; never read
+RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint refers to it
 CACHED_CHUNKS_MAX: Final = 1024  # of all files together: 16 MiB
 
-# Every chunk in memory, the one read first in front: its file's chunks, and its number. It names no file, which would
-# keep a descriptor open that nobody needs any more.
+# Every chunk in memory, oldest first: its file's chunks, and its number. No reference to the file, which would keep
+# an unneeded descriptor open.
 _cached: deque[tuple[dict[int, bytes], int]] = deque()
 
 
 class IndexDamaged(Exception):
-    """What an index file says cannot be believed. It is being rebuilt: ask again later."""
+    """The index file is damaged and being rebuilt: ask again later."""
 
 
 class IndexCold(Exception):
-    """A chunk that is not in memory: have a worker call `run`, then ask again."""
+    """The chunk is not in memory: have a worker call `run`, then ask again."""
 
     def __init__(self, file: "IndexFile", chunk: int) -> None:
         super().__init__(chunk)
@@ -71,13 +69,16 @@ class IndexCold(Exception):
         self._chunk = chunk
 
     def run(self) -> bytes:
-        """Read the chunk, for who asks next. Blocks on the disk; any thread."""
+        """Load the chunk for the next caller. Blocks on the disk; any thread."""
         self._file.load(self._chunk)
         return b""
 
 
 def file_name(name: PartitionName) -> str:
-    """The index file of a partition; no two share one. A long topic's quoted form is cut and its digest added."""
+    """Return the name of a partition's index file, which is unique.
+
+    A long topic's quoted form is cut and its digest added.
+    """
     topic = urllib.parse.quote(name.topic, safe="")
     if len(topic) > _QUOTED_MAX:
         digest = hashlib.blake2b(name.topic.encode(), digest_size=16).hexdigest()
@@ -86,9 +87,10 @@ def file_name(name: PartitionName) -> str:
 
 
 class Spill(NamedTuple):
-    """What a checkpoint adds to the file: entries *data* from number *first* on. *first* 0: the file is made anew.
+    """Entries *data* that a checkpoint adds to the file, from number *first* on. *first* 0: the file is written from
+    scratch.
 
-    *start*: entries below this offset may be left out, if they are most of the file; 0: nobody has to look.
+    *start*: entries below this offset may be left out if they are most of the file; 0: skip that check.
     """
 
     first: int
@@ -97,17 +99,17 @@ class Spill(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How many entries there are with it, unless the file is renewed."""
+        """Number of entries with this spill, unless the file is renewed."""
         return self.first + len(self.data) // ENTRY_BYTES
 
     @property
     def last_ms(self) -> int:
-        """The time of its last entry."""
+        """Time of the last entry."""
         return int(ENTRY.unpack(self.data[-ENTRY_BYTES:])[2])
 
 
 class _Unopened(NamedTuple):
-    """A file that nobody has looked into: its place, and the offset where its last entry must end."""
+    """A file not opened yet: its path, and the offset where its last entry must end."""
 
     path: Path
     end: int
@@ -116,7 +118,7 @@ class _Unopened(NamedTuple):
 class IndexFile:
     """The first *entries* of an index; *crc* is that of the last chunk, *last_ms* the time of the last entry.
 
-    Any thread, but for `at`: loop thread.
+    Any thread, except `at`: loop thread.
     """
 
     __slots__ = (
@@ -143,34 +145,36 @@ class IndexFile:
         self.crc = crc
         self.last_ms = last_ms  # once it is open
         self._chunks: dict[int, bytes] = {}  # those in memory, by number
-        self._damaged: dict[int, str] = {}  # those that do not read back, and why
-        self._lowest = array("Q", bytes(8 * self.chunks))  # LSN of each chunk; 0: nobody has looked
+        self._damaged: dict[int, str] = {}  # damaged chunks, and why
+        self._lowest = array("Q", bytes(8 * self.chunks))  # LSN of each chunk; 0: unknown
 
     @classmethod
-    def unopened(cls, path: Path, mark: IndexMark, end: int) -> "IndexFile | None":
-        """The file at *path* as *mark* knows it, whose entries end at offset *end*; None if there is none of its size.
+    def unopened(cls, path: Path, entry: IndexFileEntry, end: int) -> "IndexFile | None":
+        """Return the file at *path* that *entry* describes, whose entries end at offset *end*; None: there is none
+        of its size.
 
-        Looks at its size only: what reads of it opens it.
+        Checks only the size; the first read opens it.
         """
-        size = _position(mark.entries)
-        if not mark.entries or not any(_holds(place, size) for place in (str(path), str(path) + RENEWED_SUFFIX)):
+        size = _position(entry.entries)
+        if not entry.entries or not any(_holds(place, size) for place in (str(path), str(path) + RENEWED_SUFFIX)):
             return None
-        file = cls(path.name, None, mark.entries, mark.crc)
+        file = cls(path.name, None, entry.entries, entry.crc)
         file._unopened = _Unopened(path, end)
         return file
 
     @classmethod
     def lost(cls, name: str) -> "IndexFile":
-        """Stands for a file that is lost: one entry, which nobody can read, in front of what is published next.
+        """Return a stand-in for a lost file: one unreadable entry before those published next.
 
-        A bisect asks for it when it looks for something that the file held, and only then.
+        A bisect reads it only when it looks for something the file held.
         """
         return cls(name, None, 1)
 
     def open(self) -> None:
-        """Open it, unless it is open: it is lost if it is not what the checkpoint's mark says. Blocks on the disk.
+        """Open the file, unless it is open; it is lost if it does not match the checkpoint's entry. Blocks on the
+        disk.
 
-        A renewed file that the mark is of takes its place. Raises IndexDamaged, StorageFailed.
+        A renewed file that matches takes its place. Raises IndexDamaged, StorageFailed.
         """
         if self._unopened is not None:
             self._open()
@@ -194,7 +198,7 @@ class IndexFile:
                         if place != path:
                             settle(path)
                         self._damaged.clear()
-                        self.last_ms, self._file = time_ms, file  # in this order: another thread goes by the file
+                        self.last_ms, self._file = time_ms, file  # in this order: other threads check _file
                         break
                 self._unopened = None
 
@@ -203,41 +207,40 @@ class IndexFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read, as far as is known. One without entries can."""
+        """True if it can be read, as far as is known. Always true without entries."""
         return self._file is not None or not self.entries
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was found lost, or damaged at its end."""
+        """True if it was found missing, or damaged at its end."""
         return self._unopened is None and not self.is_open
 
     @property
     def chunks(self) -> int:
-        """How many there are."""
+        """Number of chunks."""
         return -(-self.entries // CHUNK_ENTRIES)
 
     @property
-    def mark(self) -> IndexMark:
-        """What a checkpoint says of it."""
-        return IndexMark(entries=self.entries, crc=self.crc)
+    def mark(self) -> IndexFileEntry:
+        """The checkpoint's entry for this file."""
+        return IndexFileEntry(entries=self.entries, crc=self.crc)
 
     def at(self, entry: int) -> "tuple[bytes, int]":
-        """Buffer and position of an entry. Never waits for the disk. Raises IndexDamaged, IndexCold."""
+        """Return buffer and position of an entry. Never waits for the disk. Raises IndexDamaged, IndexCold."""
         chunk = entry // CHUNK_ENTRIES
         if (content := self._chunks.get(chunk)) is None:
             content = self._load_cached(chunk)
         return content, (entry - chunk * CHUNK_ENTRIES) * ENTRY_BYTES
 
     def load(self, chunk: int) -> None:
-        """Read *chunk* into memory. Should it be damaged, `at` says so from here on. Blocks on the disk."""
+        """Read *chunk* into memory; if it is damaged, `at` raises from now on. Blocks on the disk."""
         try:
             self._keep(chunk, self.read(chunk))
         except IndexDamaged as error:
             self._damaged[chunk] = str(error)
 
     def read(self, chunk: int) -> bytes:
-        """The entries of a chunk. Blocks on the disk. Raises IndexDamaged unless they are what was written; and what
-        `open` raises."""
+        """Return the verified entries of a chunk. Blocks on the disk. Raises IndexDamaged, and what `open` raises."""
         self.open()
         assert self._file is not None
         return self._read(self._file, chunk)
@@ -253,32 +256,32 @@ class IndexFile:
             raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} cannot be read: {error}") from error
         crc = crc32(memoryview(content)[:size], _seed(self._name, chunk))
         is_whole = not is_sealed or content[size:] == _SEAL.pack(crc, chunk)
-        if chunk == self.chunks - 1:  # sealed or not: whose file it is shows there
+        if chunk == self.chunks - 1:  # sealed or not: this identifies the file
             is_whole = is_whole and crc == self.crc
         if not is_whole:
             raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} is damaged")
         return content[:size]
 
     def blocks(self, first: int) -> Iterator[memoryview]:
-        """The entries from *first* on, chunk by chunk. Blocks on the disk. Raises IndexDamaged."""
+        """Yield the entries from *first* on, chunk by chunk. Blocks on the disk. Raises IndexDamaged."""
         for chunk in range(first // CHUNK_ENTRIES, self.chunks):
             yield memoryview(self.read(chunk))[max(first - chunk * CHUNK_ENTRIES, 0) * ENTRY_BYTES :]
 
     def lowest(self, chunk: int) -> int:
-        """The lowest LSN that an entry of *chunk* points at. Reads it the first time; blocks. Raises IndexDamaged."""
+        """Return the lowest LSN in *chunk*. The first call reads the chunk and blocks. Raises IndexDamaged."""
         if not self._lowest[chunk]:
             self._lowest[chunk] = min(lsns_of(self.read(chunk)))
         return self._lowest[chunk]
 
     def first_at(self, offset: int) -> int:
-        """The number of the first entry at or above *offset*. Blocks on the disk. Raises IndexDamaged."""
+        """Return the number of the first entry at or above *offset*. Blocks on the disk. Raises IndexDamaged."""
         last = bisect_left(range(self.chunks), offset, key=lambda chunk: offsets_of(self.read(chunk))[0])
         if not last:
             return 0
         return (last - 1) * CHUNK_ENTRIES + bisect_left(offsets_of(self.read(last - 1)), offset)
 
     def inherit(self, before: "IndexFile") -> None:
-        """This is *before*, and more: what is known of its sealed chunks holds."""
+        """Take over what *before*, which this file extends, knows of its sealed chunks."""
         known = before.entries // CHUNK_ENTRIES
         self._lowest[:known] = before._lowest[:known]
 
@@ -311,20 +314,20 @@ EMPTY: Final = IndexFile()  # of a partition without a file: thousands share it
 
 
 def offsets_of(entries: Buffer) -> memoryview:
-    """The first offset of every entry."""
+    """Return the first offset of every entry."""
     return memoryview(entries).cast("B").cast("Q")[::_WORDS]
 
 
 def lsns_of(entries: Buffer) -> memoryview:
-    """The LSN of every entry."""
+    """Return the LSN of every entry."""
     return memoryview(entries).cast("B").cast("Q")[1::_WORDS]
 
 
 def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
-    """Add *spill* to the file, which holds *before*; durable on return. A worker's job. Raises StorageFailed.
+    """Append *spill* to the file, which holds *before*; durable on return. A worker's job.
 
-    Returns the file as it is then. The name of a new one is durable once its directory is. Raises IndexDamaged if
-    *before* is found lost.
+    Returns the new state of the file. The name of a new file is durable once its directory is. Raises IndexDamaged if
+    *before* is lost, StorageFailed.
     """
     before.open()
     if not spill.data:
@@ -338,8 +341,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
         _write_all(fd, data, _position(spill.first))
         os.fsync(fd)
         if is_new:
-            # Under its name at once or not at all: entries of another numbering must not stand among those that an
-            # older checkpoint believes in.
+            # Renamed atomically: entries of another numbering must not mix with those an older checkpoint refers to.
             target.rename(path)
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}") from error
@@ -349,9 +351,9 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
 
 
 def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFile:
-    """As write, to a file without the first *unneeded* entries of *before*; `settle` gives it the other's place.
+    """Write as `write`, to a file without the first *unneeded* entries of *before*; `settle` puts it in its place.
 
-    Raises IndexDamaged if what is needed of *before* is.
+    Raises IndexDamaged if a needed part of *before* is damaged, StorageFailed.
     """
     target = path.with_name(path.name + TEMPORARY_SUFFIX)
     entries = crc = 0
@@ -371,9 +373,9 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
 
 
 def settle(path: Path) -> None:
-    """A checkpoint goes by the renewed file: it takes the place of the one at *path*. A worker's job.
+    """Rename the renewed file to *path*, once a checkpoint refers to it. A worker's job.
 
-    Not durable on return, nor need it be: a start finds it under either name. Raises StorageFailed.
+    Not durable on return: a start finds it under either name. Raises StorageFailed.
     """
     try:
         _renewed(path).rename(path)
@@ -386,7 +388,7 @@ def _renewed(path: Path) -> Path:
 
 
 def _sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[bytes, int]:
-    """Entries from number *first* on with the seals that belong between them, and the checksum of the last chunk then.
+    """Return entries from number *first* on with the seals between them, and the checksum of the last chunk.
 
     *crc*: of the last chunk before.
     """
@@ -406,12 +408,12 @@ def _sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[
 
 
 def _seed(name: str, chunk: int) -> int:
-    """What a chunk's checksum begins with: a chunk of another file, or from another place, does not pass."""
+    """Return a chunk's initial checksum, which rejects chunks of other files or positions."""
     return crc32(b"%s %d" % (name.encode(), chunk))
 
 
 def _position(entries: int) -> int:
-    """Where entry number *entries* goes: the bytes that those before it take, seals included."""
+    """Return the position of entry number *entries*, counting seals."""
     return (entries + entries // CHUNK_ENTRIES) * ENTRY_BYTES
 
 
@@ -423,7 +425,7 @@ def _write_all(fd: int, data: bytes, position: int) -> None:
 
 
 def _holds(path: str, size: int) -> bool:
-    """Whether a file of *size* bytes at least stands at *path*. One that cannot be looked at, its reader judges."""
+    """Return whether *path* is a file of at least *size* bytes. One that cannot be inspected is left to its reader."""
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands at a start, where a Path takes longer
         return stat.S_ISREG(status.st_mode) and status.st_size >= size
@@ -435,18 +437,18 @@ def _holds(path: str, size: int) -> bool:
 
 
 def _opened(path: Path, size: int) -> OpenFile | None:
-    """The file, as the disk has it; None if there is none that holds *size* bytes, or the disk refuses them.
+    """Open the file as it is on the disk; None: there is none of *size* bytes, or the disk refuses it.
 
-    Raises StorageFailed for want of descriptors, of which nothing follows for the file.
+    Raises StorageFailed if file descriptors run out, which is no fault of the file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         file = OpenFile(path, fd, size)  # which closes it
         if not 0 < size <= os.fstat(fd).st_size:
             return None
-        # After an fsync that failed the page cache has, clean, what the disk has not: read nothing from there. What is
-        # dirty stays, and need not be fsynced, which thousands of files would take seconds for: a checkpoint goes by
-        # what was fsynced before it, and whatever was written over that since holds the same.
+        # After a failed fsync the page cache holds clean pages that the disk does not: drop them. Dirty pages stay, and
+        # need no fsync, which would take seconds for thousands of files: a checkpoint refers to what was fsynced before
+        # it, and anything written over that since is identical.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     except OSError as error:  # a directory, say, or an error of the disk
         if error.errno in (errno.EMFILE, errno.ENFILE):

@@ -1,4 +1,4 @@
-"""Every partition index of a data directory, and what is done about those that are damaged."""
+"""All partition indexes of a data directory, and the repair of damaged ones."""
 
 import asyncio
 import functools
@@ -9,30 +9,29 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from journal.checkpoint import IndexMark, PartitionMark
 from journal.errors import JournalError, StorageFailed
-from journal.frame import Lsn
-from journal.history import published_in
-from journal.moving import sync_directory
-from journal.open_journal import OpenJournal
-from journal.publications import Block, Publication
-from journal.records import PartitionName
-from journal.segments import Segments
-from meta_broker.descriptors import check_room
+from journal.records.header import Lsn
+from journal.records.index_updates import IndexUpdate, IndexUpdateRun
+from journal.records.record import PartitionName
+from journal.state.checkpoint import IndexFileEntry, PartitionEntry
+from journal.state.history import published_in
+from journal.wal.file_move import sync_directory
+from journal.wal.open_journal import OpenJournal
+from journal.wal.segments import Segments
+from meta_broker.fd_limits import check_available
 from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile, Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
 
 log = logging.getLogger(__name__)
 
-# A file system commits together what several threads wait for: 2,000 files took eight of them at most a quarter of the
-# time that one took.
+# A file system commits together what several threads wait for.
 FSYNCS_AT_ONCE = 8
 
 T = TypeVar("T")
 
 
-async def warmed(worker: Executor, ask: Callable[[], T]) -> T:
-    """Return what *ask* says, which looks into an index; *worker* reads what is not in memory. Raises IndexDamaged."""
+async def when_loaded(worker: Executor, ask: Callable[[], T]) -> T:
+    """Return the result of *ask*, which reads an index; *worker* loads what is not in memory. Raises IndexDamaged."""
     while True:
         try:
             return ask()
@@ -41,15 +40,15 @@ async def warmed(worker: Executor, ask: Callable[[], T]) -> T:
 
 
 class Indexes:
-    """A journal's PublicationSink. Loop thread only, but for `write` and `settle`."""
+    """A journal's IndexSink. Loop thread only, except `write` and `settle`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.by_name: dict[PartitionName, PartitionIndex] = {}
-        self.damaged: dict[PartitionName, None] = {}  # noticed and not rebuilt yet
+        self.damaged: dict[PartitionName, None] = {}  # not rebuilt yet
 
     def make_directory(self) -> None:
-        """Make room for the files, durably: a checkpoint vouches for them. Raises StorageFailed."""
+        """Create the directory of the files, durably. Raises StorageFailed."""
         try:
             self._directory.mkdir(exist_ok=True)
             sync_directory(self._directory.parent)
@@ -57,7 +56,7 @@ class Indexes:
             raise StorageFailed(f"{self._directory}: {error.strerror}") from error
 
     def of(self, name: PartitionName) -> PartitionIndex:
-        """The partition's index; made on first use."""
+        """Return the partition's index; created on first use."""
         if (index := self.by_name.get(name)) is None:
             noticed = functools.partial(self._noticed, name)
             index = self.by_name[name] = PartitionIndex(self._directory / file_name(name), noticed)
@@ -67,23 +66,26 @@ class Indexes:
         log.warning("index damaged partition=%s: it is rebuilt from the journal", name)
         self.damaged[name] = None
 
-    def restore(self, marks: list[PartitionMark]) -> None:
-        """As a checkpoint knew them. What is lost is noticed, and rebuilt once the broker serves; what is damaged, when
-        it is wanted. Raises StorageFailed if not all of the files could be open one day."""
-        check_room(self._directory, len(marks))
-        for mark in marks:
-            self.of(PartitionName(mark.topic, mark.partition)).restore(mark.start, mark.end, mark.index)
+    def restore(self, entries: list[PartitionEntry]) -> None:
+        """Restore the indexes a checkpoint describes.
 
-    def publish(self, publication: Publication) -> None:
-        self.of(publication.name).publish(publication)
+        A lost file is noticed here, and rebuilt once the broker serves; a damaged one on first use. Raises
+        StorageFailed if there are too few file descriptors for all files.
+        """
+        check_available(self._directory, len(entries))
+        for entry in entries:
+            self.of(PartitionName(entry.topic, entry.partition)).restore(entry.start, entry.end, entry.index)
 
-    def publish_block(self, block: Block) -> None:
-        """As publish, for all its runs."""
-        self.of(block.name).publish_runs(block.base, block.runs.numbers())
+    def publish(self, update: IndexUpdate) -> None:
+        self.of(update.name).publish(update)
+
+    def publish_block(self, update_run: IndexUpdateRun) -> None:
+        """Publish all runs of *update_run*."""
+        self.of(update_run.name).publish_runs(update_run.base, update_run.extents.numbers())
 
     @property
     def unopened(self) -> int:
-        """How many files are still to be opened."""
+        """Number of files still to be opened."""
         return sum(index.is_unopened for index in self.by_name.values())
 
     def trim(self, name: PartitionName, start: int) -> None:
@@ -92,17 +94,17 @@ class Indexes:
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def collect(self) -> "Collected":
-        """What a checkpoint must add to the files now, and what it says of those that lack nothing."""
-        spills, marks = dict[PartitionName, Spill](), dict[PartitionName, IndexMark]()
+        """Return what a checkpoint must add to the files now, and its entries for files that are up to date."""
+        spills, entries = dict[PartitionName, Spill](), dict[PartitionName, IndexFileEntry]()
         for name, index in self.by_name.items():
             if (spill := index.spill()) is not None:
                 spills[name] = spill
-            elif (mark := index.mark) is not None:
-                marks[name] = mark
-        return Collected(spills, marks, is_complete=not self.damaged)
+            elif (entry := index.mark) is not None:
+                entries[name] = entry
+        return Collected(spills, entries, is_complete=not self.damaged)
 
     def write(self, collected: "Collected") -> dict[PartitionName, IndexFile]:
-        """Add to the files; durable on return, and marked in *collected*. A worker's job. Raises StorageFailed."""
+        """Append to the files, durably, and add their entries to *collected*. A worker's job. Raises StorageFailed."""
         files: dict[PartitionName, IndexFile] = {}
         with ThreadPoolExecutor(FSYNCS_AT_ONCE, "index") as pool:
             written = pool.map(lambda each: self._written(*each), collected.spills.items())
@@ -123,12 +125,14 @@ class Indexes:
             return None
 
     def settle(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> None:
-        """The checkpoint that *files* were written for is durable. A worker's job. Raises StorageFailed."""
+        """Finish renewed files, once the checkpoint *files* were written for is durable. A worker's job. Raises
+        StorageFailed.
+        """
         for name, file in files.items():
             self.by_name[name].settle(collected.spills[name], file)
 
     def filed(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> Iterator[None]:
-        """The tails begin after what is in *files*; one partition a step."""
+        """Drop from memory what *files* hold; one partition a step."""
         for name, spill in collected.spills.items():
             if (file := files.get(name)) is not None:
                 self.by_name[name].filed(spill, file)
@@ -138,44 +142,44 @@ class Indexes:
 
 
 class Collected:
-    """What a checkpoint takes of the indexes. *marks* is complete once the spills are written.
+    """The indexes' part of a checkpoint. *marks* is complete once the spills are written.
 
-    *is_complete*: none of them is damaged.
+    *is_complete*: none of the indexes is damaged.
     """
 
     __slots__ = ("is_complete", "marks", "spills")
 
     def __init__(
-        self, spills: dict[PartitionName, Spill], marks: dict[PartitionName, IndexMark], *, is_complete: bool
+        self, spills: dict[PartitionName, Spill], entries: dict[PartitionName, IndexFileEntry], *, is_complete: bool
     ) -> None:
         self.spills = spills
-        self.marks = marks
+        self.marks = entries
         self.is_complete = is_complete
 
     def every(self) -> Iterator[tuple[PartitionName, Spill | None]]:
-        """Each partition, and what is added to its file."""
+        """Yield each partition with what is added to its file."""
         yield from self.spills.items()
         yield from ((name, None) for name in self.marks if name not in self.spills)
 
 
 class Rebuilding:
-    """The rebuilding of the indexes that are damaged now: the one way there is. `read` may run in another thread."""
+    """Rebuilds the indexes that are damaged now. `read` may run in another thread."""
 
     def __init__(self, indexes: Indexes, segments: Segments, until: Lsn) -> None:
-        """From the records below *until*, which publish all that the indexes hold."""
+        """Rebuild from the records below *until*, which publish everything the indexes hold."""
         self._indexes = indexes
         self._segments = segments
         self._until = until
         self._fresh = {name: indexes.by_name[name].rebuilding() for name in indexes.damaged}
 
     def read(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """Read the journal until every one of them is whole. Blocks. Raises JournalError."""
-        spans = {name: (index.start, end) for name, (index, end) in self._fresh.items()}
-        for publication in published_in(self._segments, self._until, spans, is_stopped):
-            self._fresh[publication.name][0].publish(publication)
+        """Read the journal until every damaged index is complete. Blocks. Raises JournalError."""
+        offset_ranges = {name: (index.start, end) for name, (index, end) in self._fresh.items()}
+        for update in published_in(self._segments, self._until, offset_ranges, is_stopped):
+            self._fresh[update.name][0].publish(update)
 
     def finish(self) -> bool:
-        """Take over what was read. False: the journal does not say all of it."""
+        """Install the rebuilt indexes. False: the journal does not contain all of one."""
         for name, (index, end) in self._fresh.items():
             if index.end != end:
                 log.error(
@@ -189,10 +193,9 @@ class Rebuilding:
 
 
 class IndexRepair:
-    """Rebuilds damaged indexes while the broker serves: reads the whole journal, in a thread. Loop thread only.
+    """Rebuilds damaged indexes while the broker serves, reading the whole journal in a thread. Loop thread only.
 
-    Until one is rebuilt, requests that need what is damaged of it are refused and no segment is dropped; everything
-    else goes on.
+    Until then, requests that need a damaged part are refused and no segment is dropped; everything else goes on.
     """
 
     def __init__(self, indexes: Indexes, journal: OpenJournal) -> None:
@@ -200,10 +203,10 @@ class IndexRepair:
         self._journal = journal
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = threading.Event()
-        self.wants_checkpoint = False  # what was rebuilt is in memory only: a kill would have it rebuilt once more
+        self.wants_checkpoint = False  # rebuilt indexes are in memory only until then
 
     def maybe_begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin if something is damaged. No checkpoint may be running: one that begins later does no harm."""
+        """Begin if an index is damaged. No checkpoint may be running; one that begins later does no harm."""
         if self._indexes.damaged and self._task is None:
             log.warning("rebuilding indexes count=%d journal=%d", len(self._indexes.damaged), self._journal.flushed)
             rebuilding = Rebuilding(self._indexes, self._journal.segments, self._journal.flushed)
@@ -213,7 +216,7 @@ class IndexRepair:
         try:
             await asyncio.to_thread(rebuilding.read, self._is_stopping.is_set)
         except JournalError as error:
-            # Rot, most likely. It is not tried again: the task stays, and what is damaged stays refused.
+            # Corruption, most likely. Not retried: the task stays, and requests for damaged parts stay refused.
             log.error("index not rebuilt: run `metaq journal check`, then start again error=%s", error)
             return
         if not self._is_stopping.is_set() and rebuilding.finish():
@@ -221,7 +224,7 @@ class IndexRepair:
             self._task = None
 
     async def stop(self) -> None:
-        """Give up what is running. Idempotent."""
+        """Cancel a running repair. Idempotent."""
         self._is_stopping.set()
         if self._task is not None:
             await asyncio.wait([self._task])

@@ -1,14 +1,14 @@
-"""A block of a key index: the keys of one stretch of a partition, and where the messages with them begin. Pure.
+"""A block of a key index: the keys in one offset range of a partition, and the offsets of their messages. Pure.
 
     | magic: 8 bytes | version: u32 | header crc: u32 | start, end: u64 | last: u64 | last id: i64 | table | buckets |
 
-Little-endian. The block covers offsets [start, end); *last* is where its last message begins, *last id* that one's id,
-by which the journal is known again. The table has, for each of 256 buckets, how many entries it has and their CRC-32
-(u32 each); the header's covers everything after itself up to the buckets. An entry is a u64: CRC-32 of the key in the
-upper half, the message's offset less *start* in the lower. Buckets are by the highest byte of the key's CRC, entries
-rise.
+Little-endian. The block covers offsets [start, end); *last* is the offset of its last message, *last id* the id of that
+one, which identifies the journal. The table has, for each of 256 buckets, the number of entries and their CRC-32 (u32
+each); the header's CRC covers everything after itself up to the buckets. An entry is a u64: CRC-32 of the key in the
+upper half, the message's offset less *start* in the lower. Buckets are chosen by the highest byte of the key's CRC;
+entries are in ascending order.
 
-So a look-up reads a header and one bucket, and a false match costs a look at a message that has another key.
+A look-up reads the header and one bucket; a false match costs reading a message that has another key.
 """
 
 import struct
@@ -22,22 +22,22 @@ from typing import Final, NamedTuple
 from journal.checksum import crc32
 
 BUCKETS: Final = 256
-SPAN_MAX: Final = 1 << 32  # what the lower half of an entry can tell apart
+SPAN_MAX: Final = 1 << 32  # the lower half of an entry is 32 bits
 _MAGIC: Final = b"METAQKEY"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sII")
 _BODY: Final = struct.Struct(f"<QQQq{2 * BUCKETS}I")
 HEADER_BYTES: Final = _HEAD.size + _BODY.size
 _ENTRY_BYTES: Final = 8
-_BREATH_ENTRIES: Final = 4096  # sorted in a millisecond; then other threads get the interpreter
+_BREATH_ENTRIES: Final = 4096  # sorted in a millisecond; then other threads get the interpreter lock
 _BREATH_S: Final = 0.0005
 
 
 class DamagedBlock(Exception):
-    """These bytes are no block, or not the one that was asked for."""
+    """The bytes are not a block, or not the requested one."""
 
 
-class Block(NamedTuple):
+class KeyBlock(NamedTuple):
     """A block in memory."""
 
     start: int
@@ -52,26 +52,26 @@ class Block(NamedTuple):
 
 
 def new_buckets() -> "list[array[int]]":
-    """As many empty ones as a block has."""
+    """Return empty buckets for a block."""
     return [array("Q") for _ in range(BUCKETS)]
 
 
-def joined(first: Block, second: Block) -> Block:
-    """One block of two neighbours, entries sorted. They must fit: SPAN_MAX."""
+def joined(first: KeyBlock, second: KeyBlock) -> KeyBlock:
+    """Join two neighbouring blocks, entries sorted. Together they must not exceed SPAN_MAX."""
     assert first.end == second.start
     shift = second.start - first.start
     pairs = zip(first.buckets, second.buckets, strict=True)
     buckets = _sorted([*mine, *(entry + shift for entry in others)] for mine, others in pairs)
-    return Block(first.start, second.end, second.last, second.last_id, buckets)
+    return KeyBlock(first.start, second.end, second.last, second.last_id, buckets)
 
 
-def sorted_block(block: Block) -> Block:
-    """The same, its entries rising."""
+def sorted_block(block: KeyBlock) -> KeyBlock:
+    """Return the block with sorted entries."""
     return block._replace(buckets=_sorted(block.buckets))
 
 
-def encode_block(block: Block) -> bytes:
-    """The file's bytes. Entries must rise."""
+def encode_block(block: KeyBlock) -> bytes:
+    """Encode a block with sorted entries for its file."""
     assert 0 < block.end - block.start <= SPAN_MAX
     stored = [_swapped(bucket).tobytes() for bucket in block.buckets]
     table = [number for each in stored for number in (len(each) // _ENTRY_BYTES, crc32(each))]
@@ -80,8 +80,10 @@ def encode_block(block: Block) -> bytes:
 
 
 class BlockView:
-    """A stored block of *size* bytes, of which *read* gives those at a position, so many. Raises DamagedBlock on
-    whatever does not check out, and what *read* raises."""
+    """A stored block of *size* bytes; *read* returns bytes by position and length.
+
+    Methods raise DamagedBlock on failed checks, and what *read* raises.
+    """
 
     def __init__(self, read: Callable[[int, int], bytes], size: int, start: int, end: int) -> None:
         if size < HEADER_BYTES:
@@ -102,16 +104,16 @@ class BlockView:
             raise DamagedBlock(f"{size} bytes for {self.entries} entries")
         self._read = read
 
-    def block(self) -> Block:
-        """All of it."""
+    def block(self) -> KeyBlock:
+        """Read the whole block."""
         stored, at, buckets = self._read(HEADER_BYTES, _ENTRY_BYTES * self.entries), 0, []
         for number, count in enumerate(self._counts):
             buckets.append(self._bucket(number, stored[at : at + _ENTRY_BYTES * count]))
             at += _ENTRY_BYTES * count
-        return Block(self.start, self.end, self.last, self.last_id, buckets)
+        return KeyBlock(self.start, self.end, self.last, self.last_id, buckets)
 
     def offsets(self, key_crc: int, offset: int) -> Iterator[int]:
-        """Where messages may have a key with that CRC, rising, from *offset* on."""
+        """Yield offsets, ascending from *offset* on, of messages whose key may have the CRC *key_crc*."""
         number = key_crc >> 24
         position = HEADER_BYTES + _ENTRY_BYTES * sum(self._counts[:number])
         bucket = self._bucket(number, self._read(position, _ENTRY_BYTES * self._counts[number]))
@@ -129,7 +131,7 @@ class BlockView:
 
 
 def _sorted(buckets: "Iterable[Sequence[int]]") -> "list[array[int]]":
-    """Each of them, sorted. Takes its time."""
+    """Sort each bucket, pausing regularly to release the interpreter lock."""
     done, breathless = [], 0
     for bucket in buckets:
         done.append(array("Q", sorted(bucket)))
@@ -141,7 +143,7 @@ def _sorted(buckets: "Iterable[Sequence[int]]") -> "list[array[int]]":
 
 
 def _swapped(bucket: "array[int]") -> "array[int]":
-    """Between the machine's byte order and the file's."""
+    """Convert between the machine's byte order and the file's."""
     if sys.byteorder == "big":
         bucket = bucket[:]
         bucket.byteswap()

@@ -1,9 +1,9 @@
-"""The key index of one partition: blocks (key_block.py), each in a file of its own. Derived data. A worker's job.
+"""The key index of one partition: blocks (key_block.py), one a file. Derived data. A worker's job.
 
-Blocks cover stretches of the partition that were durable when they were made, and never change; where none does,
-whoever searches looks at the messages themselves, and the indexer makes one when it comes by. So a file that is lost or
-damaged is a gap and no more. A block joins its neighbour when that one has no more entries, as in a binary counter:
-their number stays logarithmic until they are full, and each entry is written as often.
+Blocks cover offset ranges that were durable when they were written, and never change. Where there is no block, searches
+read the messages themselves, and the indexer adds one later: a lost or damaged file is only a gap. A block joins its
+predecessor if that one has no more entries, as in a binary counter: the number of blocks stays logarithmic until they
+are full, and each entry is rewritten as often.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import re
 from typing import Final, NamedTuple
 
 from journal.errors import StorageFailed
-from journal.storage import Storage
-from meta_broker.store.key_block import SPAN_MAX, Block, BlockView, DamagedBlock, encode_block, joined, sorted_block
+from journal.wal.storage import Storage
+from meta_broker.store.key_block import SPAN_MAX, BlockView, DamagedBlock, KeyBlock, encode_block, joined, sorted_block
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ ENTRIES_MAX: Final = 1 << 19  # of a block: 4 MiB
 _NAME: Final = re.compile(r"(\d{19})-(\d{19})\.keys", re.ASCII)
 
 
-class Stretch(NamedTuple):
+class CoveredOffsets(NamedTuple):
     """Offsets [start, end)."""
 
     start: int
@@ -29,127 +29,130 @@ class Stretch(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Offsets below *next_offset* at which a message may have the key that was asked for."""
+    """Offsets below *next_offset* of messages that may have the requested key."""
 
     offsets: list[int]
     next_offset: int
 
 
 class KeyFiles:
-    """One partition's blocks. One thread at a time; `stretches` may be read by any.
+    """Blocks of one partition. One thread at a time; any thread may read `covered_ranges`.
 
-    What reads drops what does not read back, so that every method may raise StorageFailed.
+    Reading drops damaged blocks, so every method may raise StorageFailed.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self.stretches: tuple[Stretch, ...] = ()  # rising, apart from each other; replaced, never changed
-        found: list[Stretch] = []
+        self.covered_ranges: tuple[CoveredOffsets, ...] = ()  # ascending, disjoint; replaced, never mutated
+        found: list[CoveredOffsets] = []
         for name in storage.names():
             match = _NAME.fullmatch(name)
-            if match is None or (stretch := Stretch(int(match[1]), int(match[2]))).start >= stretch.end:
-                storage.remove(name)  # one that was being written when the power went
+            if match is None or (covered := CoveredOffsets(int(match[1]), int(match[2]))).start >= covered.end:
+                storage.remove(name)  # left by a crash while it was written
             else:
-                found.append(stretch)
-        for stretch in sorted(found, key=lambda stretch: (stretch.start, -stretch.end)):
-            if self.stretches and stretch.start < self.stretches[-1].end:
-                storage.remove(_name(stretch))  # its block had joined another when the power went
+                found.append(covered)
+        for covered in sorted(found, key=lambda covered: (covered.start, -covered.end)):
+            if self.covered_ranges and covered.start < self.covered_ranges[-1].end:
+                storage.remove(_name(covered))  # left by a crash after its block was joined
             else:
-                self.stretches += (stretch,)
+                self.covered_ranges += (covered,)
 
     def last_message(self) -> tuple[int, int] | None:
-        """Where the last message of the last block begins, and its id: what must be so, or these are of another
-        journal. None: there is no block."""
-        while self.stretches:
-            with contextlib.suppress(DamagedBlock), _Opened(self._storage, self.stretches[-1]) as view:
+        """Return offset and id of the last block's last message; None: there is no block.
+
+        If the partition has another message there, the blocks belong to another journal.
+        """
+        while self.covered_ranges:
+            with contextlib.suppress(DamagedBlock), _Opened(self._storage, self.covered_ranges[-1]) as view:
                 return view.last, view.last_id
-            self._drop(self.stretches[-1], "damaged")
+            self._drop(self.covered_ranges[-1], "damaged")
         return None
 
     def candidates(self, key_crc: int, offset: int, offsets_max: int, blocks_max: int) -> Candidates:
-        """Look into the blocks from the one that covers *offset* on, up to the first gap. Damaged ones are dropped,
-        and end it."""
+        """Search the blocks from the one that covers *offset* up to the first gap. A damaged block is dropped and
+        ends the search.
+        """
         found: list[int] = []
-        for stretch in self.stretches:
-            if stretch.end <= offset:
+        for covered in self.covered_ranges:
+            if covered.end <= offset:
                 continue
-            if stretch.start > offset or not blocks_max:
+            if covered.start > offset or not blocks_max:
                 break
             try:
-                with _Opened(self._storage, stretch) as view:
+                with _Opened(self._storage, covered) as view:
                     for at in view.offsets(key_crc, offset):
                         if len(found) == offsets_max:
                             return Candidates(found, at)
                         found.append(at)
             except DamagedBlock as error:
-                self._drop(stretch, str(error))
+                self._drop(covered, str(error))
                 break
-            offset = stretch.end
+            offset = covered.end
             blocks_max -= 1
         return Candidates(found, offset)
 
-    def add(self, block: Block) -> None:
-        """Keep *block*, whose entries need not rise, joined with what is before it if that is no larger."""
+    def add(self, block: KeyBlock) -> None:
+        """Store *block*, sorted, joined with its predecessors if those are no larger."""
         block = sorted_block(block)
-        replaced: list[Stretch] = []
-        for stretch in reversed(self.stretches):
-            if stretch.end != block.start or block.end - stretch.start > SPAN_MAX:
+        replaced: list[CoveredOffsets] = []
+        for covered in reversed(self.covered_ranges):
+            if covered.end != block.start or block.end - covered.start > SPAN_MAX:
                 break
             try:
-                with _Opened(self._storage, stretch) as view:
+                with _Opened(self._storage, covered) as view:
                     if view.entries > block.entries or view.entries + block.entries > ENTRIES_MAX:
                         break
                     block = joined(view.block(), block)
             except DamagedBlock as error:
-                self._drop(stretch, str(error))
+                self._drop(covered, str(error))
                 break
-            replaced.append(stretch)
-        self._storage.replace(_name(Stretch(block.start, block.end)), encode_block(block))
-        kept = [stretch for stretch in self.stretches if stretch not in replaced]
-        self.stretches = tuple(sorted([*kept, Stretch(block.start, block.end)]))
-        for stretch in replaced:
-            self._storage.remove(_name(stretch))
+            replaced.append(covered)
+        self._storage.replace(_name(CoveredOffsets(block.start, block.end)), encode_block(block))
+        kept = [covered for covered in self.covered_ranges if covered not in replaced]
+        self.covered_ranges = tuple(sorted([*kept, CoveredOffsets(block.start, block.end)]))
+        for covered in replaced:
+            self._storage.remove(_name(covered))
 
     def trim(self, start: int) -> None:
-        """Drop what is below *start*."""
-        for stretch in self.stretches:
-            if stretch.end <= start:
-                self._drop(stretch, None)
+        """Drop blocks below *start*."""
+        for covered in self.covered_ranges:
+            if covered.end <= start:
+                self._drop(covered, None)
 
     def clear(self, reason: str) -> None:
-        """Drop everything."""
-        for stretch in self.stretches:
-            self._drop(stretch, reason)
+        """Drop every block."""
+        for covered in self.covered_ranges:
+            self._drop(covered, reason)
 
-    def _drop(self, stretch: Stretch, reason: str | None) -> None:
+    def _drop(self, covered: CoveredOffsets, reason: str | None) -> None:
         if reason is not None:
-            log.warning("key index block dropped file=%s/%s reason=%s", self._storage.path, _name(stretch), reason)
-        self.stretches = tuple(each for each in self.stretches if each != stretch)
-        if _name(stretch) in self._storage.names():
-            self._storage.remove(_name(stretch))
+            log.warning("key index block dropped file=%s/%s reason=%s", self._storage.path, _name(covered), reason)
+        self.covered_ranges = tuple(each for each in self.covered_ranges if each != covered)
+        if _name(covered) in self._storage.names():
+            self._storage.remove(_name(covered))
 
 
-def first_gap(stretches: tuple[Stretch, ...], start: int, end: int) -> Stretch:
-    """The first part of [start, end) that no block covers; empty at *end*: there is none."""
-    for stretch in stretches:
-        if stretch.end <= start:
+def first_gap(covered_ranges: tuple[CoveredOffsets, ...], start: int, end: int) -> CoveredOffsets:
+    """Return the first part of [start, end) that no block covers; empty at *end*: there is none."""
+    for covered in covered_ranges:
+        if covered.end <= start:
             continue
-        if stretch.start > start:
-            return Stretch(start, min(stretch.start, end))
-        start = stretch.end
-    return Stretch(min(start, end), end)
+        if covered.start > start:
+            return CoveredOffsets(start, min(covered.start, end))
+        start = covered.end
+    return CoveredOffsets(min(start, end), end)
 
 
 class _Opened:
-    """A block's file while it is looked into, by system call. What the disk does not give back is DamagedBlock, too."""
+    """Opens a block's file for reading by system call. Read errors raise DamagedBlock, too."""
 
-    def __init__(self, storage: Storage, stretch: Stretch) -> None:
+    def __init__(self, storage: Storage, covered: CoveredOffsets) -> None:
         try:
-            self._file = storage.open(_name(stretch), writable=False)
+            self._file = storage.open(_name(covered), writable=False)
         except StorageFailed as error:
             raise DamagedBlock(str(error)) from error
         try:
-            self._view = BlockView(self._file.reader().read, self._file.size, *stretch)
+            self._view = BlockView(self._file.reader().read, self._file.size, *covered)
         except DamagedBlock:
             self._file.close()
             raise
@@ -166,5 +169,5 @@ class _Opened:
             raise DamagedBlock(str(error)) from error
 
 
-def _name(stretch: Stretch) -> str:
-    return f"{stretch.start:019}-{stretch.end:019}.keys"
+def _name(covered: CoveredOffsets) -> str:
+    return f"{covered.start:019}-{covered.end:019}.keys"

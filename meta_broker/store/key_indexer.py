@@ -1,8 +1,7 @@
-"""Keeping the key indexes of a broker: which partitions have one, and when blocks are added.
+"""Maintains the key indexes of a broker: which partitions have one, and when blocks are added.
 
-Nothing is done when messages are put. What a checkpoint has made durable is gone through afterwards, a piece at a time
-by a worker thread that rests longer than it works. What has no block yet is short, or on its way; whoever searches
-looks at the messages there.
+Puts do no work. Messages a checkpoint made durable are indexed afterwards, a piece at a time, by a worker thread that
+rests longer than it works. The rest is short or about to be indexed; searches read the messages there.
 """
 
 import asyncio
@@ -16,35 +15,35 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
-from journal.records import PartitionName
-from journal.storage import DirectoryStorage
-from meta_broker.raised import raise_error
+from journal.records.record import PartitionName
+from journal.state.checkpoint import Checkpoint
+from journal.wal.storage import DirectoryStorage
 from meta_broker.store.index_file import IndexDamaged, file_name
-from meta_broker.store.indexes import warmed
-from meta_broker.store.key_block import SPAN_MAX, Block, new_buckets
-from meta_broker.store.key_files import ENTRIES_MAX, KeyFiles, Stretch, first_gap
+from meta_broker.store.indexes import when_loaded
+from meta_broker.store.key_block import SPAN_MAX, KeyBlock, new_buckets
+from meta_broker.store.key_files import ENTRIES_MAX, CoveredOffsets, KeyFiles, first_gap
 from meta_broker.store.key_reading import gather, is_message
 from meta_broker.store.message_store import MessageStore
-from meta_broker.store.partition_index import PartitionIndex, StoredRun
-from meta_broker.store.search import NoMessageThere
+from meta_broker.store.partition_index import PartitionIndex, StoredExtent
+from meta_broker.store.read_ahead import ReadAhead
+from meta_broker.store.search import NotAMessageStart
 from meta_broker.store.topics import Topics
-from meta_broker.store.window import Window
+from meta_broker.task_errors import raise_task_error
 
 log = logging.getLogger(__name__)
 
-TAIL_BYTES_MIN: Final = 256 * 1024  # less is looked through in two milliseconds, and makes no block
-RUNS_MAX: Final = 512  # of a piece: what the loop gathers for it in a fraction of a millisecond
-NAMES_MAX: Final = 256  # partitions that are looked at in one turn of the loop, if there is nothing to do for them
-REST: Final = 2.0  # times as long as a piece took: so much of the interpreter is left to others at least
+TAIL_BYTES_MIN: Final = 256 * 1024  # less is searched in two milliseconds, without a block
+RUNS_MAX: Final = 512  # in a piece: collected on the loop in a fraction of a millisecond
+NAMES_MAX: Final = 256  # partitions checked in one turn of the loop, if they need nothing
+REST: Final = 2.0  # pause after a piece, in multiples of its duration: leaves the interpreter to others
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class KeyIndexer:
-    """The key indexes of a broker. Loop thread only."""
+    """Key indexes of a broker. Loop thread only."""
 
     def __init__(self, directory: Path, store: MessageStore, topics: Topics, worker: Executor) -> None:
         self._directory = directory
@@ -53,23 +52,23 @@ class KeyIndexer:
         self._worker = worker
         self._files: dict[PartitionName, KeyFiles] = {}
         self._opening = asyncio.Lock()
-        # What a start finds is durable; later on, what the newest checkpoint covers.
+        # At a start everything recovered is durable; later, what the newest checkpoint covers.
         self._ends: list[tuple[PartitionName, int]] = [(name, i.end) for name, i in store.indexes.by_name.items()]
         self._checkpoint: Checkpoint | None = None
         self._is_due = False
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
-        store.tell_checkpoints(self._checkpoint_written)
+        store.subscribe_checkpoints(self._checkpoint_written)
 
-    def look_again(self) -> None:
-        """Something was decided about topics, or became durable, or the broker has started: bring every index up."""
+    def rescan(self) -> None:
+        """Bring every index up to date: after a start, a checkpoint, or a decision about topics."""
         self._is_due = True
         if self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(raise_error)
+            self._task.add_done_callback(raise_task_error)
 
     async def files_of(self, name: PartitionName, index: PartitionIndex) -> KeyFiles | None:
-        """The blocks of a partition; None: its topic has no index. Raises StorageFailed."""
+        """Return the blocks of a partition; None: its topic has no index. Raises StorageFailed."""
         if not self._is_indexed(name):
             return None
         async with self._opening:
@@ -78,12 +77,12 @@ class KeyIndexer:
             return files
 
     async def forget(self, name: PartitionName) -> None:
-        """The blocks of a partition are wrong: the next round makes others. Raises StorageFailed."""
+        """Drop a partition's wrong blocks; the next round makes new ones. Raises StorageFailed."""
         if (files := self._files.get(name)) is not None:
             await self._do(files.clear, "wrong")
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Stop indexing. Idempotent."""
         self._is_closed = True
         if (task := self._task) is not None:
             task.cancel()
@@ -91,15 +90,15 @@ class KeyIndexer:
 
     def _checkpoint_written(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self.look_again()
+        self.rescan()
 
     async def _durable(self) -> list[tuple[PartitionName, int]]:
-        """Every partition that is to have an index, and up to where it is durable."""
+        """Return every partition that is to have an index, and the offset up to which it is durable."""
         ends = list[tuple[PartitionName, int]]()
         if self._topics.have_index:
             if self._checkpoint is not None:
-                marks = self._checkpoint.partitions
-                self._ends = [(PartitionName(mark.topic, mark.partition), mark.end) for mark in marks]
+                entries = self._checkpoint.partitions
+                self._ends = [(PartitionName(entry.topic, entry.partition), entry.end) for entry in entries]
                 self._checkpoint = None
             for number, (name, end) in enumerate(self._ends):
                 if number % NAMES_MAX == 0:
@@ -118,7 +117,7 @@ class KeyIndexer:
                 self._is_due = False
                 await self._look()
         finally:
-            self._task = None  # at once, not when the loop tells: a look that is asked for in between would not come
+            self._task = None  # here, not in the task's callback: a rescan() in between would be lost
 
     async def _look(self) -> None:
         """Bring every index up to what is durable now."""
@@ -135,49 +134,51 @@ class KeyIndexer:
                 await asyncio.sleep(0)
             index = self._store.indexes.by_name[name]
             if end - index.start < TAIL_BYTES_MIN and _directory_name(name) not in existing:
-                continue  # of thousands of partitions most may be small
+                continue  # most partitions may be small
             try:
                 await self._bring_up(name, index, end)
-            except (StorageFailed, IndexDamaged, NoMessageThere) as error:
-                # Derived data: searches take longer, no more, and the next checkpoint tries again.
+            except (StorageFailed, IndexDamaged, NotAMessageStart) as error:
+                # Derived data: searches only take longer, and the next checkpoint tries again.
                 log.error("key index not brought up partition=%s error=%s", name, error)
 
     async def _bring_up(self, name: PartitionName, index: PartitionIndex, end: int) -> None:
-        """Make blocks of whatever has none below *end*. Raises StorageFailed, NoMessageThere."""
+        """Add blocks wherever there are none below *end*. Raises StorageFailed, NotAMessageStart."""
         files = await self.files_of(name, index)
         if files is None:
             return
-        if files.stretches and files.stretches[0].end <= index.start:
+        if files.covered_ranges and files.covered_ranges[0].end <= index.start:
             await self._do(files.trim, index.start)
         for gap in self._gaps(files, index, end):
             block = await self._gather(index, gap)
             if block is None:
-                return  # retention is there: the next round goes on
+                return  # retention deletes them: the next round goes on
             await self._do(files.add, block)
 
-    def _gaps(self, files: KeyFiles, index: PartitionIndex, end: int) -> Iterator[Stretch]:
+    def _gaps(self, files: KeyFiles, index: PartitionIndex, end: int) -> Iterator[CoveredOffsets]:
         while True:
-            gap = first_gap(files.stretches, index.start, end)
+            gap = first_gap(files.covered_ranges, index.start, end)
             is_tail = gap.end == end
             if gap.end - gap.start < (TAIL_BYTES_MIN if is_tail else 1):
                 return
             yield gap
 
-    async def _gather(self, index: PartitionIndex, gap: Stretch) -> Block | None:
-        """The keys from the start of *gap* on, as many as a block holds; None: its messages are being deleted."""
-        block = Block(gap.start, gap.start, gap.start, 0, new_buckets())
+    async def _gather(self, index: PartitionIndex, gap: CoveredOffsets) -> KeyBlock | None:
+        """Return the keys from the start of *gap* on, as many as a block holds; None: its messages are being
+        deleted.
+        """
+        block = KeyBlock(gap.start, gap.start, gap.start, 0, new_buckets())
         limit = min(gap.end, gap.start + SPAN_MAX)
         entries = 0
         while block.end < limit and entries < ENTRIES_MAX:
             began = time.monotonic()
             ask = functools.partial(_runs_from, index, block.end)
-            runs = await warmed(self._worker, ask)
+            extents = await when_loaded(self._worker, ask)
             if block.end < index.start:
                 return None
-            if not runs:
-                return block._replace(end=limit)  # a repair has dropped what stood there
+            if not extents:
+                return block._replace(end=limit)  # a repair dropped these messages
             try:
-                more = await self._do(gather, block, Window(self._store.journal).read, runs, limit)
+                more = await self._do(gather, block, ReadAhead(self._store.journal).read, extents, limit)
             except KeyError:
                 return None
             if more.end == block.end:
@@ -188,7 +189,7 @@ class KeyIndexer:
         return block
 
     async def _open(self, name: PartitionName, index: PartitionIndex) -> KeyFiles:
-        """Raises StorageFailed."""
+        """Open the blocks of a partition, dropping those of another journal. Raises StorageFailed."""
         files = await self._do(_open_files, self._directory / _directory_name(name))
         last = await self._do(files.last_message)
         if last is not None and not await self._is_there(index, *last):
@@ -196,10 +197,10 @@ class KeyIndexer:
         return files
 
     async def _is_there(self, index: PartitionIndex, offset: int, message_id: int) -> bool:
-        if (run := await warmed(self._worker, lambda: run_at(index, offset))) is None:
+        if (run := await when_loaded(self._worker, lambda: run_at(index, offset))) is None:
             return False
         try:
-            return await self._do(is_message, Window(self._store.journal).read, run, offset, message_id)
+            return await self._do(is_message, ReadAhead(self._store.journal).read, run, offset, message_id)
         except KeyError:
             return False
 
@@ -208,16 +209,16 @@ class KeyIndexer:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
 
 
-def run_at(index: PartitionIndex, offset: int) -> StoredRun | None:
-    """The run that *offset* lies in; None: nothing is stored there."""
+def run_at(index: PartitionIndex, offset: int) -> StoredExtent | None:
+    """Return the run that contains *offset*; None: nothing is stored there."""
     if not index.start <= offset < index.end:
         return None
     run = next(index.runs(offset), None)
     return run if run is not None and run.offset <= offset else None
 
 
-def _runs_from(index: PartitionIndex, offset: int) -> list[StoredRun]:
-    """None if retention has taken what stood at *offset*."""
+def _runs_from(index: PartitionIndex, offset: int) -> list[StoredExtent]:
+    """Return runs from *offset* on; none if retention dropped it."""
     return list(islice(index.runs(offset), RUNS_MAX)) if index.start <= offset else []
 
 
@@ -234,7 +235,7 @@ def _open_files(directory: Path) -> KeyFiles:
 
 
 def _remove_others(directory: Path, kept: set[str]) -> set[str]:
-    """Remove the indexes of partitions that have none any more; returns those that are there. Raises OSError."""
+    """Remove the indexes of partitions that have none any more; return the remaining names. Raises OSError."""
     names = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
     for name in names - kept:
         shutil.rmtree(directory / name)

@@ -1,8 +1,7 @@
-"""Every partition of a broker over its one journal: put, read, transactions, checkpoints.
+"""All partitions of a broker over its one journal: put, read, transactions, checkpoints.
 
-The shell around a source, `JournalTransactionStore` or a copy that follows one: it keeps the partition indexes, holds
-publications back until the fence has passed them, and runs checkpoints. Loop thread only, but for the two functions a
-worker runs.
+Wraps a source, `JournalTransactionStore` or a replica: keeps the partition indexes, defers publications until the high
+watermark has passed them, and runs checkpoints. Loop thread only, except for the two functions a worker runs.
 """
 
 import asyncio
@@ -16,39 +15,39 @@ from typing import Any
 
 import msgspec
 
-from journal.checkpoint import Checkpoint
-from journal.checkpointed import Checkpointed
 from journal.errors import JournalError, StorageFailed
-from journal.fence import LSN_MAX, PAUSE, Action, Fence, Pause
-from journal.frame import Lsn, Offset
-from journal.open_journal import JournalConfig
-from journal.publications import Publication, Publications, pieces
-from journal.records import PartitionName
-from journal.reserve import is_full
-from journal.segments import Identity
-from journal.storage import DirectoryStorage
-from journal.transaction_store import JournalTransactionStore, wall_clock_ms
-from journal.turns import Turns
-from journal.watermark import Watermark, read_watermark, remove_watermark
-from meta_broker.clock import Clock, Step
-from meta_broker.config import BrokerConfig
+from journal.records.header import Lsn, Offset
+from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
+from journal.records.record import PartitionName
+from journal.state.checkpoint import Checkpoint
+from journal.state.checkpointed import CheckpointedState
+from journal.state.transaction_store import JournalTransactionStore, wall_clock_ms
+from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
+from journal.wal.inline_commit import LoopHooks
+from journal.wal.open_journal import JournalConfig
+from journal.wal.reserve import is_full
+from journal.wal.segments import Identity
+from journal.wal.storage import DirectoryStorage
+from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
+from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
-from meta_broker.memory import memory_bytes
 from meta_broker.store.checkpoint_taking import note, take_checkpoint
-from meta_broker.store.disk_space import LOOK_S, DiskSpace
-from meta_broker.store.horizon import Horizon
+from meta_broker.store.clock import Clock, ClockStep
+from meta_broker.store.disk_space import CHECK_S, DiskSpace
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
+from meta_broker.store.memory_limit import memory_bytes
+from meta_broker.store.page_cache import PageCacheWindow
 from meta_broker.store.retention_job import Retention
-from meta_broker.store.watermark_keeper import WatermarkKeeper, begin_watermark
+from meta_broker.store.watermark_keeper import WatermarkKeeper, write_first_watermark
 from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
 STEPS_FILE = "clock-steps"
-IDLE_BYTES = 128  # a checkpoint's own record: nothing happened since that needs another checkpoint
-RUNS_PER_TURN = 10_000  # published between two turns of the loop: some milliseconds
+IDLE_BYTES = 128  # size of a checkpoint's own record: no more than that needs no new checkpoint
+RUNS_PER_TURN = 10_000  # published in one turn of the loop: some milliseconds
 
-# Of a checkpoint, what the loop does between two turns: a millisecond or two.
+# Work for a checkpoint in one turn of the loop: a millisecond or two.
 ITEMS_PER_TURN = 500
 FILES_PER_TURN = 100
 
@@ -58,42 +57,44 @@ STOPPING = "the broker stops, and takes a checkpoint then"
 
 
 class MessageStore:
-    """One broker's messages. Open it with `MessageStore.open`."""
+    """Messages of one broker. Open it with `MessageStore.open`."""
 
     def __init__(
         self,
         storage: DirectoryStorage,
-        source: Checkpointed,
+        source: CheckpointedState,
         indexes: Indexes,
         config: BrokerConfig,
         clock: Clock,
         limit: Lsn = LSN_MAX,
     ) -> None:
-        """*limit*: as in `limit_to`."""
+        """*limit*: as in `limit_acknowledged`."""
         self._storage = storage
         self._config = config
         self.source = source
         self.journal = source.journal
         self.indexes = indexes
         self._limit = limit
-        self._is_on_hold = False
-        self.fence = Fence(min(self.journal.acknowledged_here, limit))
+        self._acks_suspended = False
+        self.high_watermark = HighWatermark(min(self.journal.acknowledged_here, limit))
         self._clock = clock
-        self._steps = _read_steps(storage)  # of the clock, as they are on disk
+        self._steps = _read_steps(storage)  # of the clock, as saved on disk
         clock.begin_after(source.recovered_ms, self._steps)
         self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
-        self.horizon = Horizon(self.journal, config.broker.memory_ratio * memory_bytes())
-        self._on_checkpoint: Callable[[Checkpoint], None] = lambda checkpoint: None
+        self.page_cache = PageCacheWindow(self.journal, config.broker.hot_read_memory_ratio * memory_bytes())
+        self._checkpoint_listener: Callable[[Checkpoint], None] = lambda checkpoint: None
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
-        self._touched: dict[PartitionName, None] = {}  # watched, and published to since the fence began to move
+        self._touched: dict[
+            PartitionName, None
+        ] = {}  # watched, and published to since the high watermark began to move
         self._repair = IndexRepair(indexes, self.journal)
-        self.space = DiskSpace(self.journal)  # a master's, which can refuse
+        self.space = DiskSpace(self.journal)  # used by a master, which can refuse messages
         self._retention = Retention(config.retention, source, indexes, clock)
-        self.watermark: WatermarkKeeper | None = None  # of a master in mode sync
+        self.watermark: WatermarkKeeper | None = None  # for a master in mode sync
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_not_before = 0.0
-        self._asking: list[CheckpointAnswer] = []  # for a checkpoint that has not begun
+        self._checkpoint_requests: list[CheckpointAnswer] = []  # for the next checkpoint
         self._checkpoint_reached: asyncio.Future[Collected] | None = None
 
     @classmethod
@@ -103,33 +104,37 @@ class MessageStore:
         version: str,
         on_progress: Callable[[], None],
         clock_ms: Callable[[], int],
-        turns: Turns | None = None,
+        loop_hooks: LoopHooks | None = None,
         epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
         clock: Clock | None = None,
+        locked: Callable[[], None] = lambda: None,
     ) -> "MessageStore":
-        """A master's: lock the data directory, recover it. Raises JournalError of any kind; leaves nothing open then.
+        """Open a master's store: lock the data directory and recover it. Raises any JournalError; nothing stays open
+        then.
 
         *on_progress* is called on the journal's writer thread: it must only wake the loop, which calls `advance`.
-        *clock_ms* gives the time that records carry. *turns* are the loop's: what one of them appends is written
-        together. *epoch*: as `JournalTransactionStore.open` has it. *clock*: what retention by age goes by.
+        *clock_ms* gives the time that records carry. *loop_hooks* write together what one turn of the loop appends.
+        *epoch*: as in `JournalTransactionStore.open`. *clock*: for retention by age. *locked* is called once the
+        directory is locked, before recovery.
 
-        In mode sync nothing counts as acknowledged but what `watermark` in the directory says was, and what the newest
-        checkpoint holds, which was taken of nothing else; until `limit_to` says more.
+        In mode sync only what the directory's saved watermark or the newest checkpoint covers counts as acknowledged,
+        until `limit_acknowledged` raises the limit.
         """
         is_sync = config.replication.mode == "sync"
-        known = Watermark(Lsn(0), is_whole=False)  # where there is no file, as in a directory that is new
+        known = SavedWatermark(Lsn(0), is_whole=False)  # without a file, as in a new directory
 
-        def open_source(storage: DirectoryStorage, indexes: Indexes) -> Checkpointed:
+        def open_source(storage: DirectoryStorage, indexes: Indexes) -> CheckpointedState:
             nonlocal known
 
             def begin(recovered: int) -> int:  # nothing is appended yet
                 number = epoch(recovered)
                 if is_sync:
-                    begin_watermark(storage, config.flush)
+                    write_first_watermark(storage, config.flush)
                 else:
                     remove_watermark(storage)
                 return number
 
+            locked()
             known = read_watermark(storage) or known
             return JournalTransactionStore.open(
                 storage,
@@ -139,7 +144,7 @@ class MessageStore:
                 sink=indexes,
                 on_progress=on_progress,
                 clock_ms=clock_ms,
-                turns=turns,
+                loop_hooks=loop_hooks,
                 epoch=begin,
                 publish_below=known.lsn if is_sync else LSN_MAX,
             )
@@ -150,19 +155,19 @@ class MessageStore:
             return store
         store = cls.open_over(config, open_source, Lsn(0), clock)
         store.space.begin()
-        store._hold_back(known)
+        store._defer_unacknowledged(known)
         return store
 
-    def _hold_back(self, mark: Watermark) -> None:
-        """Show what was acknowledged as far as that is known, and the rest of what was recovered once it is."""
+    def _defer_unacknowledged(self, watermark: SavedWatermark) -> None:
+        """Publish what is known to be acknowledged; the rest of what was recovered follows once it is."""
         recovered = self.source.recovered
-        last_record = self.source.state.lives[-1].lsn  # behind it nothing of an earlier life stands
-        self.limit_to(min(max(mark.lsn, self.source.checkpoint_lsn), last_record))
+        last_record = self.source.state.epoch_history[-1].lsn  # no record of an earlier epoch follows it
+        self.limit_acknowledged(min(max(watermark.lsn, self.source.checkpoint_lsn), last_record))
         self.advance()
-        is_whole = mark.is_whole and mark.lsn <= recovered.end
-        self.watermark = WatermarkKeeper(self._storage, self.fence, self._config.flush, is_whole=is_whole)
+        is_whole = watermark.is_whole and watermark.lsn <= recovered.end
+        self.watermark = WatermarkKeeper(self._storage, self.high_watermark, self._config.flush, is_whole=is_whole)
         for said in recovered.waiting:
-            self.show(said.lsn, said.publications, self._trim, said.starts)
+            self.publish_when_acknowledged(said.lsn, said.updates, self._trim, said.starts)
 
     def _trim(self, starts: Sequence[tuple[PartitionName, Offset]]) -> None:
         for name, start in starts:
@@ -172,11 +177,12 @@ class MessageStore:
     def open_over(
         cls,
         config: BrokerConfig,
-        open_source: Callable[[DirectoryStorage, Indexes], Checkpointed],
+        open_source: Callable[[DirectoryStorage, Indexes], CheckpointedState],
         limit: Lsn = LSN_MAX,
         clock: Clock | None = None,
     ) -> "MessageStore":
-        """Lock the data directory, and keep what *open_source* recovers of it; *limit* as in `limit_to`.
+        """Lock the data directory, and open a store over what *open_source* recovers; *limit* as in
+        `limit_acknowledged`.
 
         Raises as `open`.
         """
@@ -184,7 +190,7 @@ class MessageStore:
             storage = DirectoryStorage.open_for_writing(config.data)
             try:
                 if not os.access(config.data, os.W_OK | os.X_OK, effective_ids=True):
-                    # The next segment would find out.
+                    # Otherwise only creating the next segment would fail.
                     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                     raise StorageFailed(f"{config.data}: {refused.strerror}") from refused
                 return cls._recovered(storage, config, open_source, clock or Clock(wall_clock_ms), limit)
@@ -199,14 +205,14 @@ class MessageStore:
         cls,
         storage: DirectoryStorage,
         config: BrokerConfig,
-        open_source: Callable[[DirectoryStorage, Indexes], Checkpointed],
+        open_source: Callable[[DirectoryStorage, Indexes], CheckpointedState],
         clock: Clock,
         limit: Lsn,
     ) -> "MessageStore":
         indexes = Indexes(config.data / "index")
         source = open_source(storage, indexes)
         try:
-            indexes.make_directory()  # only now: a directory that is not ours stays as it was
+            indexes.make_directory()  # only now: a directory of another broker stays unchanged
         except StorageFailed:
             source.close()
             raise
@@ -214,103 +220,107 @@ class MessageStore:
 
     @property
     def transactions(self) -> JournalTransactionStore:
-        """Where a master's branches live, and what its puts are given to. Nobody asks a slave for it."""
+        """A master's transaction store. Not for a slave."""
         assert isinstance(self.source, JournalTransactionStore)
         return self.source
 
-    def publish(self, publications: Iterable[Publication]) -> None:
-        """Make acknowledged runs visible. Called at the fence only."""
-        if isinstance(publications, Publications):  # a branch's, which may have millions
-            for block in publications.blocks:
-                self.indexes.publish_block(block)
-                if block.name in self._watched:
-                    self._touched[block.name] = None
+    def publish(self, updates: Iterable[IndexUpdate]) -> None:
+        """Make acknowledged runs visible. Called at the high watermark only."""
+        if isinstance(updates, IndexUpdates):  # a branch may have millions
+            for update_run in updates.update_runs:
+                self.indexes.publish_block(update_run)
+                if update_run.name in self._watched:
+                    self._touched[update_run.name] = None
             return
-        for publication in publications:
-            self.indexes.publish(publication)
-            if publication.name in self._watched:
-                self._touched[publication.name] = None
+        for update in updates:
+            self.indexes.publish(update)
+            if update.name in self._watched:
+                self._touched[update.name] = None
 
-    def show(self, lsn: int, publications: Sequence[Publication], action: Action, *arguments: Any) -> None:
-        """Publish *publications* once every byte below *lsn* is acknowledged, then call *action*.
+    def publish_when_acknowledged(
+        self, lsn: int, updates: Sequence[IndexUpdate], action: Action, *arguments: Any
+    ) -> None:
+        """Publish *updates* once every byte below *lsn* is acknowledged, then call *action*.
 
-        A branch may have a million runs: then they are shown in turns of the loop, one part after the other.
+        A branch may have a million runs: these are published in several turns of the loop.
         """
-        if len(publications) > RUNS_PER_TURN:
-            for piece in pieces(publications, RUNS_PER_TURN):
-                self.fence.after(lsn, self._publish_piece, piece)
+        if len(updates) > RUNS_PER_TURN:
+            for piece in chunks(updates, RUNS_PER_TURN):
+                self.high_watermark.run_after(lsn, self._publish_chunk, piece)
         else:
-            self.fence.after(lsn, self.publish, publications)
-        self.fence.after(lsn, action, *arguments)
+            self.high_watermark.run_after(lsn, self.publish, updates)
+        self.high_watermark.run_after(lsn, action, *arguments)
 
-    def _publish_piece(self, piece: Sequence[Publication]) -> Pause:
+    def _publish_chunk(self, piece: Sequence[IndexUpdate]) -> Yield:
         self.publish(piece)
-        return PAUSE
+        return YIELD
 
     def watch(self, names: Container[PartitionName], on_published: Callable[[PartitionName], None]) -> None:
-        """Tell *on_published* of the partitions in *names*, which may change, when they have new messages.
+        """Call *on_published* for partitions in *names*, which may change, when they have new messages.
 
-        It is told once for everything that one advance of the fence publishes to a partition.
+        Called once a partition for each advance of the high watermark.
         """
         self._watched, self._on_published = names, on_published
 
-    def tell_checkpoints(self, on_checkpoint: Callable[[Checkpoint], None]) -> None:
-        """Tell *on_checkpoint* of each that was written: what it covers is durable."""
-        self._on_checkpoint = on_checkpoint
+    def subscribe_checkpoints(self, on_checkpoint: Callable[[Checkpoint], None]) -> None:
+        """Call *on_checkpoint* after each checkpoint: what it covers is durable."""
+        self._checkpoint_listener = on_checkpoint
 
     def advance(self) -> bool:
-        """The writer made progress: run what the fence has passed. False: call it again, once others had their turn.
+        """Run the actions the high watermark has passed. False: call it again after other tasks' turn.
 
-        Raises StorageFailed once the journal failed.
+        Call it when the writer makes progress. Raises StorageFailed once the journal failed.
         """
         if self.journal.failure is not None:
             raise self.journal.failure
-        if self._is_on_hold:
+        if self._acks_suspended:
             return True
-        is_done = self.fence.advance(min(self.journal.acknowledged_here, self._limit))
+        is_done = self.high_watermark.advance(min(self.journal.acknowledged_here, self._limit))
         if self._touched:
             touched, self._touched = self._touched, {}
             for name in touched:
                 self._on_published(name)
         return is_done
 
-    def limit_to(self, lsn: Lsn) -> None:
-        """Nothing from *lsn* on counts as acknowledged, flushed here or not, until a later call says otherwise: others
-        must have it first. `advance` goes by it from the next call on; what was acknowledged stays so."""
+    def limit_acknowledged(self, lsn: Lsn) -> None:
+        """Cap the high watermark at *lsn*, whatever is flushed here, until replicas confirm more.
+
+        Takes effect with the next `advance`; what was acknowledged stays so.
+        """
         self._limit = lsn
 
-    def hold(self) -> None:
-        """Acknowledge nothing, whatever is flushed, until `release`. Any thread."""
-        self._is_on_hold = True
+    def suspend_acks(self) -> None:
+        """Acknowledge nothing, whatever is flushed, until `resume_acks`. Any thread."""
+        self._acks_suspended = True
 
-    def release(self) -> None:
-        """End `hold`; the caller has `advance` called. Any thread."""
-        self._is_on_hold = False
+    def resume_acks(self) -> None:
+        """End `suspend_acks`; the caller has `advance` called. Any thread."""
+        self._acks_suspended = False
 
     # -- checkpoints ------------------------------------------------------------------------------------------
 
     def maybe_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Begin a checkpoint if one is due and none is running; and the repair of an index that needs it."""
-        self._clock.now_ms()  # so that it is read every tick
+        """Begin a checkpoint if one is due and none is running, and the repair of damaged indexes."""
+        self._clock.now_ms()  # reads the clock every tick
         if self._clock.steps != self._steps:
             self._keep_steps()
         written = self.journal.end - self.source.checkpoint_lsn
         overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
         if isinstance(self.source, JournalTransactionStore) and self.space.tick(loop, worker):
-            self._retention.hurry()
+            self._retention.run_soon()
         if self._checkpoint is not None or time.monotonic() < self._checkpoint_not_before:
             return
         self._repair.maybe_begin(loop)
         is_due = overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint
         is_due = is_due or self._repair.wants_checkpoint or self.source.wants_checkpoint
-        if is_due or self._asking:
+        if is_due or self._checkpoint_requests:
             self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
             self._repair.wants_checkpoint = self.source.wants_checkpoint = False
             self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
             self._checkpoint.add_done_callback(self._checkpoint_ended)
 
     def _keep_steps(self) -> None:
-        """Write down that the clock was put forward: a restart must not take that for age. Blocks, once a step."""
+        """Save the clock's steps forward: after a restart they must not count as age. Blocks, once a step."""
         self._steps = self._clock.steps
         try:
             self._storage.replace(STEPS_FILE, msgspec.json.encode(self._steps))
@@ -321,7 +331,7 @@ class MessageStore:
         self._checkpoint = None
         error = None if task.cancelled() else task.exception()
         if isinstance(error, JournalError):
-            # The journal itself is well, or `advance` would say so: recovery has more to replay, no more.
+            # The journal has not failed, or `advance` would raise: recovery only has more to replay.
             log.error("checkpoint failed error=%s", error)
             if isinstance(error, StorageFailed) and is_full(error):
                 self._disk_filled(error)
@@ -329,46 +339,52 @@ class MessageStore:
             raise error
 
     def _disk_filled(self, error: StorageFailed) -> None:
-        """A checkpoint had no room. Retention, which makes some, needs two of them: the reserve is for that, too."""
-        self._checkpoint_not_before = time.monotonic() + LOOK_S
+        """Let retention make room after a checkpoint had none. It needs two checkpoints: the reserve is for those,
+        too.
+        """
+        self._checkpoint_not_before = time.monotonic() + CHECK_S
         self.space.filled(error)
-        self._retention.hurry()
+        self._retention.run_soon()
         if self._retention.wants_checkpoint:
             self.space.give_up_reserve()
 
     async def apply_retention(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Delete now what may go, whatever the schedule; nothing else may be under way. Raises StorageFailed."""
-        for _ in range(2):  # one checkpoint knows what goes, and with the next it does
-            self._retention.hurry()
+        """Delete now what retention allows, whatever the schedule; nothing else may be running. Raises
+        StorageFailed.
+        """
+        for _ in range(2):  # the first checkpoint chooses, the second deletes
+            self._retention.run_soon()
             if self._retention.wants_checkpoint:
                 await self._write_checkpoint(loop, worker)
 
-    def ask_checkpoint(self, answer: CheckpointAnswer) -> None:
-        """Take a checkpoint soon, of everything appended so far; *answer* hears of it, or why there is none."""
-        self._asking.append(answer)
+    def request_checkpoint(self, answer: CheckpointAnswer) -> None:
+        """Take a checkpoint soon, of everything appended so far; call *answer* with it, or with the reason there is
+        none.
+        """
+        self._checkpoint_requests.append(answer)
 
     async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        asking, self._asking = self._asking, []
+        requests, self._checkpoint_requests = self._checkpoint_requests, []
         try:
             taken = await self._write_checkpoint(loop, worker)
         except BaseException as error:
             reason = STOPPING if isinstance(error, asyncio.CancelledError) else f"no checkpoint was written: {error}"
-            for answer in asking:
+            for answer in requests:
                 answer(None, reason)
             raise
-        for answer in asking:
+        for answer in requests:
             answer(taken, "")
 
     async def _write_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
         snapshot = self.source.begin_snapshot()
-        # The indexes may hold exactly what records below the checkpoint publish: neither less, which waits
-        # at the fence, nor more. The fence passes here at that moment.
+        # The indexes must hold exactly what records below the checkpoint publish, as they do when the high watermark
+        # reaches this action.
         reached = self._checkpoint_reached = loop.create_future()
-        self.fence.after(snapshot.lsn, _collect, reached, self)
+        self.high_watermark.run_after(snapshot.lsn, _collect, reached, self)
         collected = await reached
         is_more = True
         while is_more:
-            is_more = snapshot.go_on(ITEMS_PER_TURN)
+            is_more = snapshot.step(ITEMS_PER_TURN)
             await asyncio.sleep(0)
         checkpoint = snapshot.checkpoint()
         files = await loop.run_in_executor(worker, self.indexes.write, collected)
@@ -379,29 +395,28 @@ class MessageStore:
             if count % FILES_PER_TURN == 0:
                 await asyncio.sleep(0)
         note(self.source, number, checkpoint)
-        for marks in (checkpoint.branches, checkpoint.batches):  # nobody needs them, and freeing all takes a while
-            while marks:
-                del marks[-ITEMS_PER_TURN:]
+        for entries in (checkpoint.branches, checkpoint.batches):  # freeing them at once would take long
+            while entries:
+                del entries[-ITEMS_PER_TURN:]
                 await asyncio.sleep(0)
-        self._on_checkpoint(checkpoint)
+        self._checkpoint_listener(checkpoint)
         await self._retention.checkpoint_written(loop, worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
 
     def last_checkpoint(self) -> None:
-        """The checkpoint of a clean stop: blocks. Nothing may be appended before `close`.
+        """Take the checkpoint of a clean stop: blocks. Nothing may be appended until `close`.
 
-        Where others have not acknowledged all that is here, none is taken: the indexes do not hold it.
+        Skipped if replicas have not acknowledged everything: the indexes do not contain that.
         """
         self.journal.wait_flushed(self.journal.end)
         while not self.advance():
             pass
-        if self.fence.acknowledged >= self.source.state.lsn:
+        if self.high_watermark.acknowledged >= self.source.state.lsn:
             take_checkpoint(self.source, self.indexes)
 
     async def finish_checkpoint(self) -> None:
-        """Wait for a checkpoint that is being written, if any; one that waits at the fence is given up.
-
-        The repair of an index is given up, too.
+        """Wait for a checkpoint being written; cancel one that waits at the high watermark, and the repair of an
+        index.
         """
         await self._repair.stop()
         await self.space.finish()
@@ -409,14 +424,14 @@ class MessageStore:
             await self.watermark.finish()
         if self._checkpoint is not None:
             if self._checkpoint_reached is not None and not self._checkpoint_reached.done():
-                self._checkpoint.cancel()  # the journal may have stopped: the fence would never pass
+                self._checkpoint.cancel()  # if the journal has stopped, the high watermark never passes
             await asyncio.wait([self._checkpoint])
-        for answer in self._asking:
+        for answer in self._checkpoint_requests:
             answer(None, STOPPING)
-        self._asking = []
+        self._checkpoint_requests = []
 
     def close(self) -> None:
-        """Write what is queued and let go of the directory. Idempotent. Raises StorageFailed if it had failed."""
+        """Write what is queued and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""
         try:
             self.source.close()
             if self.watermark is not None:
@@ -425,11 +440,11 @@ class MessageStore:
             self._storage.close()
 
 
-def _read_steps(storage: DirectoryStorage) -> tuple[Step, ...]:
+def _read_steps(storage: DirectoryStorage) -> tuple[ClockStep, ...]:
     if STEPS_FILE not in storage.names():
         return ()
     try:
-        return msgspec.json.decode(storage.read(STEPS_FILE), type=tuple[Step, ...])
+        return msgspec.json.decode(storage.read(STEPS_FILE), type=tuple[ClockStep, ...])
     except (StorageFailed, msgspec.DecodeError) as error:
         log.error("steps of the clock do not read back, they count as age file=%s error=%s", STEPS_FILE, error)
         return ()

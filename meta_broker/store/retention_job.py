@@ -1,9 +1,9 @@
-"""Deleting or archiving old segments, in steps that a crash may part anywhere.
+"""Deletes or archives old segments, in steps that a crash may separate anywhere.
 
-1. With a checkpoint, choose a cut; the partitions begin behind it from that moment, and the checkpoint says so.
-2. After the next checkpoint the two newest know it. Older ones are deleted, then the segments, oldest first.
+1. With a checkpoint, choose a cut; the partitions begin after it from that moment, and the checkpoint says so.
+2. After the next checkpoint both of the two newest include it. Delete older ones, then the segments, oldest first.
 
-So whichever checkpoint a start finds, the journal begins no later than it needs, and every offset it names is there.
+Whichever checkpoint a start finds, the journal begins no later than it needs, and every offset it names is stored.
 """
 
 import asyncio
@@ -13,27 +13,27 @@ import time
 from concurrent.futures import Executor
 from itertools import chain
 
-from journal.checkpoint import Checkpoint, remove_checkpoints_below
-from journal.checkpointed import Checkpointed
-from journal.records import PartitionName
-from journal.segments import Segments
-from meta_broker.clock import STEP_MS, Clock
-from meta_broker.config import RetentionSection
-from meta_broker.schedule import Schedule
+from journal.records.record import PartitionName
+from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
+from journal.state.checkpointed import CheckpointedState
+from journal.wal.segments import Segments
+from meta_broker.config.broker_config import RetentionSection
+from meta_broker.config.schedule import Schedule
+from meta_broker.store.clock import STEP_MS, Clock
 from meta_broker.store.indexes import Collected, Indexes
 from meta_broker.store.partition_index import Covered
-from meta_broker.store.retention import Cut, CutUnknown, cut_at, floor_of
+from meta_broker.store.retention import RetentionPoint, RetentionPointUnknown, floor_of, retention_point
 
 log = logging.getLogger(__name__)
 
 
 class Retention:
-    """One broker's. Loop thread only; one checkpoint at a time."""
+    """Retention of one broker. Loop thread only; one checkpoint at a time."""
 
     def __init__(
         self,
         section: RetentionSection,
-        source: Checkpointed,
+        source: CheckpointedState,
         indexes: Indexes,
         clock: Clock,
     ) -> None:
@@ -41,19 +41,19 @@ class Retention:
         self._source = source
         self._indexes = indexes
         self._clock = clock
-        self._newest_ms = source.state.time_ms  # of all records, and when it was first seen on the steady clock
+        self._newest_ms = source.state.time_ms  # of the newest record, and when it was first seen
         self._newest_at = clock.steady_ms()
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
-        self._chosen: Cut | None = None  # in no durable checkpoint yet
-        self._durable: tuple[Cut, int] | None = None  # and the number of the first checkpoint that knows it
+        self._chosen: RetentionPoint | None = None  # in no durable checkpoint yet
+        self._durable: tuple[RetentionPoint, int] | None = None  # with the first checkpoint that has it
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether there is something to choose or to delete, for which a checkpoint must be written."""
+        """True if segments can be chosen or deleted, which needs a checkpoint."""
         self._look_at_newest()
         if self._indexes.damaged:
-            return False  # what is rebuilt needs the journal as it is
+            return False  # rebuilding needs the journal as it is
         if self._durable is not None:
             return True
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
@@ -66,19 +66,22 @@ class Retention:
         self._due = time.monotonic() + self._schedule.next_s(_now())
         return False
 
-    def hurry(self) -> None:
-        """Look now, whatever the schedule: the disk is full."""
+    def run_soon(self) -> None:
+        """Run now, whatever the schedule: the disk is full."""
         self._due = time.monotonic()
 
     def _floor(self, end: int) -> int:
         return floor_of(self._source.journal.segments, end, self._age_ms, self._section)
 
     def _age_ms(self, time_ms: int) -> int:
-        """How old a record of *time_ms* is, at least: by the clock here, and by the newest record and the time since,
-        which in a copy are another clock's."""
+        """Return the least age of a record of *time_ms*: by the clock here, and by the newest record and the time
+        since.
+
+        In a copy the records' times are another host's.
+        """
         self._look_at_newest()
         since_newest_ms = self._clock.steady_ms() - self._newest_at
-        # Two hosts' clocks differ a little, and the newest record was there before it was seen.
+        # STEP_MS allows for differences between hosts' clocks, and for a newest record seen late.
         return min(self._clock.age_ms(time_ms), self._newest_ms + since_newest_ms - time_ms + STEP_MS)
 
     def _look_at_newest(self) -> None:
@@ -92,7 +95,7 @@ class Retention:
         checkpoint: Checkpoint,
         collected: Collected,
     ) -> Checkpoint:
-        """Choose a cut if one is due, and let the partitions begin behind it: *checkpoint*, which says so."""
+        """Choose a cut if one is due, and trim the partitions to it; return *checkpoint* with the new starts."""
         if self._durable is not None or not self.wants_checkpoint or not collected.is_complete:
             return checkpoint
         self._due = time.monotonic() + self._schedule.next_s(_now())
@@ -101,7 +104,7 @@ class Retention:
         try:
             covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
             self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, checkpoint, covered)
-        except CutUnknown as error:
+        except RetentionPointUnknown as error:
             by_name[error.name].damaged()
             log.warning("nothing dropped error=%s", error)
             return checkpoint
@@ -112,9 +115,9 @@ class Retention:
         return self._source.trim(checkpoint, self._chosen.starts)
 
     async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
-        """Checkpoint *number*, which `choose` returned, is durable: delete what the one before it let go.
+        """Delete what the checkpoint before *number* dropped, now that *number*, returned by `choose`, is durable.
 
-        Raises StorageFailed: what is left is tried again.
+        Raises StorageFailed: the rest is tried again.
         """
         if self._indexes.damaged:
             return
@@ -125,7 +128,7 @@ class Retention:
         if self._chosen is not None:
             self._durable, self._chosen = (self._chosen, number), None
 
-    def _drop(self, cut: Cut, number: int) -> int:
+    def _drop(self, cut: RetentionPoint, number: int) -> int:
         journal = self._source.journal
         remove_checkpoints_below(journal.storage, number)
         return journal.drop_before(cut.lsn, self._section.archive)
@@ -133,12 +136,12 @@ class Retention:
 
 def _choose(
     segments: Segments, floor: int, checkpoint: Checkpoint, covered: dict[PartitionName, Covered]
-) -> Cut | None:
-    """A worker's job: looks into every index. Raises CutUnknown."""
-    ends = {PartitionName(mark.topic, mark.partition): mark.end for mark in checkpoint.partitions}
-    runs = (run.lsn for branch in checkpoint.branches for run in branch.runs)
-    needed = min(chain([checkpoint.lsn], runs))
-    return cut_at(segments, floor, needed, covered, ends)
+) -> RetentionPoint | None:
+    """Choose a cut. A worker's job: reads every index. Raises RetentionPointUnknown."""
+    ends = {PartitionName(entry.topic, entry.partition): entry.end for entry in checkpoint.partitions}
+    extents = (extent.lsn for branch in checkpoint.branches for extent in branch.extents)
+    needed = min(chain([checkpoint.lsn], extents))
+    return retention_point(segments, floor, needed, covered, ends)
 
 
 def _now() -> datetime.datetime:

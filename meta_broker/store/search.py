@@ -1,8 +1,8 @@
-"""Looking through runs of message frames for a message, a bounded piece at a time. A worker thread's job.
+"""Searches runs of message frames for a message, a bounded piece at a time. A worker thread's job.
 
-An attribute is a few bytes in a row, its length and its text. So whole stretches of the journal are searched for them
-in C, with whatever stands between the runs; only a run that holds them is walked, frame by frame. The ids of a run
-follow one another: its first header tells whether it can hold one.
+An attribute is a short byte string, its length and its text: large parts of the journal are searched for it in C,
+including the bytes between the runs; only a run that contains it is parsed, frame by frame. The ids of a run are
+consecutive: its first header tells whether it can contain one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,105 +10,107 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from meta_broker.store.partition_index import StoredRun
+from meta_broker.store.partition_index import StoredExtent
 from meta_client.protocol.answers import FoundAt
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
 
-# Of one piece. The thread holds the interpreter while it looks: more than a millisecond or two, and answers to others
-# would be late. Frames are those that are walked; a run that has begun is walked to its end.
+# Limits of one piece. The thread holds the interpreter lock while it searches: longer than a millisecond or two would
+# delay other requests. FRAMES_MAX counts parsed frames; a run is parsed to its end.
 FRAMES_MAX: Final = 2048
-BYTES_MAX: Final = 1024 * 1024  # of which pages may have to come from the disk
-STRETCH_BYTES: Final = 256 * 1024  # searched in one call, for some 50 us
-GAP_BYTES: Final = 16 * 1024  # between two runs: reading it costs less than another read
+BYTES_MAX: Final = 1024 * 1024  # pages of which may have to come from the disk
+GROUP_BYTES: Final = 256 * 1024  # searched in one call, for some 50 us
+GAP_BYTES: Final = 16 * 1024  # between two runs: cheaper to read than to skip
 _LENGTH: Final = Struct(">i")
 _ID: Final = Struct(">q")
 _ID_AT: Final = 8
 
-# LSN and size; cut at the end of the segment. Raises KeyError for what is no longer stored, StorageFailed.
+# LSN and size; cut at the end of the segment. Raises KeyError if it is no longer stored, StorageFailed.
 Read = Callable[[int, int], memoryview]
 
 
-class NoMessageThere(Exception):
-    """No message begins at the offset that was asked for."""
+class NotAMessageStart(Exception):
+    """Raised if no message begins at the requested offset."""
 
 
-class Looked(NamedTuple):
-    """What a piece gave: everything below *next_offset* was looked at."""
+class SearchStep(NamedTuple):
+    """Result of one piece: everything below *next_offset* has been searched."""
 
     next_offset: int
     matches: list[FoundAt]
 
 
-def look_for(wanted: bytes | int, read: Read, runs: Sequence[StoredRun], offset: int, matches_max: int) -> Looked:
-    """Look through *runs*, of which the first holds *offset*, for an attribute or a message id; stop after a piece.
+def search_step(
+    wanted: bytes | int, read: Read, extents: Sequence[StoredExtent], offset: int, matches_max: int
+) -> SearchStep:
+    """Search *extents*, the first of which contains *offset*, for an attribute or a message id; stop after a piece.
 
-    Raises NoMessageThere, KeyError.
+    Raises NotAMessageStart, KeyError.
     """
     matches: list[FoundAt] = []
     frames_left, bytes_left = FRAMES_MAX, BYTES_MAX
     next_offset = offset
-    for stretch in _stretches(runs):
-        for run in _may_hold(wanted, read, stretch, offset):
+    for group in _adjacent(extents):
+        for run in _may_hold(wanted, read, group, offset):
             skip = max(offset - run.offset, 0)
             for place in _walk(bytes(read(run.lsn + skip, run.bytes - skip)), run.offset + skip, wanted):
                 matches.append(place)
                 if len(matches) == matches_max:
-                    return Looked(place.offset + place.bytes, matches)
+                    return SearchStep(place.offset + place.bytes, matches)
             frames_left -= run.messages
             if frames_left <= 0:
-                return Looked(run.offset + run.bytes, matches)
-        next_offset = stretch[-1].offset + stretch[-1].bytes
-        bytes_left -= stretch[-1].lsn + stretch[-1].bytes - stretch[0].lsn
+                return SearchStep(run.offset + run.bytes, matches)
+        next_offset = group[-1].offset + group[-1].bytes
+        bytes_left -= group[-1].lsn + group[-1].bytes - group[0].lsn
         if bytes_left <= 0:
             break
-    return Looked(next_offset, matches)
+    return SearchStep(next_offset, matches)
 
 
-def _stretches(runs: Sequence[StoredRun]) -> Iterator[Sequence[StoredRun]]:
-    """Runs that follow one another closely in the journal."""
+def _adjacent(extents: Sequence[StoredExtent]) -> Iterator[Sequence[StoredExtent]]:
+    """Group runs that follow each other closely in the journal."""
     first = 0
-    while first < len(runs):
-        start, end, after = runs[first].lsn, runs[first].lsn + runs[first].bytes, first + 1
-        while after < len(runs):
-            _, lsn, size, _ = runs[after]
+    while first < len(extents):
+        start, end, after = extents[first].lsn, extents[first].lsn + extents[first].bytes, first + 1
+        while after < len(extents):
+            _, lsn, size, _ = extents[after]
             # A transaction's messages may have a lower LSN than those before them.
-            if not 0 <= lsn - end <= GAP_BYTES or lsn + size - start > STRETCH_BYTES:
+            if not 0 <= lsn - end <= GAP_BYTES or lsn + size - start > GROUP_BYTES:
                 break
             end = lsn + size
             after += 1
-        yield runs[first:after]
+        yield extents[first:after]
         first = after
 
 
-def _may_hold(wanted: bytes | int, read: Read, stretch: Sequence[StoredRun], offset: int) -> Iterator[StoredRun]:
-    """Those of *stretch* that may hold what is *wanted*, and the one that *offset* lies in the middle of."""
-    if stretch[0].offset < offset:
-        yield stretch[0]  # whoever named that offset hears it if no message begins there
-        stretch = stretch[1:]
+def _may_hold(wanted: bytes | int, read: Read, group: Sequence[StoredExtent], offset: int) -> Iterator[StoredExtent]:
+    """Yield the runs of *group* that may contain *wanted*, and the one that *offset* lies inside of."""
+    if group[0].offset < offset:
+        yield group[0]  # raises NotAMessageStart if no message begins there
+        group = group[1:]
     if isinstance(wanted, int):
-        for run in stretch:
+        for run in group:
             (first,) = _ID.unpack_from(read(run.lsn, HEADER_BYTES), _ID_AT)
             if first <= wanted < first + run.messages:
                 yield run
-    elif stretch:
-        yield from _holding(_pattern(wanted), read, stretch)
+    elif group:
+        yield from _holding(_pattern(wanted), read, group)
 
 
-def _holding(pattern: bytes, read: Read, stretch: Sequence[StoredRun]) -> Iterator[StoredRun]:
-    """The runs of *stretch* in which the bytes *pattern* stand somewhere."""
-    lsns = [run.lsn for run in stretch]
-    at, end = lsns[0], lsns[-1] + stretch[-1].bytes
-    number = 0  # of the first run that is not decided
+def _holding(pattern: bytes, read: Read, group: Sequence[StoredExtent]) -> Iterator[StoredExtent]:
+    """Yield the runs of *group* that contain the bytes *pattern*."""
+    lsns = [run.lsn for run in group]
+    at, end = lsns[0], lsns[-1] + group[-1].bytes
+    number = 0  # of the first run not decided yet
     while at < end:
-        size = min(end - at, STRETCH_BYTES + len(pattern))  # less than all of it if it is one long run
+        size = min(end - at, GROUP_BYTES + len(pattern))  # less than the whole if it is one long run
         data = bytes(read(at, size))
         position = 0
         while (position := data.find(pattern, position)) >= 0:
             found = bisect_right(lsns, at + position) - 1
-            if found >= number and at + position < lsns[found] + stretch[found].bytes:
-                yield stretch[found]
+            if found >= number and at + position < lsns[found] + group[found].bytes:
+                yield group[found]
             number = max(number, found + 1)
-            if number == len(stretch):
+            if number == len(group):
                 return
             position = lsns[number] - at
         read_to = at + len(data)
@@ -122,16 +124,16 @@ def _holding(pattern: bytes, read: Read, stretch: Sequence[StoredRun]) -> Iterat
 
 
 def _walk(data: bytes, offset: int, wanted: bytes | int) -> Iterator[FoundAt]:
-    """The wanted messages of *data*, whole frames from *offset* of the partition on. Raises NoMessageThere."""
+    """Yield the wanted messages of *data*, whole frames from *offset* of the partition on. Raises NotAMessageStart."""
     pattern, place = (_ID.pack(wanted), _ID_AT) if isinstance(wanted, int) else (_pattern(wanted), HEADER_BYTES)
     at, end, candidate = 0, len(data), -1
     while at < end:
         if end - at < HEADER_BYTES:
-            raise NoMessageThere
+            raise NotAMessageStart
         length: int = _LENGTH.unpack_from(data, at)[0]
         after = at + HEADER_BYTES + length
         if length < 0 or after > end:
-            raise NoMessageThere
+            raise NotAMessageStart
         if candidate < at + place and (candidate := data.find(pattern, at + place)) < 0:
             return
         if candidate == at + place and (isinstance(wanted, int) or _has_attribute(data, at, len(pattern))):
@@ -144,9 +146,9 @@ def _pattern(wanted: bytes) -> bytes:
 
 
 def _has_attribute(data: bytes, at: int, block_bytes: int) -> bool:
-    """Whether the frame at *at* has an attribute, and an attribute block of so many bytes fits into it.
+    """Return whether the frame at *at* has an attribute block, and one of *block_bytes* fits into it.
 
-    Nobody checks attribute blocks when they are put: one that does not fit into its message is none.
+    Attribute blocks are not checked when they are put: one that does not fit into its message counts as none.
     """
     length, _, _, flag = HEADER.unpack_from(data, at)
     return bool(flag & FLAG_ATTRIBUTE) and block_bytes <= length

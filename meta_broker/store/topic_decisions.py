@@ -1,19 +1,19 @@
-"""What an operator's command makes of a topic: the decision to journal, or why not. Pure."""
+"""Turns an operator's topic command into a decision to journal, or into a rejection. Pure."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from journal.topic_changes import TopicChange, TopicState
-from meta_broker.config import PARTITIONS_MAX, TopicConfig
+from journal.records.topic_changes import TopicChange, TopicState
+from meta_broker.config.broker_config import PARTITIONS_MAX, TopicConfig
+from meta_broker.config.topic_names import why_not_a_topic
 from meta_broker.store.topics import section_crc
-from meta_broker.topic_names import why_not_a_topic
 from meta_client.protocol.compression import LABELS, NO_COMPRESSION
 from meta_client.protocol.requests import TopicVerb
 from meta_client.protocol.status import Status
 
-DECISIONS_MAX: Final = 10_000  # every checkpoint holds them all
+DECISIONS_MAX: Final = 10_000  # every checkpoint contains all of them
 _RANGE: Final = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
     TopicVerb.CREATE: frozenset({"partitions", "publish", "subscribe", "stat", "compression", "index"}),
@@ -25,8 +25,8 @@ _KEYS: Final[Mapping[TopicVerb, frozenset[str]]] = {
 }
 
 
-class TopicRefused(Exception):
-    """The command cannot be done; nothing was changed. The text names the remedy."""
+class TopicCommandRejected(Exception):
+    """The command is invalid; nothing was changed. The text names the remedy."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -34,8 +34,8 @@ class TopicRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
-    """All that is known of one topic. *section*: its own in the file; *settings*: what governs it, if anything."""
+class KnownTopic:
+    """State of one topic. *section*: its own in the file; *settings*: those in effect, if any."""
 
     topic: str
     section: TopicConfig | None
@@ -46,7 +46,7 @@ class TopicView:
 
     @property
     def is_created(self) -> bool:
-        """Whether it is there by its own name, and not merely allowed by a pattern."""
+        """True if it exists by its own name, and is not merely allowed by a pattern."""
         is_named = self.section is not None or (self.change is not None and self.change.state is TopicState.SET)
         return self.settings is not None and (is_named or self.stored > 0)
 
@@ -59,8 +59,8 @@ class TopicView:
         return max(self.stored, self.settings.partitions if self.settings is not None else 0)
 
 
-def decide(verb: TopicVerb, view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
-    """The change that *verb* makes; None: everything is as it asks already. Raises TopicRefused."""
+def decide(verb: TopicVerb, view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
+    """Return the change that *verb* makes; None: nothing changes. Raises TopicCommandRejected."""
     if "*" in view.topic:
         raise _bad(f"{view.topic} is a pattern: change its section of the configuration file and reload")
     if unknown := sorted(settings.keys() - _KEYS[verb]):
@@ -87,19 +87,19 @@ def decide(verb: TopicVerb, view: TopicView, settings: Mapping[str, str]) -> Top
     return change
 
 
-def _create(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+def _create(view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
     topic = view.topic
     if reason := why_not_a_topic(topic):
         raise _bad(f"{topic!r} cannot be created: {reason}")
     wanted = _settings(TopicConfig(), settings)
     if view.is_created:
         if view.settings == wanted:
-            return None  # a repeated command, whose first answer was lost, succeeds as the first one
+            return None  # a retried command succeeds like the first one
         raise _bad(f"topic {topic} exists with {view.partitions} partitions: use alter, or another name")
     return _set(view, wanted)
 
 
-def _alter(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+def _alter(view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
     if (before := view.settings) is None:
         raise _unknown(view)
     if not settings:
@@ -107,12 +107,12 @@ def _alter(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
     wanted = _settings(before, settings)
     if wanted.partitions < before.partitions:
         raise _bad(
-            f"topic {view.topic} has {before.partitions} partitions and only grows: close the ones nobody should use"
+            f"topic {view.topic} has {before.partitions} partitions and only grows: close those that must not be used"
         )
     return None if wanted == before else _set(view, wanted)
 
 
-def _close(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+def _close(view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
     if not view.partitions:
         raise _unknown(view)
     if "partitions" not in settings:
@@ -121,15 +121,15 @@ def _close(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
     return _with_closed(view, tuple(sorted(closed)))
 
 
-def _open(view: TopicView, settings: Mapping[str, str]) -> TopicChange | None:
+def _open(view: KnownTopic, settings: Mapping[str, str]) -> TopicChange | None:
     if not view.partitions:
         raise _unknown(view)
     opened = _numbers(view, settings.get("partitions", "all"))
     return _with_closed(view, tuple(number for number in view.closed if number not in opened))
 
 
-def _delete(view: TopicView) -> TopicChange:
-    # What only a pattern allows is not there, and what is only stored can be deleted.
+def _delete(view: KnownTopic) -> TopicChange:
+    # A topic only allowed by a pattern does not exist; one that is only stored can be deleted.
     if not view.is_created and not view.stored:
         raise _unknown(view)
     return TopicChange(topic=view.topic, state=TopicState.DELETED, section=section_crc(view.section))
@@ -146,7 +146,7 @@ def _settings(before: TopicConfig, settings: Mapping[str, str]) -> TopicConfig:
     )
 
 
-def _set(view: TopicView, wanted: TopicConfig) -> TopicChange:
+def _set(view: KnownTopic, wanted: TopicConfig) -> TopicChange:
     return TopicChange(
         topic=view.topic,
         state=TopicState.SET,
@@ -161,7 +161,7 @@ def _set(view: TopicView, wanted: TopicConfig) -> TopicChange:
     )
 
 
-def _with_closed(view: TopicView, closed: tuple[int, ...]) -> TopicChange | None:
+def _with_closed(view: KnownTopic, closed: tuple[int, ...]) -> TopicChange | None:
     if closed == view.closed:
         return None
     before = view.change or TopicChange(topic=view.topic, state=TopicState.FILE, section=section_crc(view.section))
@@ -187,7 +187,7 @@ def _flag(settings: Mapping[str, str], key: str, before: bool) -> bool:
 
 
 def _codecs(text: str) -> tuple[str, ...]:
-    """`none`, or names of codecs: `lz4,zstd`."""
+    """Parse `none`, or names of codecs: `lz4,zstd`."""
     if text == NO_COMPRESSION:
         return ()
     labels = tuple(text.split(","))
@@ -206,8 +206,8 @@ def _index(text: str) -> Literal["attribute"] | None:
             raise _bad(f"index={other[:20]}: use none or attribute")
 
 
-def _numbers(view: TopicView, text: str) -> set[int]:
-    """`all`, or numbers and ranges: `0-3,7`; each a partition of the topic."""
+def _numbers(view: KnownTopic, text: str) -> set[int]:
+    """Parse `all`, or numbers and ranges of partitions: `0-3,7`."""
     if text == "all":
         return set(range(view.partitions))
     numbers: set[int] = set()
@@ -222,9 +222,11 @@ def _numbers(view: TopicView, text: str) -> set[int]:
     return numbers
 
 
-def _bad(text: str) -> TopicRefused:
-    return TopicRefused(Status.BAD_REQUEST, text)
+def _bad(text: str) -> TopicCommandRejected:
+    return TopicCommandRejected(Status.BAD_REQUEST, text)
 
 
-def _unknown(view: TopicView) -> TopicRefused:
-    return TopicRefused(Status.NOT_FOUND, f"no topic {view.topic}: create it, or look at the names with `stats topics`")
+def _unknown(view: KnownTopic) -> TopicCommandRejected:
+    return TopicCommandRejected(
+        Status.NOT_FOUND, f"no topic {view.topic}: create it, or look at the names with `stats topics`"
+    )

@@ -1,7 +1,8 @@
-"""Which topics the broker accepts, and with how many partitions (spec 4.2, 4.3). Pure.
+"""Topics the broker accepts, and their numbers of partitions (spec 4.2, 4.3). Pure.
 
-Two voices: the configuration file, and what was decided while the broker ran (journal/topic_changes.py). A run-time
-decision holds until the file's own section of that topic is added, changed or removed; then the file holds again.
+Two sources: the configuration file, and decisions made while the broker ran (journal/records/topic_changes.py). A
+run-time decision holds until the file's own section of that topic is added, changed or removed; then the file applies
+again.
 """
 
 import re
@@ -11,44 +12,44 @@ from types import MappingProxyType
 
 import msgspec
 
-from journal.fold import JournalState
-from journal.topic_changes import TopicChange, TopicState
-from meta_broker.config import TopicConfig
-from meta_broker.topic_names import why_not_a_topic
+from journal.records.topic_changes import TopicChange, TopicState
+from journal.state.fold import JournalState
+from meta_broker.config.broker_config import TopicConfig
+from meta_broker.config.topic_names import why_not_a_topic
 
-_REMEMBERED_MAX = 10_000  # names that a stranger made up must not fill memory
+_REMEMBERED_MAX = 10_000  # clients can make up any number of names
 
 
 class Topics:
-    """Run-time decisions, then configured names, where `*` stands for any characters: an exact name wins, then the
-    longest pattern. Loop thread only.
+    """Run-time decisions, then configured names, where `*` matches any characters: an exact name wins, then the
+    longest pattern.
 
-    *decided* is the journal's own mapping: whoever changes it calls `changed`.
+    Loop thread only. *decided* is the journal's own mapping: call `changed` after changing it.
     """
 
     def __init__(
         self, file: Mapping[str, TopicConfig], decided: Mapping[str, TopicChange] = MappingProxyType({})
     ) -> None:
         self.decided = decided
-        self.used: set[str] = set()  # topics that were put to since the start, or since they were deleted
+        self.used: set[str] = set()  # topics put to since the start, or since they were deleted
         self._closed: dict[str, frozenset[int]] = {}
         self._found: dict[str, TopicConfig | None] = {}
         self.replace_file(file)
 
     def replace_file(self, file: Mapping[str, TopicConfig]) -> None:
-        """The configuration file says this from here on. Decisions that it overrules are the caller's to end."""
+        """Use *file* from now on. The caller ends the decisions it overrules."""
         self.file = dict(file)
         patterns = sorted((name for name in file if "*" in name), key=len, reverse=True)
         self._patterns = [(_regex(name), file[name]) for name in patterns]
         self.changed()
 
     def changed(self) -> None:
-        """Something else was decided."""
+        """Drop cached results after a decision."""
         self._found.clear()
         self._closed = {topic: frozenset(change.closed) for topic, change in self.decided.items() if change.closed}
 
     def find(self, topic: str) -> TopicConfig | None:
-        """The settings that govern *topic*; None: the broker does not accept it."""
+        """Return the settings of *topic*; None: the broker does not accept it."""
         try:
             return self._found[topic]
         except KeyError:
@@ -60,12 +61,12 @@ class Topics:
             return found
 
     def is_closed(self, topic: str, partition: int) -> bool:
-        """Whether an operator closed the partition: nobody puts to it or gets from it."""
+        """Return whether an operator closed the partition to puts and gets."""
         closed = self._closed.get(topic)
         return closed is not None and partition in closed
 
     def open_partitions(self, topic: str) -> list[int] | range:
-        """Where a put that leaves the choice to the broker may go; all partitions, should all be closed."""
+        """Return the partitions for a put that leaves the choice to the broker; all of them if all are closed."""
         section = self.find(topic)
         every = range(section.partitions if section is not None else 0)
         if (closed := self._closed.get(topic)) is None:
@@ -73,19 +74,19 @@ class Topics:
         return [number for number in every if number not in closed] or every
 
     def offers(self, topic: str, partition: int) -> bool:
-        """Whether somebody may put to the partition, now or once it is opened."""
+        """Return whether the partition accepts puts, now or once it is opened."""
         section = self.find(topic)
         return section is not None and 0 <= partition < section.partitions
 
     @property
     def have_index(self) -> bool:
-        """Whether any topic may have an index."""
+        """True if any topic may have an index."""
         sections = self.file.values()
         return any(s.index is not None for s in sections) or any(c.index is not None for c in self.decided.values())
 
     @property
     def named(self) -> set[str]:
-        """Every topic that the file or a decision names and the broker accepts, patterns included."""
+        """Every accepted topic that the file or a decision names, patterns included."""
         return {name for name in self.file.keys() | self.decided.keys() if self.find(name) is not None}
 
     def _look_up(self, topic: str) -> TopicConfig | None:
@@ -107,7 +108,7 @@ class Topics:
 
 
 def overruled(decided: Iterable[TopicChange], file: Mapping[str, TopicConfig]) -> list[TopicChange]:
-    """For every decision that the file has changed its mind about: what ends it. Closed partitions stay closed."""
+    """Return the changes that end decisions the file has overruled. Closed partitions stay closed."""
     return [
         TopicChange(topic=change.topic, state=TopicState.FILE, section=now, closed=change.closed)
         for change in decided
@@ -116,20 +117,23 @@ def overruled(decided: Iterable[TopicChange], file: Mapping[str, TopicConfig]) -
 
 
 def section_crc(section: TopicConfig | None) -> int:
-    """By what a section of the file is known again; 0: there is none. Keys that a later metaq adds do not count
-    while they are not used."""
+    """Return a checksum that identifies a section of the file; 0: there is none. Unused keys of later versions do
+    not count.
+    """
     return 0 if section is None else zlib.crc32(msgspec.json.encode(section)) or 1
 
 
 def stored_partitions(state: JournalState, topics: Container[str]) -> dict[str, int]:
-    """Of those *topics* that hold messages: one more than the highest partition that does. Looks at every partition."""
+    """Return, for those *topics* that hold messages, one more than the highest partition used. Scans every
+    partition.
+    """
     stored: dict[str, int] = {}
-    for (topic, partition), span in state.spans.items():
-        if span.start < span.end and partition >= stored.get(topic, 0) and topic in topics:
+    for (topic, partition), offset_range in state.offset_ranges.items():
+        if offset_range.start < offset_range.end and partition >= stored.get(topic, 0) and topic in topics:
             stored[topic] = partition + 1
     return stored
 
 
 def _regex(name: str) -> re.Pattern[str]:
-    """Everything but `*` is literal: in the ancestor a `.` would match any character, which surprises."""
+    """Compile a pattern in which only `*` is special. (In the ancestor a `.` matches any character.)"""
     return re.compile(".*".join(map(re.escape, name.split("*"))))

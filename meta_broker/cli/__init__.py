@@ -1,0 +1,1 @@
+"""Commands of the broker: `metaq broker`, `dev`, `checkpoint` and `promote`."""

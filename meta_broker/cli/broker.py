@@ -1,0 +1,208 @@
+"""`metaq broker` and `metaq dev`."""
+
+import contextlib
+import errno
+import functools
+import logging
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from journal.errors import StorageFailed
+from meta_broker.app.roles import run
+from meta_broker.config.broker_config import BrokerConfig, Role, TopicConfig, load
+from meta_broker.errors import CannotListen, ConfigError
+from zk.embedded.server import EmbeddedZooKeeper
+
+ZK_PORT: Final = 2181  # default port of ZooKeeper
+
+
+def log_to_stderr(level: str) -> None:
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if level != "debug":
+        logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # kazoo logs every attempt to connect
+
+
+_LOG_LEVEL = click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+_BROKER_OPTIONS = (
+    click.option("--port", type=int, default=8123, show_default=True, help="0: any free one."),
+    click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL."),
+    click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="broker.toml. Without it: every topic name is allowed, with 4 partitions.",
+    ),
+    click.option(
+        "--flush",
+        metavar="sync|interval:MS",
+        help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
+    ),
+    _LOG_LEVEL,
+)
+
+
+def broker_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of commands that run a broker: port, zk, config_path, flush, log_level."""
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_BROKER_OPTIONS), command)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, readable=False),
+    required=True,
+    help="Directory of the journal; made when missing, held by one broker at a time.",
+)
+@click.option("--id", "broker_id", type=int, required=True, help="0 to 1023, unique in the cluster.")
+@click.option("--role", type=click.Choice(["master", "slave"]), help="slave: follow the master of this id. [master]")
+@click.option("--slave-id", type=int, help="A slave's own number, unique among the slaves of this id.")
+@click.option("--master", metavar="HOST:PORT", help="A slave's master. Without it: the one registered in ZooKeeper.")
+@broker_options
+def broker(
+    data: Path,
+    broker_id: int,
+    role: Role | None,
+    slave_id: int | None,
+    master: str | None,
+    port: int,
+    zk: str | None,
+    config_path: Path | None,
+    flush: str | None,
+    log_level: str,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    It recovers its journal first, then opens the port, then registers in ZooKeeper; a clean stop leaves ZooKeeper
+    first. A disk that fails a write or an fsync ends it: nothing acknowledged is lost, restart it once the disk is
+    well.
+
+    A slave keeps a copy of its master's journal, serves gets and fetches, and waits to be promoted.
+
+    \b
+    metaq broker --data /var/lib/metaq --id 0 --zk 127.0.0.1:2181 --config broker.toml
+    metaq broker --data /var/lib/metaq-slave --id 0 --role slave --slave-id 1 --zk 127.0.0.1:2181 --port 8124
+    """
+    log_to_stderr(log_level)
+    config = load(
+        config_path,
+        data=data,
+        broker_id=broker_id,
+        port=port,
+        zookeeper=zk,
+        flush=flush,
+        role=role,
+        slave_id=slave_id,
+        master=master,
+    )
+    if config.flush.interval_ms:
+        click.echo(
+            f"warning: flush {config.flush}: a power cut may lose up to {config.flush.interval_ms} ms of "
+            f"acknowledged messages; a killed process loses none",
+            err=True,
+        )
+    serve(config)
+
+
+def serve(config: BrokerConfig, *more: str) -> None:
+    """Run the broker. Exit with status 1 if the journal stops while it serves; failing to start raises."""
+    is_serving = False
+
+    def ready(line: str) -> None:
+        nonlocal is_serving
+        is_serving = True
+        for text in (line, *more):
+            click.echo(text)
+        sys.stdout.flush()
+
+    try:
+        run(config, ready)
+    except StorageFailed as error:
+        if not is_serving:
+            raise
+        click.echo(f"stopped: {error}: nothing acknowledged is lost; start again once the disk is well", err=True)
+        sys.exit(1)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("metaq-dev"),
+    show_default=True,
+    help="Directory for ZooKeeper and the journal; kept between runs.",
+)
+@click.option("--port", type=int, default=8123, show_default=True, help="The broker's; 0: any free one.")
+@click.option("--zk-port", type=int, default=ZK_PORT, show_default=True, help="ZooKeeper's; 0: any free one.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:PARTITIONS]",
+    help="A topic to offer; may be given more than once. Other names are allowed too, with 4 partitions.",
+)
+@_LOG_LEVEL
+def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level: str) -> None:
+    """Run ZooKeeper and one broker for development, until Ctrl-C. Prints how to connect.
+
+    \b
+    metaq dev --topic orders:8
+    metaq produce orders --zk 127.0.0.1:2181
+    """
+    log_to_stderr(log_level)
+    offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
+    _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port"})
+    with _zookeeper(data / "zookeeper", zk_port) as connect:
+        base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
+        config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
+
+        topic = next(reversed(offered))
+        serve(
+            config,
+            "",
+            f"  connect:  export METAQ_ZK={connect}",
+            f'  python:   Client("{connect}")',
+            f"  produce:  metaq produce {topic} --zk {connect}",
+            f"  consume:  metaq consume {topic} --zk {connect} --follow",
+            "  stop:     Ctrl-C",
+        )
+
+
+def _check_ports(wanted: dict[int, str]) -> None:
+    """Raise CannotListen if any of these ports of 127.0.0.1 is taken, naming all of them."""
+    taken: dict[int, str] = {}
+    for port, whose in wanted.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:  # the server itself reports other errors
+                    taken[port] = f"port {port} ({whose})"
+    if taken:
+        stranger = f"; commands without --zk or METAQ_ZK connect to whatever listens on port {ZK_PORT}" * (
+            ZK_PORT in taken
+        )
+        raise CannotListen(
+            f"taken on 127.0.0.1, perhaps by another `metaq dev`: {' and '.join(taken.values())}: stop what listens "
+            f"there, or take free ones with `metaq dev --zk-port 0 --port 0`; nothing was started{stranger}"
+        )
+
+
+@contextlib.contextmanager
+def _zookeeper(data: Path, port: int) -> Iterator[str]:
+    with EmbeddedZooKeeper(data, port=port) as server:
+        yield server.connect
+
+
+def _topic(text: str) -> tuple[str, TopicConfig]:
+    name, colon, count = text.partition(":")
+    if colon and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 65_536):
+        raise ConfigError(f"--topic {text}: write NAME or NAME:PARTITIONS, with at least one partition")
+    return name, TopicConfig(partitions=int(count) if colon else 4)

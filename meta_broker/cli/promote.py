@@ -1,0 +1,158 @@
+"""`metaq promote`: makes a stopped slave the master."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from journal.state.transaction_store import wall_clock_ms
+from meta_broker.cli.broker import broker_options, log_to_stderr, serve
+from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
+from meta_broker.config.broker_config import BrokerConfig, load
+from meta_broker.errors import ConfigError
+from meta_broker.replication.promotion.candidates import Candidate, check_candidates
+from meta_broker.replication.promotion.promotion import (
+    compare_with_former,
+    is_answering,
+    promote,
+    query_slaves,
+    read_cluster,
+    read_replica,
+    require_stopped_slave,
+    wait_unregistered,
+)
+from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
+from meta_client.cli.confirming import confirm
+from meta_client.cli.text import printable
+from zk.brokers.replication import VersionedReplication
+from zk.session.session import ZooKeeperSession
+
+REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
+
+
+@click.command(name="promote")
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@broker_options
+@click.option(
+    "--former-dir",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The former master's directory, if it can be read: reports exactly what would be lost.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, and what would be lost.")
+@click.option("--accept-loss", is_flag=True, help="Promote it though something acknowledged may be lost.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--no-start", is_flag=True, help="Only make DIR a master's; `metaq broker` starts it.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the text.")
+def promote_command(
+    directory: Path,
+    port: int,
+    zk: str | None,
+    config_path: Path | None,
+    flush: str | None,
+    log_level: str,
+    former_dir: Path | None,
+    dry_run: bool,
+    accept_loss: bool,
+    yes: bool,
+    no_start: bool,
+    as_json: bool,
+) -> None:
+    """Make the slave in DIR, which is stopped, the master of its broker id, and run it like `metaq broker`.
+
+    Shows what the slave has, whether the master is gone, whether another slave has more, and what may be lost; then
+    asks. Refuses while a registered master answers; waits for the ZooKeeper session of one that does not. The former
+    master finds the higher epoch when it is back, and becomes a slave of this one.
+
+    Give --zk and --config as for the brokers. Without ZooKeeper, make sure yourself that the master is gone.
+
+    \b
+    Exit status: 0  promoted; with --dry-run, nothing acknowledged can be lost
+                 1  refused or declined; nothing was changed
+                 2  DIR can't be promoted: one line says why
+
+    \b
+    metaq promote /var/lib/metaq/0-slave --zk 127.0.0.1:2181 --dry-run
+    metaq promote /var/lib/metaq/0-slave --zk 127.0.0.1:2181 --yes
+    """
+    log_to_stderr(log_level)
+    facts = require_stopped_slave(directory)
+    config = load(
+        config_path, data=directory, broker_id=facts.broker_id, port=port, zookeeper=zk, flush=flush
+    )  # before the claim, so that errors of the configuration come first
+    if config.broker.cluster != facts.cluster:
+        raise ConfigError(
+            f"{directory} is of cluster {facts.cluster!r}, and the configuration of {config.broker.cluster!r}: give "
+            f"--config the file that the master has"
+        )
+    with _session(config) as session:
+        if session is not None and not dry_run:
+            _wait_for_master(session, config)
+        cluster, found = (
+            read_cluster(session, facts.broker_id) if session is not None else (None, VersionedReplication(None, None))
+        )
+        status = read_replica(directory)
+        compared = compare_with_former(former_dir, directory) if former_dir is not None else None
+        findings, candidates = check_promotion(status, cluster, compared), dict[int, Candidate]()
+        if cluster is not None:
+            candidates = query_slaves(cluster, facts)
+            findings += check_candidates(status, cluster, candidates, compared)
+        report = PromotionReport(directory, status, cluster, compared, candidates, findings)
+        _print(report, as_json=as_json)
+        _check(report.findings, dry_run=dry_run, accept_loss=accept_loss)
+        if dry_run:
+            return
+        if not yes:
+            confirm(f"make {directory} the master of broker {facts.broker_id}?")
+        epoch = promote(directory, status.facts, session, found)
+    click.echo(f"promoted {directory} broker={facts.broker_id} epoch={epoch} in_doubt={len(status.in_doubt)}", err=True)
+    if not no_start:
+        serve(config)
+
+
+@contextlib.contextmanager
+def _session(config: BrokerConfig) -> Iterator[ZooKeeperSession | None]:
+    section = config.zookeeper_section
+    if config.zookeeper is None:
+        yield None
+        return
+    with ZooKeeperSession(
+        config.zookeeper,
+        section.root,
+        section.session_timeout_ms,
+        connect_timeout_ms=section.connect_timeout_ms,
+    ) as session:
+        yield session
+
+
+def _wait_for_master(session: ZooKeeperSession, config: BrokerConfig) -> None:
+    """Wait for the session of a registered master that does not answer to end."""
+    master = read_cluster(session, config.broker_id)[0].master
+    if master is None or is_answering(master):
+        return
+    wait_s = config.zookeeper_section.session_timeout_ms / 1000
+    click.echo(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end", err=True)
+    wait_unregistered(session, config.broker_id, wait_s)
+
+
+def _print(report: PromotionReport, *, as_json: bool) -> None:
+    lines = [json.dumps(report_object(report))] if as_json else report_lines(report, wall_clock_ms())
+    for line in lines:
+        click.echo(printable(line))  # operators' reasons and other slaves' texts may contain any characters
+
+
+def _check(findings: Sequence[CheckFinding], *, dry_run: bool, accept_loss: bool) -> None:
+    """Exit with status 1 if the findings forbid the promotion."""
+    stops = [finding for finding in findings if finding.severity is Severity.STOP]
+    risks = [finding for finding in findings if finding.severity is Severity.RISK]
+    if stops:
+        click.echo("not promoted: see what says stop", err=True)
+        sys.exit(REFUSED)
+    if risks and not accept_loss:
+        would = "would need" if dry_run else "not promoted: needs"
+        click.echo(f"{would} --accept-loss, for each line that says risk", err=True)
+        sys.exit(REFUSED)

@@ -1,0 +1,382 @@
+"""The broker in ZooKeeper: one thread that registers, registers again after a lost session, and leaves.
+
+All blocking calls to ZooKeeper run here; the loop and kazoo's threads only enqueue. `registration_plan` chooses the
+next step.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar, assert_never
+
+from journal.errors import StorageFailed
+from meta_broker.cluster.registration_plan import (
+    RETRY_S,
+    Register,
+    RegistrationPlan,
+    Step,
+    WriteChecksum,
+    WriteInSync,
+    WriteTopics,
+)
+from meta_broker.cluster.session_file import SessionFile
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.replication.fencing import Superseded, check_epoch
+from zk.brokers.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
+from zk.brokers.replication import ReplicationNode, read_replication, write_replication
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.session.former_session import end_session
+from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import BrokerName, decode_broker_url
+from zk.tree.paths import Master
+
+log = logging.getLogger(__name__)
+
+NAMED_MAX = 5  # topics named in one line of log
+
+T = TypeVar("T")
+_News = Callable[[], None]  # an update of the plan, applied on the membership thread
+
+
+def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
+    """Return a topic's registration. *partitions* counts stored ones too, which stay readable."""
+    return TopicRegistration(
+        max(partitions, topic.partitions),
+        accept_publish=topic.accept_publish,
+        accept_subscribe=topic.accept_subscribe,
+    )
+
+
+class Membership:
+    """Keeps one broker registered while it runs.
+
+    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed`, `cancel`, `unregistered_topics`: any thread.
+    `give_up` and `come_back`: one thread, the watchdog's. The rest: the broker.
+
+    *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
+    promoted: two brokers of one id would split its partitions, so this one must stop.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, connect: str, on_rejected: Callable[[BrokerIdTaken | Superseded], None]
+    ) -> None:
+        section = config.zookeeper_section
+        self._plan = RegistrationPlan(config.checksum)  # used by the membership thread once that runs
+        self._events: queue.SimpleQueue[_News | None] = queue.SimpleQueue()  # for it; None: leave
+        self._session = ZooKeeperSession(
+            connect,
+            section.root,
+            section.session_timeout_ms,
+            connect_timeout_ms=section.connect_timeout_ms,
+            enqueue=self._session_changed,
+        )
+        self._config = config
+        self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
+        self._connect = connect
+        self._on_rejected = on_rejected
+        self._session_file = SessionFile(config.data)
+        self._ending: threading.Thread | None = None  # of the former session
+        self._registration: BrokerRegistration | None = None
+        self._epoch = 0  # of the journal
+        self._cancelled = threading.Event()
+        self._joined = threading.Event()  # every topic was tried once, or joining failed
+        self._rejection: BrokerIdTaken | Superseded | None = None  # set before _joined
+        self._failed_topics: list[str] = []  # replaced as a whole
+        self._giving_up = threading.Lock()  # guards _awaited, and its callback
+        self._awaited: tuple[int, Callable[[], None]] | None = None  # by `come_back`: session epoch, callback
+        self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
+
+    def connect(self) -> None:
+        """Connect to ZooKeeper, before anything else starts. Raises ZooKeeperUnavailable in bounded time."""
+        self._session.start()
+
+    def replication(self) -> ReplicationNode | None:
+        """Read this broker's replication node. Blocks for as long as ZooKeeper is away.
+
+        Raises MalformedNode; ZooKeeperUnavailable only once it was cancelled.
+        """
+        return self._insist("reading the replication node", self._read_replication)
+
+    def master_url(self) -> BrokerUrl | None:
+        """Return the registered address of this broker id's master. Blocks. Raises MalformedNode,
+        ZooKeeperUnavailable.
+        """
+        path = self._session.paths.of(Master(self._config.broker_id))
+        node = self._session.read(path)
+        return None if node is None else decode_broker_url(path, node.data)
+
+    def end_former_session(self) -> None:
+        """Begin to end the session that a killed broker left in this directory, which must be locked. Returns at
+        once; idempotent.
+
+        `join` calls it if nothing else did, and waits for it.
+        """
+        if self._ending is None:
+            self._ending = threading.Thread(target=self._end_former_session, name="former-session", daemon=True)
+            self._ending.start()
+
+    def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
+        """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
+
+        Ends the session that a killed broker left in this directory first. Waits for a holder elsewhere as long as it
+        may be dead, for ZooKeeper as long as it is away. *epoch* is the journal's: a higher one in ZooKeeper supersedes
+        this broker. Raises BrokerIdTaken, Superseded, ZooKeeperError; ZooKeeperUnavailable only once it was cancelled.
+
+        On return every topic was tried once. One that ZooKeeper refuses is in `unregistered_topics`, and no error
+        here.
+        """
+        self._epoch = epoch
+        registration = self._registration = BrokerRegistration(
+            self._session, self._name, url, config_checksum=self._config.checksum
+        )
+        for topic, wanted in topics.items():
+            self._plan.topic_changed(topic, wanted)
+        if self._cancelled.is_set():
+            registration.cancel()  # cancelled before it existed
+        self.end_former_session()
+        assert self._ending is not None
+        self._ending.join()
+        self._insist("registration", lambda: self._register_first(registration))
+        self._thread.start()
+        self._joined.wait()
+        if self._rejection is not None:
+            raise self._rejection
+        if self._cancelled.is_set():
+            raise ZooKeeperUnavailable(f"broker {self._name} was told to stop before all its topics were registered")
+        log.info(
+            "registered broker=%s url=%s topics=%d refused=%d", self._name, url, len(topics), len(self._failed_topics)
+        )
+
+    def topic_used(self, topic: str, registration: TopicRegistration) -> None:
+        """Announce a topic that got its first message. Any thread; returns at once."""
+        self._events.put(partial(self._plan.topic_used, topic, registration))
+
+    def topic_changed(self, topic: str, registration: TopicRegistration | None) -> None:
+        """Announce a topic's new registration, or (None) withdraw it. Any thread; returns at once."""
+        self._events.put(partial(self._plan.topic_changed, topic, registration))
+
+    def config_changed(self, checksum: int) -> None:
+        """Announce a new configuration file. Any thread; returns at once."""
+        if not self._config.is_slave:
+            self._events.put(partial(self._plan.checksum_changed, checksum))
+
+    def in_sync_changed(self, node: ReplicationNode, written: Callable[[ReplicationNode], object]) -> None:
+        """Write *node*, then call *written* on the membership thread. Any thread; returns at once.
+
+        Waits while ZooKeeper is away.
+        """
+        self._events.put(partial(self._plan.in_sync_changed, WriteInSync(node, written)))
+
+    @property
+    def unregistered_topics(self) -> list[str]:
+        """Topics that ZooKeeper has refused so far; they are retried. Any thread."""
+        return self._failed_topics
+
+    def cancel(self) -> None:
+        """Make a waiting `join` or `replication` give up. Any thread."""
+        self._cancelled.set()
+        self._joined.set()
+        if (registration := self._registration) is not None:
+            registration.cancel()
+
+    def give_up(self, hold: Callable[[], None]) -> None:
+        """Call *hold*, then end the session, and with it every registration. Blocks, for as long as kazoo takes.
+
+        `come_back` registers again.
+        """
+        with self._giving_up:
+            self._awaited = None
+            hold()
+        self._session.close()
+        self._session_changed(SessionEvent(SessionState.LOST, self._session.epoch))
+
+    def come_back(self, registered: Callable[[], None]) -> None:
+        """Start a new session, in which the broker registers as after a lost one; then call *registered*, on that
+        thread.
+
+        Blocks. Raises ZooKeeperUnavailable: call it again.
+        """
+        self._awaited = self._session.epoch + 1, registered  # before `start`, which may return after the registration
+        self._session.start()
+
+    def leave(self) -> None:
+        """Unregister, so that no new clients come, and end the session. Blocks; idempotent."""
+        if self._registration is None:
+            return
+        self._registration.cancel()
+        if self._thread.is_alive():
+            self._events.put(None)
+            self._thread.join()
+        registration, self._registration = self._registration, None
+        if not self._session.is_connected:
+            log.warning("unregistering deferred to session expiry: no connection to ZooKeeper")
+            return
+        try:
+            registration.unregister_broker()
+        except ZooKeeperError as error:
+            log.warning("unregistering deferred to session expiry error=%s", error)
+            return
+        self._session.close()  # deletes the topics, however many
+        self._session_file.remove()
+        log.info("unregistered broker=%s", self._name)
+
+    def close(self) -> None:
+        """End the session. Idempotent."""
+        self._session.close()
+
+    def _insist(self, what: str, ask: Callable[[], T]) -> T:
+        """Return the result of *ask*, retried until ZooKeeper is there.
+
+        Raises other errors, and ZooKeeperUnavailable once this was cancelled.
+        """
+        while True:
+            try:
+                return ask()
+            except ZooKeeperUnavailable as error:
+                if not self._cancelled.is_set():
+                    log.warning("zookeeper request failed, trying again event=%s error=%s", what, error)
+                # Without a connection a request blocks until its timeout, and cannot be cancelled.
+                while not self._cancelled.wait(RETRY_S) and not self._session.is_connected:
+                    pass
+                if self._cancelled.is_set():
+                    raise
+
+    def _register_first(self, registration: BrokerRegistration) -> None:
+        epoch = self._session.epoch  # later sessions reach the membership thread as events
+        self._register(registration, epoch)
+        self._plan.done(Register(epoch), time.monotonic())
+
+    def _register(self, registration: BrokerRegistration, epoch: int) -> None:
+        """Register the broker in session *epoch*. Raises Superseded if another copy was promoted."""
+        self._remember_session()
+        self._check_epoch()
+        registration.register_broker()
+        self._check_epoch()  # again: a promotion either claimed its epoch before this, or sees this registration
+        with self._giving_up:
+            if (awaited := self._awaited) is not None and epoch >= awaited[0]:
+                self._awaited = None
+                awaited[1]()
+
+    def _check_epoch(self) -> None:
+        if not self._config.is_slave:  # a slave follows whatever epoch its master has
+            check_epoch(self._epoch, self._read_replication(), self._config.broker_id)
+
+    def _read_replication(self) -> ReplicationNode | None:
+        return read_replication(self._session, self._config.broker_id).node
+
+    def _end_former_session(self) -> None:
+        if (former := self._session_file.read()) is not None:
+            try:
+                was_alive = end_session(self._connect, former)
+                log.info("former session ended id=%#x was_alive=%s", former.session_id & (2**64 - 1), was_alive)
+            except ZooKeeperError as error:
+                log.warning("former session not ended, waiting for its expiry error=%s", error)
+
+    def _remember_session(self) -> None:
+        try:
+            self._session_file.write(self._session.credentials)
+        except StorageFailed as error:
+            log.warning("session not saved error=%s", error)
+
+    # -- the thread -------------------------------------------------------------------------------------------
+
+    def _session_changed(self, event: SessionEvent) -> None:
+        self._events.put(partial(self._hear, event))
+
+    def _hear(self, event: SessionEvent) -> None:
+        self._plan.session_changed(event)
+        if event.state is not SessionState.CONNECTED:
+            log.warning("zookeeper session state=%s", event.state.name)
+
+    def _run(self) -> None:
+        try:
+            while self._next_event():
+                if (step := self._plan.next(time.monotonic())) is not None:
+                    self._attempt(step)
+                if self._plan.is_complete:
+                    self._joined.set()
+        except (BrokerIdTaken, Superseded) as error:
+            if self._joined.is_set():
+                self._on_rejected(error)
+            else:
+                self._rejection = error
+        finally:
+            self._joined.set()  # else join() would wait without a limit
+
+    def _next_event(self) -> bool:
+        """Apply all queued events; if there is nothing to do, wait for one first. False: leave."""
+        now = time.monotonic()
+        must_wait = self._plan.next(now) is None
+        try:
+            while (event := self._events.get(must_wait, self._plan.wait_s(now))) is not None:
+                event()
+                must_wait = False
+        except queue.Empty:
+            return True
+        return False
+
+    def _attempt(self, step: Step) -> None:
+        """Take *step*. Raises BrokerIdTaken, Superseded."""
+        registration = self._registration
+        assert registration is not None
+        failed: Collection[str] = ()
+        try:
+            match step:
+                case Register(epoch):
+                    self._register(registration, epoch)
+                    log.warning("registered again after a lost session epoch=%d", epoch)
+                case WriteInSync(node, written):
+                    self._write_replication(node)
+                    written(node)
+                case WriteChecksum(checksum):
+                    registration.set_config_checksum(checksum)
+                case WriteTopics(topics):
+                    failed = self._write_topics(registration, topics)
+                case _:
+                    assert_never(step)
+        except BrokerIdTaken:
+            raise
+        except ZooKeeperError as error:
+            log.warning("zookeeper request failed, trying again event=%s error=%s", type(step).__name__, error)
+            self._plan.failed(step, time.monotonic())
+        else:
+            self._plan.done(step, time.monotonic(), failed)
+        self._failed_topics = self._plan.failed_topics
+
+    def _write_topics(
+        self, registration: BrokerRegistration, topics: Mapping[str, TopicRegistration | None]
+    ) -> Collection[str]:
+        """Write the topics; return those that could not be written."""
+        failed = registration.write_topics(topics)
+        if failed:
+            log.warning(
+                "topics not registered, trying again count=%d topics=%s error=%s",
+                len(failed),
+                some(failed),
+                next(iter(failed.values())),
+            )
+        if self._joined.is_set():  # during join() one line covers all
+            for topic, offered in topics.items():
+                if topic not in failed:
+                    log.info("topic %s topic=%s", "unregistered" if offered is None else "registered", topic)
+        return failed
+
+    def _write_replication(self, node: ReplicationNode) -> None:
+        """Write *node* by compare-and-set, so that an epoch claimed in between fences this broker. Raises
+        Superseded.
+        """
+        broker_id = self._config.broker_id
+        found = read_replication(self._session, broker_id)
+        check_epoch(self._epoch, found.node, broker_id)
+        if found.node != node and write_replication(self._session, broker_id, node, found.version) is None:
+            raise ZooKeeperError(f"the replication node of broker {broker_id} has changed: reading it again")
+
+
+def some(topics: Collection[str]) -> str:
+    """Return the topics' names for the log; only the first ones if there are many."""
+    names = ",".join(list(topics)[:NAMED_MAX])
+    return f"{names},..." if len(topics) > NAMED_MAX else names

@@ -1,0 +1,116 @@
+"""Announces a running broker's topics in ZooKeeper, and journals the end of decisions that the file overrules."""
+
+import dataclasses
+import logging
+from collections.abc import Collection, Mapping
+
+from meta_broker.cluster.membership import Membership, topic_registration
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
+from meta_broker.errors import ConfigError
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics, overruled, stored_partitions
+from zk.brokers.registration import TopicRegistration
+
+log = logging.getLogger(__name__)
+
+
+class TopicAnnouncer:
+    """A broker's topics, from the configuration file and from run-time decisions. Loop thread only.
+
+    Handlers report topics to it (handlers.context.TopicListener).
+    """
+
+    def __init__(
+        self, topics: Topics, store: MessageStore, membership: Membership | None, *, decides: bool = True
+    ) -> None:
+        """*decides*: for a master, which ends decisions that the file overrules; a slave's master does that."""
+        self._topics = topics
+        self._store = store
+        self._membership = membership
+        self._decides = decides
+        self._end_overruled()
+
+    def registrations(self) -> dict[str, TopicRegistration]:
+        """Return the registrations of every named topic, and of every topic that has messages."""
+        held = {
+            name.topic
+            for name, offset_range in self._store.source.state.offset_ranges.items()
+            if offset_range.start < offset_range.end
+        }
+        found = self._registrations(held | self._topics.named)
+        return {topic: registration for topic, registration in found.items() if registration is not None}
+
+    def _registrations(self, topics: Collection[str]) -> dict[str, TopicRegistration | None]:
+        """Return the registration of each of *topics*; None: it is not offered."""
+        stored = stored_partitions(self._store.source.state, topics)
+        return {topic: self._registration(topic, stored.get(topic, 0)) for topic in sorted(topics)}
+
+    def _registration(self, topic: str, stored: int) -> TopicRegistration | None:
+        if (section := self._topics.find(topic)) is None:
+            # On disk, but no longer accepted: readable.
+            return topic_registration(TopicConfig(accept_publish=False), stored) if stored else None
+        return topic_registration(section, stored)
+
+    def topic_used(self, topic: str) -> None:
+        """Announce a topic that got its first message since the start."""
+        if self._membership is not None and (section := self._topics.find(topic)) is not None:
+            self._membership.topic_used(topic, topic_registration(section, section.partitions))
+
+    def topic_changed(self, topic: str) -> None:
+        """Announce a topic after an acknowledged decision about it."""
+        self.topics_changed({topic})
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Announce many topics, scanning the partitions once."""
+        for topic, registration in self._registrations(topics).items():
+            if registration is None:
+                self._topics.used.discard(topic)
+            if self._membership is not None:
+                self._membership.topic_changed(topic, registration)
+
+    def follow_file(self, file: Mapping[str, TopicConfig]) -> list[str]:
+        """Apply the configuration file's topics; return those whose registration changes.
+
+        They are announced once the decisions that this ends are acknowledged.
+        """
+        before = self.registrations()
+        self._topics.replace_file(file)
+        self._end_overruled()
+        after = self.registrations()
+        changed = {topic for topic in before.keys() | after.keys() if before.get(topic) != after.get(topic)}
+        self._store.high_watermark.run_after(self._store.journal.end, self.topics_changed, changed)
+        return sorted(changed)
+
+    def _end_overruled(self) -> None:
+        decided = list(self._topics.decided.values()) if self._decides else []
+        for change in overruled(decided, self._topics.file):
+            self._store.transactions.change_topic(change)
+            log.info("run-time decision ended by the configuration file topic=%s", change.topic)
+        self._topics.changed()
+
+
+def reload(config: BrokerConfig) -> BrokerConfig | None:
+    """Return *config* with its file's present topics; None, after logging why, if that fails.
+
+    Blocks on the file. Only topics and filters are reloaded: the rest is fixed while a broker runs.
+    """
+    if config.path is None:
+        log.error("not reloaded: this broker was started without --config")
+        return None
+    try:
+        fresh = load(
+            config.path,
+            data=config.data,
+            broker_id=config.broker_id,
+            port=config.port,
+            zookeeper=config.zookeeper,
+            role=config.role,
+            slave_id=config.slave.id,
+            master=config.slave.master,
+        )
+    except ConfigError as error:
+        log.error("not reloaded, everything stays as it was error=%s", error)
+        return None
+    if (fresh.broker, fresh.zookeeper_section) != (config.broker, config.zookeeper_section):
+        log.warning("only topics are reloaded: restart the broker for what changed in [broker] and [zookeeper]")
+    return dataclasses.replace(config, topics=fresh.topics, filters=fresh.filters, source=fresh.source)

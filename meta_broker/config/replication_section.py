@@ -1,0 +1,38 @@
+"""`[replication]`: what a master waits for, and what it does without slaves."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+
+class ReplicationSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[replication]` of a master. A slave takes the times from its master."""
+
+    mode: Literal["async", "sync"] = "async"  # sync: acknowledge only what every in-sync slave has
+    in_sync_min: int = 1  # sync: with fewer slaves in sync, `without_slaves` applies
+    without_slaves: Literal["refuse", "degrade"] = "refuse"
+    timeout_ms: int = 5_000  # sync: longest wait for slaves; then the producer gets an error
+    silence_ms: int = 3_000  # a link silent for longer is closed
+    lag_ms: int = 3_000  # a slave further behind is not in sync
+    heartbeat_ms: int = 500
+
+
+REPLICATION_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "in_sync_min": (1, 100),
+    "timeout_ms": (100, 3_600_000),
+    "silence_ms": (100, 3_600_000),
+    "lag_ms": (100, 3_600_000),
+    "heartbeat_ms": (10, 600_000),
+}
+
+
+def why_not(section: ReplicationSection) -> str | None:
+    """Return the contradiction between two keys of *section*; None if there is none."""
+    for name in ("silence_ms", "lag_ms"):
+        if getattr(section, name) < 4 * section.heartbeat_ms:
+            return (
+                f"{name} {getattr(section, name)} is less than four heartbeats of {section.heartbeat_ms} ms: "
+                f"a slave that is well would be given up, make one larger or heartbeat_ms smaller"
+            )
+    return None

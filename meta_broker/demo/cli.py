@@ -1,0 +1,161 @@
+"""`metaq demo`: the main job, end to end, with three kills."""
+
+import json
+import random
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from meta_broker.demo.generator import INVOICES, write_orders
+from meta_broker.demo.kills import INVOICES_MIN
+from meta_broker.demo.orders import Invoice, read_invoices
+from meta_broker.demo.report import Report
+from meta_broker.demo.show import Watching, gather, perform
+from meta_broker.demo.stage import Stage
+from meta_broker.demo.verdict import judge
+from meta_client.cli.main import Failure
+
+
+@click.command()
+@click.option(
+    "--orders",
+    "first",
+    type=click.Path(path_type=Path),
+    metavar="FILE...",
+    help="CSV files in the Online Retail layout, instead of made-up invoices.",
+)
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
+@click.option("--invoices", type=click.IntRange(INVOICES_MIN, 100_000), help=f"How many to make up.  [{INVOICES}]")
+@click.option("--seed", type=click.IntRange(0), help="Of the made-up invoices and of the kills; printed at the end.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Do it in this new directory; keep it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
+def demo(
+    first: Path | None,
+    more: tuple[Path, ...],
+    invoices: int | None,
+    seed: int | None,
+    keep: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """The main job: an order is in the database and on the broker, or in neither, whatever is killed.
+
+    Starts its own ZooKeeper, broker and PostgreSQL. Each invoice is one XA transaction from one of four
+    producer threads: its rows into PostgreSQL, one message a line to topic order-lines, one to invoices. Three
+    consumers sum revenue by country. On the way the broker is killed at a random moment, and between a prepare and
+    its commit, and the producers between prepare and commit. At the end database, broker, consumers and a Spark
+    audit of the broker's log must agree.
+
+    \b
+    metaq demo
+    metaq demo --orders 2010-12-01.csv 2010-12-02.csv
+    metaq demo --seed 7 --keep /tmp/demo
+
+    Exit code: 0 all agree, 1 they differ, 2 it could not be done.
+    """
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    paths = _paths(first, more, invoices)
+    given = read_invoices(paths) if paths else []
+    if paths and len(given) < INVOICES_MIN:
+        raise Failure(f"--orders holds {len(given)} invoices: three kills need {INVOICES_MIN} or more, name more files")
+    started = time.monotonic()
+    with ExitStack() as stack:
+        directory = stack.enter_context(_directory(keep))
+        stack.enter_context(_terminating())
+        if not paths:
+            paths = [directory / "orders.csv"]
+            write_orders(paths[0], invoices or INVOICES, seed)
+            given = read_invoices(paths)
+        console = Console(stderr=as_json)
+        watching = stack.enter_context(_watching(console, given))
+        report = _run(directory, paths, given, seed, watching, started)
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        console.print(report.table())
+        for line in report.lines():
+            console.print(line, highlight=False, soft_wrap=True)
+    raise SystemExit(0 if report.is_well else 1)
+
+
+def _paths(first: Path | None, more: tuple[Path, ...], invoices: int | None) -> list[Path]:
+    """Return the files after --orders, of which click takes only the first."""
+    if first is None:
+        if more:
+            raise Failure(f"{more[0]}: unexpected argument: name files of orders after --orders")
+        return []
+    if invoices is not None:
+        raise Failure("--invoices says how many to make up, --orders that none are: give one of the two")
+    return [first, *more]
+
+
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    """Yield the directory of the run: *keep*, which must be new or empty, or a temporary one."""
+    if keep is not None:
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+            if any(keep.iterdir()):
+                raise Failure(f"--keep {keep} is not empty: name a new directory")
+        except OSError as error:
+            raise Failure(f"--keep {keep}: {error.strerror}: name another directory") from error
+        yield keep.resolve()
+        return
+    directory = Path(tempfile.mkdtemp(prefix="metaq-demo-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)  # temporary: the system removes leftovers
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """Make SIGTERM end the demo as Ctrl-C does: all processes stopped, the directory removed."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _watching(console: Console, invoices: list[Invoice]) -> Iterator[Watching]:
+    """Show progress: a bar for the invoices and one for the lines; plain lines without a terminal."""
+    if not console.is_terminal:
+        yield Watching(lambda text: console.print(f"demo: {text}", highlight=False), lambda done, lines: None)
+        return
+    columns = [TextColumn("{task.description:<50}"), BarColumn(), TextColumn("{task.fields[shown]:>15}")]
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        status = progress.add_task("", total=None, shown="")  # without a total its bar moves to and fro
+        wanted = {"invoices committed": len(invoices), "lines summed": sum(len(one.lines) for one in invoices)}
+        bars = {progress.add_task(name, total=total, shown=""): total for name, total in wanted.items()}
+
+        def moved(*done: int) -> None:
+            for (bar, total), completed in zip(bars.items(), done, strict=True):
+                progress.update(bar, completed=completed, shown=f"{completed:,}/{total:,}")
+
+        yield Watching(lambda text: progress.update(status, description=text), moved)
+
+
+def _run(
+    directory: Path, paths: list[Path], invoices: list[Invoice], seed: int, watching: Watching, started: float
+) -> Report:
+    watching.status("starting ZooKeeper, PostgreSQL and the broker")
+    with Stage(directory, paths) as stage:
+        performed = perform(stage, invoices, random.Random(seed), watching)  # noqa: S311 - repeatable is the point
+        evidence = gather(stage, invoices, watching)
+    return Report(judge(evidence), performed, evidence.audit, seed, time.monotonic() - started)

@@ -1,0 +1,84 @@
+"""branch: shows operators branches in doubt, and records their decisions. Extension; see PROTOCOL.md."""
+
+import json
+import logging
+from typing import Final
+
+from journal.records.heuristics import HeuristicDecision
+from journal.records.ledger import Disagreement, LedgerEntry
+from journal.records.states import BranchNotStarted, XaError
+from journal.records.xid import XaKey
+from journal.state.transaction_store import AppendResult
+from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.transaction import failure_text
+from meta_client.protocol.branch_report import Report, decided_report, empty_report, finding_report, live_report
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import BranchCommand, BranchVerb
+from meta_client.protocol.status import Status
+
+log = logging.getLogger(__name__)
+
+_DECISIONS: Final = {
+    BranchVerb.COMMIT: HeuristicDecision.COMMIT,
+    BranchVerb.ROLLBACK: HeuristicDecision.ROLLBACK,
+    BranchVerb.COMPLETE: HeuristicDecision.COMPLETE,
+}
+_DISAGREEMENTS: Final = {BranchVerb.MIXED: Disagreement.MIXED, BranchVerb.HAZARD: Disagreement.HAZARD}
+
+
+class BranchHandler:
+    """Answers branch commands. A decision is answered, and published, once it is acknowledged."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = context.store.transactions
+
+    def handle(self, command: BranchCommand, peer: Peer) -> None:
+        context, store, key = self._context, self._store, command.key
+        result = AppendResult(store.journal.end, [])
+        if key is None:
+            ledger = json.dumps([finding_report(finding) for finding in store.state.ledger])
+            context.reply_when_acknowledged(peer, command.opaque, Status.SUCCESS, ledger.encode())
+            return
+        try:
+            if (disagreement := _DISAGREEMENTS.get(command.verb)) is not None:
+                entry = LedgerEntry(key, disagreement, command.who, command.why, command.evidence)
+                result = AppendResult(store.record_finding(entry), [])
+            elif command.verb is not BranchVerb.SHOW:
+                decision = _DECISIONS[command.verb]
+                result = store.decide(store.find(key), decision, command.who, command.why)
+                context.counters.commits += decision is HeuristicDecision.COMMIT
+                context.counters.rollbacks += decision is HeuristicDecision.ROLLBACK
+                log.warning(
+                    "branch decided by hand key=%s decision=%s who=%s why=%s peer=%s",
+                    *(key, decision.name, command.who, command.why, peer.name),
+                )
+            report = self._report(key)
+        except XaError as error:
+            context.reply_when_acknowledged(peer, command.opaque, Status.INTERNAL_ERROR, failure_text(error).encode())
+            return
+        except ValueError as error:
+            context.reply_when_acknowledged(peer, command.opaque, Status.BAD_REQUEST, str(error).encode())
+            return
+        answer = encode_result(Status.SUCCESS, json.dumps(report).encode(), command.opaque)
+        context.store.publish_when_acknowledged(result.lsn, result.updates, peer.send, answer)
+
+    def _read(self, lsn: int, size: int) -> bytes:
+        """Read messages of a live branch; empty if they are not written yet."""
+        journal = self._store.journal
+        return journal.read(lsn, size) if lsn + size <= journal.acknowledged_here else b""
+
+    def _report(self, key: XaKey) -> Report:
+        """Describe the live branch of this name; else the one an operator ended, or the one in the ledger.
+
+        Raises BranchNotStarted.
+        """
+        if (live := self._store.transactions.get(key)) is not None:
+            if live.branch is None:
+                return empty_report(str(key), origin=live.origin, began_ms=live.began_ms, timeout_ms=live.timeout_ms)
+            return live_report(live.branch, self._read, origin=live.origin, timeout_ms=live.timeout_ms)
+        if (ended := self._store.state.heuristics.get(key)) is not None:
+            return decided_report(ended)
+        if (finding := self._store.state.ledger.find(str(key))) is not None:
+            return finding_report(finding)
+        raise BranchNotStarted(key)

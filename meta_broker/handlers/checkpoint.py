@@ -1,0 +1,24 @@
+"""checkpoint: takes one now, on request (extension, PROTOCOL.md)."""
+
+from meta_broker.handlers.context import Context, Peer
+from meta_client.protocol.answers import CheckpointTaken, format_checkpoint_taken
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import TakeCheckpoint
+from meta_client.protocol.status import Status
+
+
+class CheckpointHandler:
+    """Answers once the checkpoint is durable. Waiting requests are bounded by each connection's requests in flight."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def handle(self, request: TakeCheckpoint, peer: Peer) -> None:
+        def answer(taken: CheckpointTaken | None, error: str) -> None:
+            if taken is not None:
+                peer.send(encode_result(Status.SUCCESS, format_checkpoint_taken(taken), request.opaque))
+            else:
+                status = Status.UNAVAILABLE if self._context.is_stopping else Status.INTERNAL_ERROR
+                peer.send(encode_result(status, error.encode(), request.opaque))
+
+        self._context.store.request_checkpoint(answer)

@@ -1,0 +1,189 @@
+"""Shared context of the handlers: the store and its neighbours, and the view of the requesting connection."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from journal.records.header import Lsn
+from journal.records.xid import BranchKey, LocalKey
+from journal.state.transaction_store import LiveBranch
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.handlers.branch_timeouts import Timeouts
+from meta_broker.handlers.loop_delay import LoopDelay
+from meta_broker.handlers.message_ids import MessageIds
+from meta_broker.handlers.realtime import Realtime, Statistic
+from meta_broker.replication.master.master import Master
+from meta_broker.replication.replica.copy_report import CopyReport
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.topics import Topics
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.requests import Request
+from meta_client.protocol.responses import Behind
+from meta_client.protocol.status import Status
+
+FAULTS_MAX = 1_000  # disk errors logged, one line each
+
+Attach = Callable[[asyncio.Transport, str], asyncio.Protocol | None]
+
+
+class Peer(Protocol):
+    """A connection, as handlers see it."""
+
+    pending_reply_bytes: int  # replies waiting at the high watermark
+
+    @property
+    def name(self) -> str:
+        """Remote address."""
+
+    @property
+    def local_transactions(self) -> dict[LocalKey, LiveBranch]: ...
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the peer; dropped if it is closed."""
+
+    def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
+        """Queue *size* bytes in *buffers*, without copying."""
+
+    def buffer_reply(self, key: BranchKey, data: bytes) -> None:
+        """Send *data*, an intermediate reply about branch *key*, together with the next one of this turn.
+
+        A client that pipelines a branch reads only the reply to its PREPARE: one write, one wake-up.
+        """
+
+    def take_buffered(self, key: BranchKey) -> bytes:
+        """Take the replies buffered for *key* in this turn, to be sent with the next one."""
+
+    def preview_reply(self, answer: bytes) -> None:
+        """Announce *answer*, which follows at the high watermark, for a peer that may have to report it earlier."""
+
+    def end_in_flight(self) -> None:
+        """Stop counting the current request as in flight: it has no reply, or is bounded elsewhere until it has."""
+
+    def requeue(self, request: Request) -> None:
+        """Handle *request* again, in its turn; dropped if the peer is closed."""
+
+    def pause(self) -> None:
+        """Handle nothing more until `resume`: the current request is answered later, before the next one."""
+
+    def resume(self) -> None:
+        """Continue after `pause`: the request is answered."""
+
+    def retry(self, request: Request) -> None:
+        """Handle *request* again, for which the peer was paused, then resume; no effect if it is closed."""
+
+    def upgrade(self, answer: bytes, attach: Attach) -> bool:
+        """Send *answer* and switch the connection to the protocol *attach* returns. False: not possible."""
+
+    def quit(self) -> None:
+        """Close once everything queued is sent."""
+
+
+class TopicListener(Protocol):
+    """Receives topics used for the first time, and decisions about topics."""
+
+    def topic_used(self, topic: str) -> None: ...
+
+    def topic_changed(self, topic: str) -> None: ...
+
+
+class SlaveView(Protocol):
+    """A slave's state, as handlers see it."""
+
+    slave_id: int
+
+    @property
+    def master(self) -> str:
+        """URL of the master; blank: not known yet."""
+
+    @property
+    def is_readable(self) -> bool:
+        """True if readers may see the copy."""
+
+    def lag(self) -> Behind: ...
+    def report(self) -> CopyReport:
+        """Return the extent of the copy."""
+
+    def progress(self) -> None:
+        """Call it whenever more of the copy is durable."""
+
+
+class ReadReplica(NamedTuple):
+    """A slave that serves gets and fetches, and has fsynced the journal up to *flushed*."""
+
+    slave_id: int
+    flushed: Lsn
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of `stats` since the broker started."""
+
+    puts: int = 0
+    puts_failed: int = 0
+    gets: int = 0
+    gets_missed: int = 0
+    gets_unreadable: int = 0  # and searches: read errors of the disk
+    offsets: int = 0
+    begins: int = 0
+    xa_begins: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    connections: int = 0  # open now
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Shared by all handlers of a broker. Loop thread only."""
+
+    config: BrokerConfig
+    store: MessageStore
+    topics: Topics
+    ids: MessageIds
+    timeouts: Timeouts
+    listener: TopicListener
+    url: str  # meta://host:port, as error texts name this broker
+    version: str  # the answer to `version`
+    master: Master | None = None  # this broker's part in a replication
+    is_stopping: bool = False  # no branch begins any more
+    slave: SlaveView | None = None  # None: this is a master
+    replicas: Callable[[], Sequence[ReadReplica]] = tuple  # a master's readable slaves, by slave id
+    counters: Counters = field(default_factory=Counters)
+    loop_delay: LoopDelay = field(default_factory=LoopDelay)
+    realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
+    started: float = field(default_factory=time.monotonic)
+    faults: set[str] = field(default_factory=set)  # disk errors in the log
+
+    def is_new_fault(self, text: str) -> bool:
+        """Record a disk error; False: it is known, or there are too many."""
+        if text in self.faults or len(self.faults) >= FAULTS_MAX:
+            return False
+        self.faults.add(text)
+        return True
+
+    def count(self, statistic: Statistic, topic: str, count: int = 1, value: int | None = None) -> None:
+        """Count for `stats realtime`, if the topic is configured for it."""
+        if (section := self.topics.find(topic)) is not None and section.stat:
+            self.realtime.add(statistic, topic, count, value)
+
+    def count_put(self, topic: str, section: TopicConfig, messages: int, size: int) -> None:
+        """Count *messages* messages in frames of *size* bytes. *section*: the settings of *topic*."""
+        if section.stat:
+            self.realtime.add(Statistic.PUT, topic, messages)
+            self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)
+
+    def reply_when_acknowledged(self, peer: Peer, opaque: int, status: Status, message: bytes = b"") -> None:
+        """Answer once everything appended so far is acknowledged.
+
+        Required for every answer that depends on a branch's state, refusals too: a crash must not undo what it says.
+        """
+        answer = encode_result(status, message, opaque)
+        peer.pending_reply_bytes += len(answer)
+        self.store.high_watermark.run_after(self.store.journal.end, _send_pending, peer, answer)
+
+
+def _send_pending(peer: Peer, answer: bytes) -> None:
+    peer.pending_reply_bytes -= len(answer)
+    peer.send(answer)

@@ -1,0 +1,135 @@
+"""get, offset and offsets: read a partition from an offset, or look up offsets (spec 1.5.4, 1.5.5, 4.9)."""
+
+import functools
+
+from journal.records.record import PartitionName
+from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.filtered_reader import FilteredReader
+from meta_broker.handlers.message_reader import MessageReader
+from meta_broker.handlers.realtime import Statistic
+from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.answers import OffsetRange, format_offset_range
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import OFFSET_END, Fetch, Find, Get, OffsetQuery, Offsets
+from meta_client.protocol.status import Status
+
+
+class GetHandler:
+    """Answers gets and offset queries. Only acknowledged messages are visible.
+
+    A request is counted once it is answered: IndexCold has it handled again.
+    """
+
+    def __init__(self, context: Context, reading: MessageReader, filtering: FilteredReader) -> None:
+        self._context = context
+        self._reading = reading
+        self._filtering = filtering
+
+    def handle(self, get: Get, peer: Peer) -> None:
+        context = self._context
+        index = visible_index(context, PartitionName(get.topic, get.partition))
+        if context.topics.is_closed(get.topic, get.partition):
+            missed(context, get)
+            peer.send(closed(context, get))
+        elif index is None:
+            missed(context, get)
+            peer.send(unknown_partition(get))
+        elif get.bytes_max <= 0:
+            peer.send(bad_size(get))
+        elif index.start <= get.offset < index.end:
+            bytes_max = min(get.bytes_max, context.config.broker.transfer_bytes_max)
+            if (filter_name := self._filtering.name_for(get)) is not None:
+                retry = functools.partial(self.handle, get, peer)
+                self._filtering.submit(filter_name, get, index, bytes_max, peer, retry)
+            elif not self._reading.answer(get, index, bytes_max, peer):
+                answer = in_gap(index, get)
+                missed(context, get)
+                peer.send(answer)
+        else:
+            missed(context, get)
+            peer.send(outside(context, get, index.start, index.end))
+        context.counters.gets += 1
+        context.count(Statistic.GET, get.topic)
+
+    def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
+        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        if index is None:
+            peer.send(unknown_partition(query))
+        else:
+            peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
+        self._count(query)
+
+    def handle_offsets(self, query: Offsets, peer: Peer) -> None:
+        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        if index is not None:
+            found = OffsetRange(index.start, index.end, index.at_time(query.time_ms))
+        elif self._context.topics.offers(query.topic, query.partition):
+            found = OffsetRange(0, 0, 0)
+        else:
+            self._count(query)
+            peer.send(unknown_partition(query))
+            return
+        self._count(query)
+        peer.send(encode_result(Status.SUCCESS, format_offset_range(found), query.opaque))
+
+    def _count(self, query: OffsetQuery | Offsets) -> None:
+        self._context.counters.offsets += 1
+        self._context.count(Statistic.OFFSET, query.topic)
+
+
+def visible_index(context: Context, name: PartitionName) -> PartitionIndex | None:
+    """Return the partition's index if anything was ever published there; reading never creates one.
+
+    A deleted topic keeps only the offset at which it would continue, which is not visible.
+    """
+    index = context.store.indexes.by_name.get(name)
+    if index is not None and index.start == index.end and not context.topics.offers(*name):
+        return None
+    return index
+
+
+def missed(context: Context, request: Get | Fetch) -> None:
+    """Count a request that got no messages."""
+    context.counters.gets_missed += 1
+    context.count(Statistic.GET_MISS, request.topic)
+
+
+def closed(context: Context, request: Get | Fetch | Find) -> bytes:
+    """Return the reply for a partition that an operator closed."""
+    text = b"Partition[%d-%d] has been closed" % (context.config.broker_id, request.partition)
+    return encode_result(Status.FORBIDDEN, text, request.opaque)
+
+
+def outside(context: Context, request: Get | Fetch, start: int, end: int) -> bytes:
+    """Return the reply for an offset outside the stored [*start*, *end*)."""
+    if request.offset < start:
+        return encode_result(Status.MOVED, b"%d" % start, request.opaque)
+    # A slave's end may be below its master's: a reader beyond it has read what is still to arrive here.
+    tells_end = context.config.broker.tell_end_offset and context.slave is None
+    wants_end = tells_end or request.offset == OFFSET_END
+    if request.offset > end and wants_end:
+        return encode_result(Status.MOVED, b"%d" % end, request.opaque)
+    if isinstance(request, Fetch) and context.slave is None and request.offset > end:
+        stored = context.store.source.state.end_of(PartitionName(request.topic, request.partition))
+        if request.offset > stored:  # else acknowledged by a former master, and waiting for slaves here
+            return encode_result(Status.BEYOND_END, b"%d" % stored, request.opaque)
+    return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)
+
+
+def in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
+    """Return the reply for an offset whose messages a repair dropped: where reading continues.
+
+    Raises IndexDamaged, IndexCold.
+    """
+    return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
+
+
+def bad_size(request: Get | Fetch) -> bytes:
+    """Return the reply for a request for no bytes."""
+    return encode_result(Status.BAD_REQUEST, b"Bad request,invalid max size:%d" % request.bytes_max, request.opaque)
+
+
+def unknown_partition(request: Get | Fetch | Find | OffsetQuery | Offsets) -> bytes:
+    """Return the reply for a partition that does not exist."""
+    text = f"The topic `{request.topic}` in partition `{request.partition}` is not exists"
+    return encode_result(Status.NOT_FOUND, text.encode(), request.opaque)

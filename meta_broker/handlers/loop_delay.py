@@ -1,0 +1,62 @@
+"""Measures the longest delay of the event loop's callbacks."""
+
+import asyncio
+from collections import deque
+
+INTERVAL_S = 0.01  # between two samples: shorter delays may be missed
+WINDOW_S = 60
+
+
+class LoopDelay:
+    """Measures the delay of its event loop, from `begin` on. Loop thread only.
+
+    Samples with a timer: it fires late if something else held the loop, the interpreter lock or the processor.
+    """
+
+    def __init__(self) -> None:
+        self.max_ms = 0.0  # since it began
+        self._seconds: deque[tuple[int, float]] = deque()  # longest delay of each second in the window
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._sample_later()
+
+    def end(self) -> None:
+        """Stop measuring. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def window_max_ms(self) -> float:
+        """Return the longest delay of the last WINDOW_S seconds."""
+        self._drop_old()
+        return max((longest for _, longest in self._seconds), default=0.0)
+
+    def record(self, delay_ms: float) -> None:
+        """Record the delay of one sample."""
+        assert self._loop is not None
+        second = int(self._loop.time())
+        if self._seconds and self._seconds[-1][0] == second:
+            delay_ms = max(delay_ms, self._seconds.pop()[1])
+        self._seconds.append((second, delay_ms))
+        self.max_ms = max(self.max_ms, delay_ms)
+        self._drop_old()
+
+    def _sample(self) -> None:
+        assert self._loop is not None
+        if (delay_s := self._loop.time() - self._due) >= 0.001:
+            self.record(delay_s * 1000)
+        self._sample_later()
+
+    def _sample_later(self) -> None:
+        assert self._loop is not None
+        self._due = self._loop.time() + INTERVAL_S
+        self._timer = self._loop.call_at(self._due, self._sample)
+
+    def _drop_old(self) -> None:
+        assert self._loop is not None
+        oldest = self._loop.time() - WINDOW_S
+        while self._seconds and self._seconds[0][0] < oldest - 1:
+            self._seconds.popleft()

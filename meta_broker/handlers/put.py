@@ -1,0 +1,166 @@
+"""put and mput: store messages, at once or inside a branch (spec 1.5.2, 2.5)."""
+
+import random
+from functools import lru_cache
+
+from journal.errors import RecordTooLarge
+from journal.records.producer_state import SequenceTooOld
+from journal.records.record import PartitionName
+from journal.records.states import BranchNotStarted, XaError
+from journal.records.xid import BranchKey, XaKey
+from journal.state.fold import accounted_bytes
+from journal.state.transaction_store import AppendResult, LiveBranch
+from meta_broker.config.broker_config import TopicConfig
+from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.message_frames import (
+    ClosedPartition,
+    DiskFull,
+    MessageFrames,
+    NotCompressible,
+    PutRejected,
+    frames_of,
+)
+from meta_broker.handlers.realtime import Statistic
+from meta_client.protocol.answers import PutPlace, format_put_place
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import PARTITION_ANY, MultiPut, Put
+from meta_client.protocol.status import Status
+
+# One object for all runs of a partition: a tenth of the cost of a new one.
+_partition_name = lru_cache(maxsize=4096)(PartitionName)
+
+
+class PutHandler:
+    """Answers puts, single ones and batches."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = context.store.transactions
+
+    def handle(self, put: Put | MultiPut, peer: Peer) -> None:
+        self._context.counters.puts += 1
+        if put.key is None:
+            self._plain(put, peer)
+        else:
+            self._transactional(put, put.key, peer)
+
+    def _plain(self, put: Put | MultiPut, peer: Peer) -> None:
+        context = self._context
+        try:
+            if put.partition == PARTITION_ANY:
+                self._choose(put)
+            # First: a retry of a stored batch succeeds, whatever was decided about the partition since.
+            name = _partition_name(put.topic, put.partition)
+            if self._is_stored(put, name, peer):
+                return
+            section = self._target(put)
+            frames = self._frames(put, section)
+            result = self._append(put, name, frames)
+            context.count_put(put.topic, section, frames.messages, frames.bytes)
+        except (PutRejected, SequenceTooOld, RecordTooLarge) as error:
+            context.counters.puts_failed += 1
+            context.count(Statistic.PUT_FAILED, put.topic)
+            place = f"[partition '{put.topic}-{put.partition}']"
+            text = f"Put message to [broker '{context.url}'] {place} failed.Detail:{error}"
+            peer.send(encode_result(_status(error), text.encode(), put.opaque))
+            return
+        text_of_place = b"%d %d %d" % (frames.first_id, put.partition, result.updates[0].base)
+        answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
+        peer.preview_reply(answer)
+        # One action at the high watermark, since every message passes here; publish_when_acknowledged takes two.
+        context.store.high_watermark.run_after(result.lsn, self._acknowledge, result, peer, answer)
+
+    def _choose(self, put: Put | MultiPut) -> None:
+        """Choose an open partition of the topic, if there is one. Raises PutRejected."""
+        if isinstance(put, MultiPut) and put.sequence is not None:
+            raise PutRejected("a numbered batch names its partition: sent again it might be doubled elsewhere")
+        if choice := self._context.topics.open_partitions(put.topic):
+            put.partition = random.choice(choice)  # noqa: S311 (spreads load, keeps no secret)
+
+    def _append(self, put: Put | MultiPut, name: PartitionName, frames: MessageFrames) -> AppendResult:
+        buffers, size, count = frames.buffers, frames.bytes, frames.messages
+        if isinstance(put, MultiPut) and put.sequence is not None:
+            return self._store.put_batch(name, buffers, size, count, frames.first_id, put.sequence)
+        return self._store.put(name, buffers, size, count)
+
+    def _frames(self, put: Put | MultiPut, section: TopicConfig) -> MessageFrames:
+        """Return the frames to store for *put*, whose target is valid. Raises PutRejected."""
+        context = self._context
+        return frames_of(put, context.ids, context.config.broker.message_bytes_max, section.compression)
+
+    def _is_stored(self, put: Put | MultiPut, name: PartitionName, peer: Peer) -> bool:
+        """Return whether this is a retry of a stored batch; then it is answered as the first time."""
+        if isinstance(put, Put) or put.sequence is None:
+            return False
+        stored = self._store.find_batch(name, put.sequence)
+        if stored is None:
+            return False
+        if stored.messages != put.count:
+            raise PutRejected(f"batch {put.sequence.number} had {stored.messages} messages before, now {put.count}")
+        place = format_put_place(PutPlace(stored.first_id, put.partition, stored.base))
+        self._context.reply_when_acknowledged(peer, put.opaque, Status.SUCCESS, place)
+        return True
+
+    def _acknowledge(self, result: AppendResult, peer: Peer, answer: bytes) -> None:
+        self._context.store.publish(result.updates)
+        peer.send(answer)
+
+    def _transactional(self, put: Put | MultiPut, key: BranchKey, peer: Peer) -> None:
+        context = self._context
+        try:
+            transaction = self._transaction(key, peer)
+            if put.partition == PARTITION_ANY:
+                raise PutRejected(f"Invalid partition for transaction command:{put.partition}")
+            section = self._target(put)
+            frames = self._frames(put, section)
+            self._check_room(frames.bytes)
+            name = _partition_name(put.topic, put.partition)
+            self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
+            context.count_put(put.topic, section, frames.messages, frames.bytes)
+        except (PutRejected, RecordTooLarge, XaError) as error:
+            context.counters.puts_failed += 1
+            context.count(Statistic.PUT_FAILED, put.topic)
+            context.reply_when_acknowledged(peer, put.opaque, _status(error), str(error).encode())
+            return
+        # At once: an active branch is presumed aborted, so a crash cannot break what this answer says.
+        place = format_put_place(PutPlace(frames.first_id, put.partition, None))
+        peer.buffer_reply(key, encode_result(Status.SUCCESS, place, put.opaque))
+
+    def _check_room(self, size: int) -> None:
+        held, bytes_max = self._store.state.branches_accounted_bytes, self._context.config.broker.transaction_bytes_max
+        if held + accounted_bytes(size) > bytes_max:
+            raise PutRejected(f"open transactions hold {held} bytes: finish some, transaction_bytes_max is {bytes_max}")
+
+    def _transaction(self, key: BranchKey, peer: Peer) -> LiveBranch:
+        if isinstance(key, XaKey):
+            return self._store.find(key)
+        if (transaction := peer.local_transactions.get(key)) is None or transaction.is_over:
+            raise BranchNotStarted(key)
+        return transaction
+
+    def _target(self, put: Put | MultiPut) -> TopicConfig:
+        """Check the target and return the topic's settings; announce the topic's first put. Raises PutRejected."""
+        topic, partition, context = put.topic, put.partition, self._context
+        if why := context.store.space.why_full:
+            raise DiskFull(why)
+        if context.topics.is_closed(topic, partition):
+            raise ClosedPartition(f"partition[{context.config.broker_id}-{partition}] has been closed")
+        if (section := context.topics.find(topic)) is None:
+            raise PutRejected(f"The server do not accept topic {topic}")
+        if not 0 <= partition < section.partitions:
+            raise PutRejected(f"wrong partition {partition}")
+        if topic not in context.topics.used:
+            context.topics.used.add(topic)
+            context.listener.topic_used(topic)
+        return section
+
+
+def _status(error: Exception) -> Status:
+    match error:
+        case ClosedPartition():
+            return Status.FORBIDDEN
+        case DiskFull():
+            return Status.UNAVAILABLE
+        case NotCompressible():
+            return Status.BAD_REQUEST
+    return Status.INTERNAL_ERROR

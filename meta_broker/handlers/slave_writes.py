@@ -1,0 +1,44 @@
+"""A slave's replies to requests that only its master serves: they name the master."""
+
+from journal.records.states import XaCode
+from meta_broker.handlers.context import Context, Peer, SlaveView
+from meta_broker.handlers.writes import Write
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import MultiPut, Put, Transaction, TransactionVerb
+from meta_client.protocol.status import Status
+from meta_client.protocol.xa import format_xa_failure
+
+
+class SlaveWrites:
+    """Implements Writes. Loop thread only."""
+
+    def __init__(self, context: Context, slave: SlaveView) -> None:
+        self._context = context
+        self._slave = slave
+
+    def handle(self, request: Write, peer: Peer) -> None:
+        text = self._text()
+        match request:
+            case Transaction(verb=TransactionVerb.END):
+                peer.end_in_flight()
+            case Transaction():
+                # As any broker that cannot serve a branch: the client then looks for the master.
+                failure = format_xa_failure(XaCode.XAER_RMFAIL, text)
+                peer.send(encode_result(Status.INTERNAL_ERROR, failure.encode(), request.opaque))
+            case _:
+                if isinstance(request, Put | MultiPut):
+                    self._context.counters.puts += 1
+                    self._context.counters.puts_failed += 1
+                peer.send(encode_result(Status.UNAVAILABLE, text.encode(), request.opaque))
+
+    def _text(self) -> str:
+        master = self._slave.master
+        where = f"its master is {master}" if master else "it has not heard from its master yet"
+        broker_id = self._context.config.broker_id
+        return f"this is slave {self._slave.slave_id} of broker {broker_id}, which takes no writes: {where}"
+
+    def expire(self) -> bool:
+        return False
+
+    def peer_closed(self, peer: Peer) -> None:
+        del peer  # nothing of it began here

@@ -1,0 +1,163 @@
+"""stats: reports the broker in lines of `key value`, as text (spec 12.1)."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterable
+
+from journal.records.record import PartitionName
+from meta_broker.config.broker_config import TopicConfig
+from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.realtime import Statistic
+from meta_broker.replication.master.report import report_lines
+from meta_broker.replication.replica.copy_report import copy_lines
+from meta_broker.store.partition_index import PartitionIndex
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Stats
+from meta_client.protocol.status import Status
+
+_HELP = (
+    "*EMPTY* the broker: process, connections, commands, transactions, messages",
+    "help this list",
+    "topics partitions, messages and bytes of every topic",
+    "replication of a master: each slave, in sync or not, and its lag; of a slave: its copy",
+    "offsets first and end offset of every partition",
+    "realtime statistics of topics with stat = true since the last reset (null: none)",
+    "reset reset the realtime statistics",
+    "config the configuration file as the broker read it",
+    "<topic> one topic",
+)
+
+
+class StatsHandler:
+    """Answers stats."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def handle(self, stats: Stats, peer: Peer) -> None:
+        if stats.item == "config":
+            peer.send(self._config(stats.opaque))
+            return
+        lines = ["STATS", *self._lines(stats.item), "END", ""]
+        peer.send(encode_result(Status.SUCCESS, "\r\n".join(lines).encode(), stats.opaque))
+
+    def _config(self, opaque: int) -> bytes:
+        """Return the configuration file as the broker read it, without STATS and END; or that there is none (spec
+        1.5.6).
+        """
+        config = self._context.config
+        if config.path is None:
+            text = b"Config file not found:this broker was started without --config"
+            return encode_result(Status.INTERNAL_ERROR, text, opaque)
+        return encode_result(Status.SUCCESS, config.source, opaque)
+
+    def _lines(self, item: str) -> Iterable[str]:
+        match item:
+            case "":
+                return self._broker()
+            case "help":
+                return _HELP
+            case "topics":
+                return self._topics()
+            case "offsets":
+                return self._offsets()
+            case "replication":
+                if (slave := self._context.slave) is not None:
+                    return copy_lines(slave.report())
+                master = self._context.master
+                return ["no master"] if master is None else report_lines(master, asyncio.get_running_loop().time())
+            case "realtime":
+                return [f"realtime_{kind} {self._context.realtime.total(kind)}" for kind in Statistic]
+            case "reset":
+                self._context.realtime.reset()
+                return ["reset ok"]
+            case topic:
+                return self._topic(topic)
+
+    def _broker(self) -> list[str]:
+        context = self._context
+        counters, store = context.counters, context.store
+        values: dict[str, object] = {
+            "pid": os.getpid(),
+            "broker_id": context.config.broker_id,
+            "port": context.url.rpartition(":")[2],
+            "uptime": int(time.monotonic() - context.started),
+            "version": context.version,
+            "slave": _word(context.slave is not None),
+            "curr_connections": counters.connections,
+            "threads": threading.active_count(),
+            "cmd_put": counters.puts,
+            "cmd_get": counters.gets,
+            "cmd_offset": counters.offsets,
+            "tx_begin": counters.begins,
+            "tx_xa_begin": counters.xa_begins,
+            "tx_commit": counters.commits,
+            "tx_rollback": counters.rollbacks,
+            "get_miss": counters.gets_missed,
+            "put_failed": counters.puts_failed,
+            "total_messages": sum(index.messages for index in store.indexes.by_name.values()),
+            "topics": len({name.topic for name, _ in self._indexes()}),
+            "config_checksum": context.config.checksum,
+            "get_unreadable": counters.gets_unreadable,
+            "unreadable_ranges": len(context.faults),
+            "indexes_rebuilding": len(store.indexes.damaged),
+            "loop_delay_ms_max": f"{context.loop_delay.max_ms:.1f}",  # since the start, as uptime
+            "loop_delay_ms_max_60s": f"{context.loop_delay.window_max_ms():.1f}",
+        }
+        if (slave := context.slave) is not None:
+            behind = slave.lag()
+            values["slave_id"], values["master"] = slave.slave_id, slave.master or "unknown"
+            values["lag_bytes"], values["ms_since_heartbeat"] = behind.bytes, behind.silent_ms
+        return [f"{key} {value}" for key, value in values.items()]
+
+    def _indexes(self) -> list[tuple[PartitionName, PartitionIndex]]:
+        """Return every partition that was put to, by name, without deleted topics."""
+        topics, by_name = self._context.topics, self._context.store.indexes.by_name
+        return sorted(
+            (name, index) for name, index in by_name.items() if index.start < index.end or topics.offers(*name)
+        )
+
+    def _by_topic(self) -> dict[str, list[PartitionIndex]]:
+        topics: dict[str, list[PartitionIndex]] = {}
+        for name, index in self._indexes():
+            topics.setdefault(name.topic, []).append(index)
+        return topics
+
+    def _topics(self) -> Iterable[str]:
+        with_data = self._by_topic()
+        for topic, indexes in with_data.items():
+            section = self._section(topic)
+            messages, size = sum(i.messages for i in indexes), sum(i.end - i.start for i in indexes)
+            yield (
+                f"{topic} partitions {max(section.partitions, len(indexes))} message_count {messages} "
+                f"message_bytes {size} accept_publish {_word(section.accept_publish)} "
+                f"accept_subscribe {_word(section.accept_subscribe)}"
+            )
+        for topic in sorted(self._context.topics.named - with_data.keys()):
+            yield f"{topic} *Empty*"
+
+    def _offsets(self) -> Iterable[str]:
+        for name, index in self._indexes():
+            yield f"{name.topic} part {name.partition} min_offset {index.start} max_offset {index.end}"
+
+    def _topic(self, topic: str) -> list[str]:
+        indexes = self._by_topic().get(topic, [])
+        section = self._context.topics.find(topic)
+        code = 0 if indexes else 1 if section is None else 2
+        return [
+            topic,
+            f"resultCode {code}",
+            f"partitions {max(section.partitions if section else 0, len(indexes))}",
+            f"message_count {sum(index.messages for index in indexes)}",
+            f"bytes {sum(index.end - index.start for index in indexes)}",
+            *(f"topic_realtime_{kind} {self._context.realtime.of_topic(kind, topic)}" for kind in Statistic),
+        ]
+
+    def _section(self, topic: str) -> TopicConfig:
+        return self._context.topics.find(topic) or TopicConfig(accept_publish=False)
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

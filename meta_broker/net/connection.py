@@ -1,0 +1,326 @@
+"""One client's connection: decodes requests, sends replies, and stops reading at its limits."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from journal.errors import StorageFailed
+from journal.records.xid import BranchKey, LocalKey
+from journal.state.transaction_store import LiveBranch
+from meta_broker.handlers.context import Attach
+from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
+from meta_client.protocol.decoder import RequestDecoder
+from meta_client.protocol.errors import RemoteProtocolError
+from meta_client.protocol.requests import Dropped, Request
+
+log = logging.getLogger(__name__)
+
+# Of one connection, before others have their turn: a receive buffer holds thousands of short requests.
+REQUESTS_PER_TURN = 128
+
+
+class ClientConnection(asyncio.Protocol):
+    """Handles the requests of one peer in their order. Loop thread only.
+
+    Replies of one turn of the loop leave in one write. Unsent bytes and requests in flight (handled, not answered) are
+    limited: beyond a limit requests wait, unhandled, and the socket is not read, so that a peer that does not read
+    costs a bounded amount.
+    """
+
+    def __init__(
+        self,
+        owner: "ConnectionOwner[ClientConnection]",
+        dispatcher: Dispatcher,
+        loop: asyncio.AbstractEventLoop,
+        bounds: ConnectionBounds,
+    ) -> None:
+        self.local_transactions: dict[LocalKey, LiveBranch] = {}
+        self.pending_reply_bytes = 0
+        self.last_active = loop.time()
+        self._owner = owner
+        self._dispatch: Callable[[Request | Dropped, ClientConnection], None] = dispatcher.handle
+        self._dispatcher = dispatcher
+        self._loop = loop
+        self._bounds = bounds
+        self._decoder = RequestDecoder(bounds.decoder)
+        self._transport: asyncio.Transport | None = None
+        self._requests: deque[Request | Dropped] = deque()
+        self._in_flight = 0  # handled and not answered, except waiting fetches
+        self._unsent_bytes = 0  # as last reported to the owner
+        self._received_bytes = 0  # of an incomplete body, as last reported to the owner
+        self._answers: list[bytes | memoryview] = []
+        self._answer_bytes = 0  # of _answers and _buffered
+        self._buffered: dict[BranchKey, list[bytes]] = {}  # answers of this turn, by branch
+        self._is_flush_due = False
+        self._is_handling_due = False
+        self._is_reading = True
+        self._can_write = True
+        self._is_paused = False  # the current request must be answered before the next one is handled
+        self._input_closed = False  # read nothing more; close once every request is answered
+        self._is_quitting = False  # handle nothing more; close once nothing is in flight
+        self.name = "?"
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        taken = cast(asyncio.Transport, transport)
+        if self._owner.opened(self, taken):
+            self._transport = taken
+            self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
+            self.name = ":".join(map(str, (self._transport.get_extra_info("peername") or ("?",))[:2]))
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active = self._loop.time()
+        waiting = len(self._requests)
+        try:
+            self._requests.extend(self._decoder.receive_data(data))
+        except RemoteProtocolError as error:
+            if not self._input_closed:
+                log.warning("connection closed peer=%s reason=%s", self.name, error)
+                self._requests.extend(self._decoder.completed_before_failure)
+            self._input_closed = True
+        self._report_received(made_progress=len(self._requests) > waiting)
+        self._handle_queued()
+
+    def pause_writing(self) -> None:
+        self._can_write = False
+        self.report_unsent(made_progress=False)
+
+    def resume_writing(self) -> None:
+        self._can_write = True
+        self.report_unsent(made_progress=True)
+        self.last_active = self._loop.time()
+        self.flush()
+        self._handle_queued()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
+        self._transport = None
+        self._requests.clear()
+        self._answers.clear()
+        self._buffered.clear()
+        self._owner.received(self, 0, made_progress=False)
+        self._owner.unsent(self, 0, made_progress=False)
+        try:
+            self._dispatcher.peer_closed(self)
+        except StorageFailed as error:
+            self._owner.failed(error)
+        self._owner.closed(self)
+
+    # -- handlers.context.Peer --------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Queue a reply; dropped if the peer is closed."""
+        self._in_flight -= 1
+        if self._transport is not None:
+            self._answers.append(data)
+            self._answer_bytes += len(data)
+            self._flush_later()
+
+    def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
+        """Queue a reply in pieces, without copying."""
+        self._in_flight -= 1
+        if self._transport is not None:
+            self._answers.extend(buffers)
+            self._answer_bytes += size
+            self._flush_later()
+
+    def buffer_reply(self, key: BranchKey, data: bytes) -> None:
+        """Queue a reply about a branch: it leaves with the turn, unless `take_buffered` takes it before."""
+        self._in_flight -= 1
+        if self._transport is not None:
+            self._buffered.setdefault(key, []).append(data)
+            self._answer_bytes += len(data)
+            self._flush_later()
+
+    def preview_reply(self, answer: bytes) -> None:
+        """Ignore the preview: the high watermark waits only for this broker's disk."""
+
+    def take_buffered(self, key: BranchKey) -> bytes:
+        """Take the replies about a branch buffered in this turn; the caller sends them."""
+        if (buffered := self._buffered.pop(key, None)) is None:
+            return b""
+        data = b"".join(buffered)
+        self._answer_bytes -= len(data)
+        return data
+
+    def end_in_flight(self) -> None:
+        """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
+        self._in_flight -= 1
+
+    def requeue(self, request: Request) -> None:
+        """Handle a request that has waited, after those already queued."""
+        if self._transport is not None:
+            self._requests.append(request)
+            self._handle_queued()
+
+    def pause(self) -> None:
+        """Handle nothing more until `resume`."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Handle the requests that arrived since `pause`."""
+        self._is_paused = False
+        self._handle_queued()
+
+    def retry(self, request: Request) -> None:
+        """Handle the paused *request* again, then those that arrived since."""
+        if self._transport is None:
+            return
+        self._is_paused = False
+        try:
+            self._dispatch(request, self)
+        except StorageFailed as error:
+            self._owner.failed(error)
+        if not self._is_paused:
+            self._handle_queued()
+
+    def upgrade(self, answer: bytes, attach: Attach) -> bool:
+        """Send *answer* and switch the connection to the protocol *attach* returns; it is no client's any more.
+
+        False, with no effect: *attach* returns None, or the peer has already sent more.
+        """
+        transport = self._transport
+        if transport is None or self._requests or not self._decoder.is_between_commands or self._in_flight != 1:
+            return False
+        if (successor := attach(transport, self.name)) is None:
+            return False
+        self.send(answer)
+        self.flush()
+        self._transport = None
+        transport.set_protocol(successor)
+        self._owner.closed(self)
+        return True
+
+    def quit(self) -> None:
+        """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
+        if not self._is_quitting:
+            self._requests.clear()
+            self._is_quitting = True
+            for answer in self._dispatcher.release(self):
+                self._in_flight += 1
+                self.send(answer)
+            self._flush_later()
+
+    # -- calls of the server ----------------------------------------------------------------------------------
+
+    def on_journal_room(self) -> None:
+        """Continue, since the journal has room again."""
+        self._handle_queued()
+
+    def drop_body(self, reason: str) -> None:
+        """Discard the incomplete body, and answer its request with *reason*."""
+        log.warning("body dropped peer=%s bytes=%d reason=%s", self.name, self._received_bytes, reason)
+        self._requests.append(self._decoder.drop_body(reason))
+        self._report_received(made_progress=False)
+        self._schedule_handling()
+
+    def report_unsent(self, *, made_progress: bool) -> None:
+        """Report the bytes that wait for the peer to the owner."""
+        if self._transport is not None:
+            held = self.unsent_bytes
+            if held or self._unsent_bytes:  # skips the thousands of idle connections
+                self._unsent_bytes = held
+                self._owner.unsent(self, held, made_progress=made_progress)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of replies that wait for the peer at this moment."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._answer_bytes
+
+    def drop(self, reason: str) -> None:
+        """Abort the connection, and log why."""
+        log.warning("connection dropped peer=%s reason=%s", self.name, reason)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Answer what was handled, then close."""
+        self.quit()
+
+    def _handle_queued(self) -> None:
+        """Handle requests until none is left or a limit is reached; read the socket only if none is left."""
+        requests, dispatch, left = self._requests, self._dispatch, REQUESTS_PER_TURN
+        try:
+            # Checked once: what a connection adds in one turn is bounded by one read of its socket.
+            if requests and not self._owner.is_journal_full():
+                while requests and self._may_handle():
+                    if not left:
+                        self._schedule_handling()
+                        break
+                    left -= 1
+                    self._in_flight += 1
+                    dispatch(requests.popleft(), self)
+        except StorageFailed as error:
+            self._owner.failed(error)
+        if self._input_closed and not requests:
+            self.quit()
+        should_read = not requests and not self._input_closed and not self._is_quitting
+        transport = self._transport
+        if should_read != self._is_reading and transport is not None and not transport.is_closing():
+            self._is_reading = should_read
+            if should_read:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _schedule_handling(self) -> None:
+        if not self._is_handling_due:
+            self._is_handling_due = True
+            self._loop.call_soon(self._handle_later)
+
+    def _flush_later(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._owner.flush_later(self)
+
+    def _handle_later(self) -> None:
+        self._is_handling_due = False
+        self._handle_queued()
+
+    def _may_handle(self) -> bool:
+        bounds = self._bounds
+        if self._answer_bytes > bounds.unsent_bytes_max:
+            self.flush()
+        return (
+            self._can_write
+            and not self._is_paused
+            and self._in_flight < bounds.requests_in_flight_max
+            and self.pending_reply_bytes <= bounds.unsent_bytes_max
+            and not self._is_quitting
+        )
+
+    def _report_received(self, *, made_progress: bool) -> None:
+        held = self._decoder.body_bytes_held
+        if held or self._received_bytes:
+            self._received_bytes = held
+            self._owner.received(self, held, made_progress=made_progress)
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        self._is_flush_due = False
+        transport = self._transport
+        if transport is None:
+            return
+        if self._buffered:
+            for buffered in self._buffered.values():
+                self._answers += buffered
+            self._buffered.clear()
+        if self._answers:
+            answers, self._answers, self._answer_bytes = self._answers, [], 0
+            self.last_active = self._loop.time()
+            if len(answers) == 1:
+                transport.write(answers[0])
+            else:
+                transport.writelines(answers)
+        if self._is_quitting and not self._in_flight:
+            transport.close()
+        elif self._requests:  # a limit may have stopped them
+            self._schedule_handling()

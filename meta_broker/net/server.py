@@ -1,0 +1,313 @@
+"""The listening socket, its connections, and the journal's progress that wakes them."""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from journal.errors import StorageFailed
+from journal.wal.inline_commit import LoopHooks
+from meta_broker.errors import CannotListen
+from meta_broker.fd_limits import REJECTING_MAX, connections_allowed
+from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.net.budget import Budget
+from meta_broker.net.busy_poll import BusyPoll
+from meta_broker.net.connection import ClientConnection
+from meta_broker.net.connection_limit import limit_reply, reject
+from meta_broker.net.connection_owner import ConnectionBounds
+from meta_client.protocol.limits import Limits
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1000
+GOODBYE_S = 2.0  # at a stop, for peers to read what is queued
+LAST_WORD_S = 0.5  # after that, for peers whose requests were refused
+TICK_S = 0.5  # the resolution of transaction timeouts (spec 2.6)
+
+
+class Server:
+    """Serves one store to its peers. Loop thread only, except `wake`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[StorageFailed], None]) -> None:
+        self._loop = loop
+        self._on_failure = on_failure
+        self._dispatcher: Dispatcher | None = None
+        self._connections: set[ClientConnection] = set()
+        self._receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`
+        self._sending: Budget[ClientConnection] = Budget(0)
+        self._connections_max = 0
+        self._at_limit = False  # already logged
+        self._rejecting: set[asyncio.Transport] = set()  # connections beyond the limit, being rejected
+        self._stalled = False
+        self._is_woken = False
+        self._busy_poll = BusyPoll(loop.call_soon)
+        self._unflushed: list[ClientConnection] | None = None  # connections with new replies, while progress() runs
+        self._has_failed = False
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._no_connections = asyncio.Event()  # set while there is no connection
+        self._no_connections.set()
+
+    def reserve(self, host: str, port: int) -> int:
+        """Bind the address and return the port, before anything else is opened; `listen` accepts connections.
+
+        Raises CannotListen.
+        """
+        absent: OSError | None = None
+        try:
+            for family, kind, protocol, _, address in _addresses(host, port):
+                try:
+                    taken = _bound(family, kind, protocol, (address[0], port, *address[2:]))
+                except OSError as error:
+                    if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                        raise
+                    absent = error  # e.g. an IPv6 address where IPv6 is off: others may work
+                else:
+                    self._sockets.append(taken)
+                    port = taken.getsockname()[1]  # 0: any free port, the same for every address of the host
+            if absent is not None and not self._sockets:
+                raise absent
+        except OSError as error:
+            self._release()
+            raise _cannot_listen(host, port, error) from error
+        return port
+
+    async def listen(self, dispatcher: Dispatcher) -> None:
+        """Accept connections. Raises CannotListen."""
+        self._dispatcher = dispatcher
+        section = dispatcher.context.config.broker
+        self._connections_max = connections_allowed(section.connections_max, dispatcher.context.store.indexes.unopened)
+        self._receiving = Budget(section.received_bytes_total_max)
+        self._sending = Budget(section.unsent_bytes_total_max)
+        bounds = ConnectionBounds(
+            decoder=Limits(line_bytes_max=section.line_bytes_max, body_bytes_max=section.body_bytes_max),
+            unsent_bytes_max=section.unsent_bytes_max,
+            requests_in_flight_max=section.requests_in_flight_max,
+        )
+
+        def connect() -> ClientConnection:
+            return ClientConnection(self, dispatcher, self._loop, bounds)
+
+        while self._sockets:
+            host, port = self._sockets[0].getsockname()[:2]
+            try:
+                self._servers.append(await self._loop.create_server(connect, sock=self._sockets[0], backlog=BACKLOG))
+            except OSError as error:  # another process listened on it first
+                raise _cannot_listen(host, port, error) from error
+            self._sockets.pop(0)
+
+    def wake(self) -> None:
+        """Schedule `progress` after progress of the journal. For its writer thread; at most one call a turn reaches
+        the loop.
+        """
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self.progress)
+
+    def loop_hooks(self) -> LoopHooks:
+        """Return the hooks of this loop for the journal it appends to."""
+        return LoopHooks(self._defer, self._commit_done)
+
+    def _defer(self, action: Callable[[], None]) -> None:
+        self._busy_poll.on_request()
+        self._loop.call_soon(action)
+
+    def _commit_done(self) -> None:
+        if self.progress():
+            self._busy_poll.on_reply()
+
+    def progress(self) -> bool:
+        """Advance the high watermark; return whether replies were sent. Loop thread."""
+        self._is_woken = False  # first: later progress wakes the loop again
+        if self._dispatcher is None or self._has_failed:
+            return False
+        unflushed: list[ClientConnection] = []
+        self._unflushed = unflushed
+        if (master := self._dispatcher.context.master) is not None:
+            master.pump()  # first: slaves fsync while this broker answers
+        try:
+            if not self._dispatcher.context.store.advance():
+                self._loop.call_soon(self.progress)
+        except StorageFailed as error:
+            self.failed(error)
+            return False
+        finally:
+            self._unflushed = None
+        for connection in unflushed:
+            connection.flush()
+        if master is not None:
+            master.on_high_watermark()
+        elif (slave := self._dispatcher.context.slave) is not None:
+            slave.progress()
+        self._maybe_continue()
+        return bool(unflushed)
+
+    def _maybe_continue(self) -> None:
+        if self._stalled and not self.is_journal_full():
+            self._stalled = False
+            for connection in list(self._connections):
+                connection.on_journal_room()
+
+    def expire(self) -> bool:
+        """Roll back some of the branches that timed out. Call it twice a second. True: call again, after others'
+        turn.
+
+        Raises StorageFailed once the journal has stopped.
+        """
+        assert self._dispatcher is not None
+        return self._dispatcher.expire() and not self.is_journal_full()
+
+    def tick(self) -> None:
+        """Abort silent connections and update the others' budgets. Call it twice a second."""
+        assert self._dispatcher is not None
+        context = self._dispatcher.context
+        silent_since = self._loop.time() - context.config.broker.idle_seconds_max
+        for connection in list(self._connections):
+            if connection.last_active < silent_since:
+                connection.abort()
+            else:
+                connection.report_unsent(made_progress=False)
+        self._maybe_continue()  # once slaves are late, waiting writes are refused
+
+    # -- connection_owner.ConnectionOwner --------------------------------------------------------------------
+
+    def flush_later(self, connection: ClientConnection) -> None:
+        if self._unflushed is None:
+            self._loop.call_soon(connection.flush)
+        else:
+            self._unflushed.append(connection)
+
+    def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> bool:
+        assert self._dispatcher is not None
+        context = self._dispatcher.context
+        if len(self._connections) >= self._connections_max:
+            self._reject(transport)
+            return False
+        self._at_limit = False
+        self._connections.add(connection)
+        self._no_connections.clear()
+        context.counters.connections += 1
+        return True
+
+    def _reject(self, transport: asyncio.Transport) -> None:
+        if not self._at_limit:
+            self._at_limit = True
+            log.warning("connections refused open=%d", self._connections_max)
+        if len(self._rejecting) >= REJECTING_MAX:
+            transport.abort()
+            return
+        self._rejecting.add(transport)
+        ended = functools.partial(self._rejecting.discard, transport)
+        reject(self._loop, transport, limit_reply(self._connections_max), ended)
+
+    def received(self, connection: ClientConnection, held: int, *, made_progress: bool) -> None:
+        budget = self._receiving
+        budget.record(connection, held, made_progress=made_progress)
+        while (stalled := budget.excess()) is not None:
+            stalled.drop_body(
+                f"requests that are not all here hold {budget.total} bytes: send it again later, "
+                f"received_bytes_total_max is {budget.bytes_max}"
+            )
+
+    def unsent(self, connection: ClientConnection, held: int, *, made_progress: bool) -> None:
+        budget = self._sending
+        budget.record(connection, held, made_progress=made_progress)
+        while (slowest := budget.excess()) is not None:
+            if (left := slowest.unsent_bytes) < budget.held_by(slowest):  # it has read some since the last report
+                budget.record(slowest, left, made_progress=True)
+                continue
+            reason = f"{budget.total} bytes of answers wait, unsent_bytes_total_max is {budget.bytes_max}"
+            budget.record(slowest, 0, made_progress=False)
+            slowest.drop(reason)
+
+    def closed(self, connection: ClientConnection) -> None:
+        if connection not in self._connections:
+            return  # beyond the limit, dropped
+        assert self._dispatcher is not None
+        self._dispatcher.context.counters.connections -= 1
+        self._connections.remove(connection)
+        if not self._connections:
+            self._no_connections.set()
+
+    def is_journal_full(self) -> bool:
+        assert self._dispatcher is not None
+        context = self._dispatcher.context
+        if context.store.journal.queued_bytes <= context.config.broker.queued_bytes_max and (
+            context.master is None or not context.master.is_full
+        ):
+            return False
+        self._stalled = True
+        return True
+
+    def failed(self, error: StorageFailed) -> None:
+        """Drop all connections, once, and end the broker: nothing can be acknowledged any more."""
+        if not self._has_failed:
+            self._has_failed = True
+            log.critical("journal stopped error=%s", error)
+            self._release()
+            for connection in list(self._connections):
+                connection.abort()
+            self._on_failure(error)
+
+    @property
+    def has_connections(self) -> bool:
+        return bool(self._connections)
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop accepting; answer and close the connections, aborting those whose peers do not read. Idempotent."""
+        self._release()
+        for connection in list(self._connections):
+            connection.close()
+        await self._wait_no_connections(GOODBYE_S)
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
+        await self._wait_no_connections(LAST_WORD_S)
+        for connection in list(self._connections):
+            connection.abort()
+        for transport in list(self._rejecting):
+            transport.abort()
+        await self._no_connections.wait()
+
+    async def _wait_no_connections(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._no_connections.wait(), seconds)
+
+    def _release(self) -> None:
+        """Release the address."""
+        for server in self._servers:
+            server.close()
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys(found))
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket bound to *address*, not listening. Raises OSError and leaves nothing open."""
+    taken = socket.socket(family, kind, protocol)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        taken.bind(address)
+    except OSError:
+        taken.close()
+        raise
+    return taken
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
+    if error.errno in (errno.EADDRINUSE, errno.EACCES):
+        remedy = "stop what uses that port, or choose another with --port (0: any free one)"
+    else:
+        remedy = "set broker.host to a name or address of this machine"
+    return CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}: {remedy}")

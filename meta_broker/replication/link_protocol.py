@@ -1,0 +1,271 @@
+"""Frames of a replication link and their encoding. Pure. Layout: PROTOCOL.md.
+
+Journal bytes are passed on as they arrive: a link buffers at most a header or one short frame.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+
+from journal.checksum import crc32
+from journal.records.header import Lsn
+from meta_client.protocol.errors import RemoteProtocolError
+
+# +-------+--------+--------+----------+-----------------+  little-endian. crc covers every byte after it, but not the
+# | crc:4 | kind:1 | zero:3 | length:4 | payload: length |  bulk of SNAPSHOT_CHUNK and JOURNAL_CHUNK: a checkpoint has
+# +-------+--------+--------+----------+-----------------+  its checksum, and records have theirs. Kind 0 is none.
+_HEAD = struct.Struct("<IB3xI")
+_PLACE = struct.Struct("<Q")  # position of a chunk's bulk: the first 8 bytes of its payload
+_POSITION = struct.Struct("<QQQB")  # high watermark, end, milliseconds, flags
+_REPORT = struct.Struct("<Q")  # flushed LSN
+_IN_SYNC, _IS_SYNC = 1, 2
+HEAD_BYTES: Final = _HEAD.size
+TEXT_BYTES_MAX: Final = 128 * 1024  # twice a HANDSHAKE with LIVES_MAX epochs
+BULK_BYTES_MAX: Final = 1024 * 1024
+LIVES_MAX: Final = 1000  # longest epoch history
+VERSION: Final = 1
+# Journal bytes in one JOURNAL_CHUNK: sent to a slave that catches up before others have their turn, and buffered for
+# one that does not read.
+CHUNK_BYTES_MAX: Final = 256 * 1024
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+EpochNumbers = tuple[Number, Number, Natural]  # epoch, incarnation, LSN of its first record
+
+
+class Handshake(msgspec.Struct, frozen=True, kw_only=True):
+    """Slave: its identity, and what it has: bytes [start, end) of a journal written in the epochs *lives*."""
+
+    version: Number
+    cluster: Text
+    broker_id: Number
+    slave_id: Number
+    lives: Annotated[tuple[EpochNumbers, ...], msgspec.Meta(max_length=LIVES_MAX)] = msgspec.field(name="lives")
+    start: Natural
+    end: Natural
+    serves: bool = False  # does it answer gets and fetches?
+    product: Text = ""
+
+
+class Accept(msgspec.Struct, frozen=True, kw_only=True):
+    """Master: the journals diverge at *parting*; the stream begins there.
+
+    *proof* is the CRC-32 of the *proof_bytes* before it: a slave that computes another one has another journal.
+    """
+
+    epoch: Number
+    parting: Natural = msgspec.field(name="parting")
+    proof_bytes: Number
+    proof: Number
+    heartbeat_ms: Number = msgspec.field(name="beat_ms")
+    silence_ms: Number
+    master: Text
+
+
+class FullResync(msgspec.Struct, frozen=True, kw_only=True):
+    """Master: the slave's data is unusable. A checkpoint follows in SNAPSHOT_CHUNKs, then the stream from *start*.
+
+    *checkpoint_bytes* 0: no checkpoint is needed, the journal is complete from *start*.
+    """
+
+    epoch: Number
+    start: Natural
+    checkpoint_bytes: Natural
+    reason: Text
+    heartbeat_ms: Number = msgspec.field(name="beat_ms")
+    silence_ms: Number
+    master: Text
+
+
+class FetchTail(msgspec.Struct, frozen=True, kw_only=True):
+    """Master: the slave has more of this master's journal than the master itself. Send it, from *parting* to the
+    slave's end.
+
+    *proof* as in Accept. No other frame follows: the master closes the link, and starts again with the restored
+    tail.
+    """
+
+    epoch: Number
+    parting: Natural = msgspec.field(name="parting")
+    proof_bytes: Number
+    proof: Number
+    master: Text
+
+
+class Reject(msgspec.Struct, frozen=True, kw_only=True):
+    """Either side: refuses the link, with the reason. No other frame follows."""
+
+    text: Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class SnapshotChunk(NamedTuple):
+    """Master: bytes of the checkpoint file from *position* on."""
+
+    position: int
+    data: bytes | memoryview
+
+
+class JournalChunk(NamedTuple):
+    """Master, or a slave after FETCH_TAIL: bytes of the journal from *lsn* on."""
+
+    lsn: Lsn
+    data: bytes | memoryview
+
+
+class Heartbeat(NamedTuple):
+    """Master: its position. Sent at least every beat_ms."""
+
+    high_watermark: Lsn  # everything below is acknowledged
+    end: Lsn
+    time_ms: int  # its clock
+    is_in_sync: bool  # does it count on this slave?
+    mode: Literal["async", "sync"]
+
+
+class FlushAck(NamedTuple):
+    """Slave: everything below *flushed* is fsynced. Sent at least every beat_ms."""
+
+    flushed: Lsn
+
+
+LinkFrame = Handshake | Accept | FullResync | FetchTail | Reject | SnapshotChunk | JournalChunk | Heartbeat | FlushAck
+
+_Text = Handshake | Accept | FullResync | FetchTail | Reject
+_TEXTS: Final[dict[int, type[_Text]]] = {1: Handshake, 2: Accept, 3: FullResync, 4: Reject, 9: FetchTail}
+_PART, _DATA, _POSITION_KIND, _REPORT_KIND = 5, 6, 7, 8
+_KINDS: Final = {cls: kind for kind, cls in _TEXTS.items()}
+
+
+def encode(frame: _Text | Heartbeat | FlushAck) -> bytes:
+    """Encode a frame without bulk."""
+    match frame:
+        case Heartbeat(high_watermark, end, time_ms, is_in_sync, mode):
+            flags = _IN_SYNC * is_in_sync | _IS_SYNC * (mode == "sync")
+            return _framed(_POSITION_KIND, _POSITION.pack(high_watermark, end, time_ms, flags))
+        case FlushAck(flushed):
+            return _framed(_REPORT_KIND, _REPORT.pack(flushed))
+        case _:
+            payload = msgspec.json.encode(frame)
+            assert len(payload) <= TEXT_BYTES_MAX
+            return _framed(_KINDS[type(frame)], payload)
+
+
+def journal_chunk_head(lsn: int, size: int) -> bytes:
+    """Return the header for *size* bytes of the journal."""
+    return _bulk_head(_DATA, lsn, size)
+
+
+def snapshot_chunk_head(position: int, size: int) -> bytes:
+    """Return the header for *size* bytes of a checkpoint."""
+    return _bulk_head(_PART, position, size)
+
+
+def _framed(kind: int, covered: bytes, bulk_bytes: int = 0) -> bytes:
+    tail = _HEAD.pack(0, kind, len(covered) + bulk_bytes)[4:] + covered
+    return struct.pack("<I", crc32(tail)) + tail
+
+
+def _bulk_head(kind: int, place: int, size: int) -> bytes:
+    assert 0 < size <= BULK_BYTES_MAX
+    return _framed(kind, _PLACE.pack(place), size)
+
+
+class LinkDecoder:
+    """Decodes one direction of a link: bytes in, frames out; bulk in pieces, as it arrives. One caller at a time."""
+
+    def __init__(self, *hears: type[LinkFrame]) -> None:
+        """Expect the frame types *hears*."""
+        self._hears = frozenset(hears)
+        self._held = bytearray()  # an incomplete header, or an incomplete frame without bulk
+        self._bulk: tuple[type[SnapshotChunk | JournalChunk], int, int] | None = None  # type, next position, bytes left
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._held)
+
+    def receive_data(self, chunk: bytes) -> Sequence[LinkFrame]:
+        """Return the frames that *chunk* completes, in order; bulk frames refer to *chunk*.
+
+        Raises RemoteProtocolError: close the link.
+        """
+        frames: list[LinkFrame] = []
+        view = memoryview(chunk)
+        while view:
+            view = self._read_bulk(view, frames) if self._bulk is not None else self._read_frame(view, frames)
+        return frames
+
+    def _read_bulk(self, view: memoryview, frames: list[LinkFrame]) -> memoryview:
+        assert self._bulk is not None
+        cls, place, left = self._bulk
+        size = min(left, len(view))
+        frames.append(
+            JournalChunk(Lsn(place), view[:size]) if cls is JournalChunk else SnapshotChunk(place, view[:size])
+        )
+        self._bulk = (cls, place + size, left - size) if left > size else None
+        return view[size:]
+
+    def _read_frame(self, view: memoryview, frames: list[LinkFrame]) -> memoryview:
+        held = self._held
+        view = self._fill(view, HEAD_BYTES)
+        if len(held) < HEAD_BYTES:
+            return view
+        crc, kind, length = _HEAD.unpack_from(held)
+        covered = self._covered_bytes(kind, length)
+        view = self._fill(view, HEAD_BYTES + covered)
+        if len(held) < HEAD_BYTES + covered:
+            return view
+        raw = bytes(held)
+        held.clear()
+        if crc32(raw[4:]) != crc:
+            raise RemoteProtocolError("a frame whose checksum is wrong")
+        payload = raw[HEAD_BYTES:]
+        if kind in (_PART, _DATA):
+            self._bulk = (JournalChunk if kind == _DATA else SnapshotChunk, *_PLACE.unpack(payload), length - covered)
+        else:
+            frames.append(_decode(kind, payload))
+        return view
+
+    def _fill(self, view: memoryview, size: int) -> memoryview:
+        """Buffer up to *size* bytes; return the rest of *view*."""
+        wanted = max(size - len(self._held), 0)
+        self._held += view[:wanted]
+        return view[wanted:]
+
+    def _covered_bytes(self, kind: int, length: int) -> int:
+        """Return how many payload bytes the header's checksum covers. Bounded: called before the checksum can be
+        verified.
+        """
+        cls, least, most = _LENGTHS.get(kind, (None, 0, 0))
+        if cls not in self._hears:
+            raise RemoteProtocolError(f"an unexpected frame of kind {kind}")
+        if not least <= length <= most:
+            raise RemoteProtocolError(f"a frame of kind {kind} with {length} bytes: {least} to {most} are right")
+        return _PLACE.size if kind in (_PART, _DATA) else length
+
+
+_LENGTHS: Final[dict[int, tuple[type[LinkFrame], int, int]]] = {
+    **{kind: (cls, 2, TEXT_BYTES_MAX) for kind, cls in _TEXTS.items()},
+    _PART: (SnapshotChunk, _PLACE.size + 1, _PLACE.size + BULK_BYTES_MAX),
+    _DATA: (JournalChunk, _PLACE.size + 1, _PLACE.size + BULK_BYTES_MAX),
+    _POSITION_KIND: (Heartbeat, _POSITION.size, _POSITION.size),
+    _REPORT_KIND: (FlushAck, _REPORT.size, _REPORT.size),
+}
+
+
+def _decode(kind: int, payload: bytes) -> LinkFrame:
+    if kind == _POSITION_KIND:
+        high_watermark, end, time_ms, flags = _POSITION.unpack(payload)
+        if flags & ~(_IN_SYNC | _IS_SYNC):
+            raise RemoteProtocolError(f"flags {flags} of a position")
+        return Heartbeat(
+            Lsn(high_watermark), Lsn(end), time_ms, bool(flags & _IN_SYNC), "sync" if flags & _IS_SYNC else "async"
+        )
+    if kind == _REPORT_KIND:
+        return FlushAck(Lsn(*_REPORT.unpack(payload)))
+    try:
+        return msgspec.json.decode(payload, type=_TEXTS[kind])
+    except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
+        raise RemoteProtocolError(f"an invalid {_TEXTS[kind].__name__}: {error}") from error

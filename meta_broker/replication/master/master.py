@@ -1,0 +1,396 @@
+"""The master of a replication: its links, the in-sync set and the high watermark."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from journal.errors import StorageFailed
+from journal.records.epoch_history import WriterEpoch
+from journal.records.header import Lsn
+from journal.state.checkpoint import encode_checkpoint, read_newest
+from journal.wal.segments import SEGMENT_HEADER_BYTES
+from journal.wal.storage import Storage
+from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.link_protocol import Handshake, Heartbeat
+from meta_broker.replication.lost_tail import LostTail, TailFile
+from meta_broker.replication.master.handshake import (
+    MasterJournal,
+    SendProgress,
+    StartFetch,
+    StartResync,
+    StartStream,
+    decide_start,
+    would_truncate,
+)
+from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
+from meta_broker.replication.master.replica_sender import ReplicaSender
+from meta_broker.store.cold_reader import ColdReader
+from meta_broker.store.message_store import MessageStore
+from zk.brokers.replication import ReplicationNode
+
+log = logging.getLogger(__name__)
+
+POSITION_DELAY_S = 0.005  # a moved high watermark is sent with the next data, or after this delay
+# Mode sync: fsynced here and not on the slaves. Beyond it sockets are not read: the slowest slave sets the pace.
+UNREPLICATED_BYTES_MAX = 32 * 1024 * 1024
+LAST_WORD_S = 2.0  # time for slaves to take the rest at a clean stop
+
+# Writes a node to ZooKeeper asynchronously, then calls the function from its own thread.
+NodeWriter = Callable[[ReplicationNode, Callable[[ReplicationNode], object]], None]
+
+
+class Master:
+    """Replicates a journal to its slaves. Loop thread only.
+
+    Construct it once the store is open, call `begin` before the first client is served, and `close` after the last
+    one.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        store: MessageStore,
+        section: ReplicationSection,
+        url: str,
+        worker: Executor,
+        progress: Callable[[], object],
+        write_node: NodeWriter | None,
+        lost: Callable[[LostTail], object],
+        dropped: frozenset[WriterEpoch] = frozenset(),
+    ) -> None:
+        """*progress* lets the high watermark advance. *write_node* None: there is no ZooKeeper.
+
+        *lost* receives the tail this master lost, as a slave has it: close, write it to the journal, and start again.
+        Nothing is acknowledged from then on. *dropped*: epochs replaced by such a tail before.
+        """
+        self.section = section
+        self.store = store
+        self.journal = store.transactions.journal
+        self.cold_reader = ColdReader()
+        self.url = url
+        self.in_sync = InSyncReplicas(section, self.journal.epoch, url, loop.time())
+        self._loop = loop
+        self._worker = worker
+        self._progress = progress
+        self._write_node = write_node
+        self._lost = lost
+        self._dropped = dropped - {store.source.state.epoch_history[-1]}
+        self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
+        self._streamed_to: set[int] = set()  # those of them that were accepted
+        self._started_empty: set[int] = set()  # their data came from here: they cannot confirm that nothing is missing
+        self._fetching: tuple[ReplicaSender, TailFile, Lsn] | None = None  # sender, what has arrived, end
+        self._has_reported_loss = False
+        self._senders: dict[int, ReplicaSender] = {}  # of accepted slaves, by id
+        self._handshaking: set[ReplicaSender] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat_due: asyncio.TimerHandle | None = None
+        self._told = Lsn(0)  # the high watermark last sent
+        self._late_below = Lsn(0)
+        self._is_closing = False
+        self._drained = asyncio.Event()  # while closing: every slave has everything
+        self._is_closed = False
+
+    def begin(self, node: ReplicationNode | None) -> None:
+        """Start, with the *node* ZooKeeper had when this master was allowed to serve."""
+        if node is not None and node.mode == "sync":
+            self._authorities = frozenset(node.in_sync)
+        mark = self.store.watermark
+        self.in_sync.load(node, self._loop.time(), is_whole=mark is None or mark.is_whole)
+        if self.in_sync.unconfirmed:
+            log.warning(
+                "acknowledged messages may be missing here, waiting for one of the slaves that have them slaves=%s",
+                ",".join(map(str, sorted(self.in_sync.unconfirmed))),
+            )
+        elif mark is not None:
+            mark.is_whole = True  # no slave could have more
+        self._limit()
+        if self.section.mode == "sync" and self._write_node is None:
+            log.warning("no ZooKeeper: once this master is gone, the slaves in sync are unknown")
+        self._heartbeat()
+
+    def attach(self, transport: asyncio.Transport, name: str) -> asyncio.Protocol | None:
+        """Return the protocol that takes over *transport*; None: there are too many links."""
+        if self._is_closing or len(self._handshaking) >= SLAVES_MAX:
+            return None
+        sender = ReplicaSender(self, self._loop, transport, name)
+        self._handshaking.add(sender)
+        self.journal.notify_written(True)
+        return sender
+
+    def pump(self) -> None:
+        """Send what was added to the journal."""
+        for sender in self._senders.values():
+            sender.pump()
+
+    def on_high_watermark(self) -> None:
+        """Schedule a heartbeat if the high watermark has moved."""
+        if self._senders and self._heartbeat_due is None and self.store.high_watermark.acknowledged > self._told:
+            self._heartbeat_due = self._loop.call_later(POSITION_DELAY_S, self._send_heartbeats)
+
+    @property
+    def unreplicated_bytes(self) -> int:
+        """Bytes that are durable here and not yet acknowledged by the required slaves."""
+        return self.journal.acknowledged_here - self.store.high_watermark.acknowledged
+
+    def mark_late(self, lsn: Lsn) -> None:
+        """Record that what was written below *lsn* was not replicated in time."""
+        self._late_below = lsn
+
+    def why_refusing(self) -> str:
+        """Return why nothing new can be written at present; blank: it can."""
+        if self.in_sync.is_refusing:
+            return (
+                f"slaves in sync: {','.join(map(str, self.in_sync.members)) or 'none'}, not all of them there: "
+                f"{self.section.in_sync_min} must be"
+            )
+        if self.in_sync.unconfirmed and self._late_below > self.store.high_watermark.acknowledged:
+            slaves = ", ".join(map(str, sorted(self.in_sync.unconfirmed)))
+            return (
+                f"this master may have lost what was acknowledged, and no slave that has it is connected: "
+                f"one of {slaves}"
+            )
+        if self._late_below > self.store.high_watermark.acknowledged:
+            return "what was written before is not yet replicated"
+        return ""
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much waits for slaves that producers must wait, too."""
+        return (
+            self.section.mode == "sync"
+            and self.unreplicated_bytes > UNREPLICATED_BYTES_MAX
+            and not self.why_refusing()  # else producers get an error instead
+        )
+
+    def links(self) -> list[tuple[int, ReplicaSender | None]]:
+        """Return every known slave, with its link if it has one."""
+        return [(slave_id, self._senders.get(slave_id)) for slave_id in sorted(self.in_sync.slaves)]
+
+    def serving(self) -> list[tuple[int, Lsn]]:
+        """Return the slaves that answer gets and fetches, and what they have."""
+        return [
+            (slave_id, sender.side.reported)
+            for slave_id, sender in sorted(self._senders.items())
+            if sender.handshake is not None
+            and sender.handshake.serves
+            and sender.side is not None
+            and sender.side.reported
+        ]
+
+    async def close(self) -> None:
+        """Give slaves a moment to take the rest, then end every link. Idempotent.
+
+        What they lack stays unacknowledged: the last checkpoint must not contain it.
+        """
+        self._is_closing = True
+        self._maybe_drained()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._drained.wait(), LAST_WORD_S)
+        for timer in (self._timer, self._heartbeat_due):
+            if timer is not None:
+                timer.cancel()
+        for sender in [*self._senders.values(), *self._handshaking]:
+            sender.drop("this master stops")
+        self._is_closed = True
+        await self.cold_reader.close()
+
+    # -- replica_sender.SenderOwner -----------------------------------------------------------------------------------
+
+    def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
+        journal = self.journal
+        first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
+        extent = MasterJournal(self.store.transactions.state.epoch_history, first, journal.end)
+        is_authority, was_streamed = self._is_authority(handshake, extent), handshake.slave_id in self._streamed_to
+        found = decide_start(
+            handshake,
+            journal.identity,
+            extent,
+            is_authority=is_authority,
+            was_streamed=was_streamed,
+            dropped=self._dropped,
+        )
+        if self.in_sync.unconfirmed and would_truncate(handshake, found):
+            raise LinkRefused(
+                f"this master may have lost what that slave has, and nothing is truncated before one of slaves "
+                f"{', '.join(map(str, sorted(self.in_sync.unconfirmed)))} connects, which were in sync"
+            )
+        if isinstance(found, StartResync) and found.is_empty:
+            if handshake.slave_id in self.in_sync.unconfirmed:
+                # Once fed, it would count as having everything: at its next link, or at this master's next start.
+                raise LinkRefused(
+                    f"this master may have lost what slave {handshake.slave_id} had, which was in sync and has nothing "
+                    f"now: bring its directory back, or begin another slave, with a number that was never in sync"
+                )
+            self._started_empty.add(handshake.slave_id)
+        return found
+
+    def _is_authority(self, handshake: Handshake, ours: MasterJournal) -> bool:
+        """Return whether the slave may have acknowledged data that this master lost.
+
+        False once something of this epoch is acknowledged: before that a slave in sync has confirmed that nothing is
+        missing, or the set was given up.
+        """
+        own = ours.lives[-1]
+        if self.section.mode == "async" or self.store.high_watermark.acknowledged > own.lsn:
+            return False
+        if self._write_node is not None:
+            return handshake.slave_id in self._authorities
+        # Without ZooKeeper the in-sync set is unknown: a slave with all that was recovered here, and more, may be one.
+        return handshake.end > own.lsn and bool(handshake.lives) and handshake.lives[-1] == ours.lives[-2:][0]
+
+    def fetch(self, sender: ReplicaSender, handshake: Handshake, parting: Lsn) -> None:
+        if self._fetching is not None:
+            raise LinkRefused("this master fetches from another slave what it lost")
+        log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, handshake.end, handshake.slave_id)
+        try:
+            self._fetching = sender, TailFile(self.journal.storage.path, parting), Lsn(handshake.end)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        self.in_sync.require_confirmation(handshake.slave_id)
+        if self.store.watermark is not None:
+            self.store.watermark.is_whole = False
+
+    def on_fetched(self, sender: ReplicaSender, lsn: Lsn, data: bytes | memoryview) -> None:
+        if self._fetching is None or self._fetching[0] is not sender:
+            raise LinkRefused("a JOURNAL_CHUNK that was not requested")
+        _, file, end = self._fetching
+        if lsn != file.end or lsn + len(data) > end:
+            raise LinkRefused(f"it sent LSN {lsn} where {file.end} follows, up to {end}")
+        try:
+            file.add(data)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        if file.end == end:
+            assert sender.handshake is not None
+            self._fetching, self._has_reported_loss = None, True
+            lives = self.store.transactions.state.epoch_history
+            dropped = frozenset(life for life in lives if life.lsn >= file.parting)
+            self._lost(LostTail(file.parting, end, sender.handshake.slave_id, file, dropped))
+
+    def _give_up_fetching(self) -> None:
+        if self._fetching is not None:
+            self._fetching[1].close()
+            self._fetching = None
+
+    def checkpoint(self) -> "asyncio.Future[bytes]":
+        if self.journal.start_lsn == SEGMENT_HEADER_BYTES:
+            whole: asyncio.Future[bytes] = self._loop.create_future()
+            whole.set_result(b"")
+            return whole
+        return self._loop.run_in_executor(self._worker, _newest_checkpoint, self.journal.storage)
+
+    def on_attached(self, sender: ReplicaSender, side: SendProgress) -> None:
+        former = self._senders.get(side.slave_id)
+        self.in_sync.on_connected(
+            side.slave_id, self.journal.end, self._loop.time(), is_empty=not side.keeps_own_journal
+        )
+        self._handshaking.discard(sender)
+        self._senders[side.slave_id] = sender
+        if side.slave_id in self._authorities:
+            self._streamed_to.add(side.slave_id)
+        if former is not None:
+            former.drop("the same slave has another link now")
+
+    def on_ack(self, sender: ReplicaSender, side: SendProgress) -> None:
+        if self._senders.get(side.slave_id) is sender and side.reported is not None:
+            self.in_sync.on_ack(side.slave_id, side.reported, self.journal.end, self._loop.time())
+            may_confirm = (
+                side.keeps_own_journal and side.slave_id not in self._started_empty and not self._has_reported_loss
+            )
+            if may_confirm and self.in_sync.confirm(side.slave_id):
+                self._confirmed(side.slave_id)
+            if self.section.mode == "sync":
+                self._limit()
+            self._maybe_drained()
+
+    def _confirmed(self, slave_id: int) -> None:
+        """A slave in sync has no more than this master: nothing that other slaves have beyond it was acknowledged."""
+        log.info("nothing that was acknowledged is missing here slave=%d", slave_id)
+        if self.store.watermark is not None:
+            self.store.watermark.is_whole = True
+        if self._fetching is not None:
+            sender = self._fetching[0]
+            self._give_up_fetching()
+            sender.drop("a slave in sync has no more than this master")
+
+    def position(self, slave_id: int) -> Heartbeat:
+        self._told = self.store.high_watermark.acknowledged
+        is_in_sync = slave_id in self.in_sync.members
+        return Heartbeat(self._told, self.journal.end, time.time_ns() // 1_000_000, is_in_sync, self.section.mode)
+
+    def on_closed(self, sender: ReplicaSender) -> None:
+        self._handshaking.discard(sender)
+        if self._fetching is not None and self._fetching[0] is sender:
+            self._give_up_fetching()
+        slave_id = sender.side.slave_id if sender.side is not None else None
+        if slave_id is not None and self._senders.get(slave_id) is sender:
+            del self._senders[slave_id]
+            self.in_sync.on_disconnected(slave_id)
+            log.warning("slave gone slave=%d peer=%s", slave_id, sender.name)
+        if not self._senders and not self._handshaking:
+            self.journal.notify_written(False)
+        self._maybe_drained()
+
+    # -- timers -----------------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        now, silence_s = self._loop.time(), self.section.silence_ms / 1000
+        self._timer = self._loop.call_later(self.section.heartbeat_ms / 1000, self._heartbeat)
+        # First, since it forgives a pause of this process.
+        wanted = self.in_sync.plan(self.store.high_watermark.acknowledged, now, self.journal.flushed)
+        if self.in_sync.wants_flush:
+            self.journal.flush()
+        for slave_id, sender in list(self._senders.items()):
+            if now - max(sender.last_heard, self.in_sync.slaves[slave_id].last_heard) > silence_s:
+                sender.drop(f"silent for {silence_s:g} s")
+            else:
+                sender.send_heartbeat()
+        for sender in [sender for sender in self._handshaking if now - sender.last_heard > silence_s]:
+            sender.drop(f"no HANDSHAKE for {silence_s:g} s")
+        if wanted is None:
+            return
+        if self._write_node is None:
+            self._node_written(wanted)
+        else:
+            self._write_node(wanted, lambda node: self._loop.call_soon_threadsafe(self._node_written, node))
+            self._limit()
+
+    def _node_written(self, node: ReplicationNode) -> None:
+        before = self.in_sync.node
+        self.in_sync.on_written(node)
+        if (before.in_sync if before is not None else ()) != node.in_sync:
+            log.warning("in-sync set changed mode=%s %s", node.mode, changed(before, node))
+        self._limit()
+
+    def _limit(self) -> None:
+        """Apply what the slaves have to the high watermark."""
+        if self._is_closed or self._has_reported_loss:
+            return
+        replicated = self.in_sync.replicated
+        self.store.limit_acknowledged(replicated)
+        if replicated > self.store.high_watermark.acknowledged:
+            self._progress()
+
+    def _maybe_drained(self) -> None:
+        if self._is_closing and (
+            self.journal.failure is not None
+            or all(sender.has_all_below(self.journal.end) for sender in self._senders.values())
+        ):
+            self._drained.set()
+
+    def _send_heartbeats(self) -> None:
+        self._heartbeat_due = None
+        for sender in self._senders.values():
+            sender.send_heartbeat()
+
+
+def _newest_checkpoint(storage: Storage) -> bytes:
+    """Read the newest valid checkpoint. On the worker thread. Raises LinkRefused, StorageFailed."""
+    newest = read_newest(storage)
+    if newest.content is None:
+        raise LinkRefused(f"{storage.path} has no checkpoint that reads back: run `metaq checkpoint` on the master")
+    return bytes(encode_checkpoint(newest.content[0]))

@@ -1,0 +1,356 @@
+"""The master's end of one link: sends the journal's files as fast as the slave reads them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from journal.checksum import crc32
+from journal.errors import JournalError, UnreadableRange
+from journal.records.header import Lsn
+from journal.wal.journal import Journal
+from journal.wal.segments import SEGMENT_HEADER_BYTES
+from journal.wal.storage import Buffer
+from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.link_protocol import (
+    BULK_BYTES_MAX,
+    Accept,
+    FetchTail,
+    FlushAck,
+    FullResync,
+    Handshake,
+    Heartbeat,
+    JournalChunk,
+    LinkDecoder,
+    Reject,
+    encode,
+    journal_chunk_head,
+    snapshot_chunk_head,
+)
+from meta_broker.replication.master.handshake import PROOF_BYTES_MAX, SendProgress, StartFetch, StartResync, StartStream
+from meta_broker.store.cold_read import ColdRead
+from meta_broker.store.cold_reader import ColdReader
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.partition_index import JournalSlice
+from meta_client.protocol.errors import RemoteProtocolError
+
+log = logging.getLogger(__name__)
+
+READ_RETRY_S = 5.0  # between two attempts to read what the disk does not return
+CHUNKS_PER_TURN = 4  # to one slave that catches up, before clients have their turn
+
+
+class SenderOwner(Protocol):
+    """The part of the master a replica sender uses."""
+
+    section: ReplicationSection
+    store: MessageStore
+    journal: Journal
+    cold_reader: ColdReader
+    url: str
+
+    def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
+        """Decide how to start the slave. Raises LinkRefused."""
+
+    def checkpoint(self) -> "asyncio.Future[bytes]":
+        """Return the newest checkpoint's file; blank: the journal is complete. The future may fail with a
+        JournalError.
+        """
+
+    def on_attached(self, sender: "ReplicaSender", side: SendProgress) -> None:
+        """Record that the slave was accepted. Raises LinkRefused if there are too many."""
+
+    def fetch(self, sender: "ReplicaSender", handshake: Handshake, parting: Lsn) -> None:
+        """Start fetching the slave's tail from *parting* on. Raises LinkRefused if another slave is sending one."""
+
+    def on_fetched(self, sender: "ReplicaSender", lsn: Lsn, data: bytes | memoryview) -> None:
+        """Add a piece of the tail. Raises LinkRefused."""
+
+    def on_ack(self, sender: "ReplicaSender", side: SendProgress) -> None: ...
+    def position(self, slave_id: int) -> Heartbeat: ...
+    def on_closed(self, sender: "ReplicaSender") -> None: ...
+
+
+class ReplicaSender(asyncio.Protocol):
+    """Sends the journal to one slave. Loop thread only.
+
+    At most one piece is with the transport; the next is read once it has gone, so a slave that does not read costs one
+    piece. What may not be in the page cache is read by a thread.
+    """
+
+    def __init__(
+        self, owner: SenderOwner, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, name: str
+    ) -> None:
+        self.name = name
+        self.handshake: Handshake | None = None
+        self.side: SendProgress | None = None
+        self.last_heard = loop.time()
+        self._owner = owner
+        self._loop = loop
+        self._transport = transport
+        self._decoder = LinkDecoder(Handshake, FlushAck, JournalChunk)
+        self._can_write = True
+        self._pending_read: asyncio.Future[bytes] | None = None  # a read on another thread
+        self._checkpoint = memoryview(b"")  # not yet sent
+        self._checkpoint_at = 0
+        self._segment_end = Lsn(0)  # of the segment that is being sent
+        self._is_over = False
+        self._is_backing_off = False  # after a read that failed
+        self.read_error = ""  # why the slave is sent nothing
+        transport.set_write_buffer_limits(high=0)  # pause_writing as soon as anything is buffered
+
+    # -- asyncio.Protocol -------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard = self._loop.time()
+        if self._is_over:
+            return
+        try:
+            for frame in self._decoder.receive_data(data):
+                match frame:
+                    case Handshake():
+                        self._on_handshake(frame)
+                    case FlushAck(flushed):
+                        self._reported(flushed)
+                    case JournalChunk(lsn, chunk):
+                        self._owner.on_fetched(self, lsn, chunk)
+        except (LinkRefused, RemoteProtocolError) as error:
+            self.refuse(str(error))
+
+    def pause_writing(self) -> None:
+        self._can_write = False
+
+    def resume_writing(self) -> None:
+        self._can_write = True
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # whatever the cause, the slave reconnects
+        self._is_over = True
+        if self._pending_read is not None:
+            self._pending_read.cancel()
+        self._owner.on_closed(self)
+
+    # -- the owner's calls ------------------------------------------------------------------------------------
+
+    def has_all_below(self, lsn: Lsn) -> bool:
+        """Return whether the slave has acknowledged everything below *lsn*."""
+        return self.side is not None and self.side.reported is not None and self.side.reported >= lsn
+
+    def pump(self) -> None:
+        """Send what is available, as far as the slave reads."""
+        for _ in range(CHUNKS_PER_TURN):
+            if (
+                self.side is None
+                or self._is_over
+                or not self._can_write
+                or self._pending_read is not None
+                or self._is_backing_off
+            ):
+                return
+            try:
+                if not (self._send_snapshot_chunk() if self._checkpoint else self._send_chunk(self.side)):
+                    return
+            except KeyError:
+                self.refuse(f"LSN {self.side.sent} is no longer stored here: retention has passed this slave")
+                return
+        self._loop.call_soon(self.pump)
+
+    def send_heartbeat(self) -> None:
+        """Send the master's position. Skipped while the slave does not read."""
+        if self.side is not None and not self._is_over and self._can_write:
+            self._transport.write(encode(self._owner.position(self.side.slave_id)))
+
+    def refuse(self, reason: str) -> None:
+        """Send the reason, and close."""
+        if not self._is_over:
+            self._is_over = True
+            log.warning("link refused peer=%s slave=%s reason=%s", self.name, self._slave, reason)
+            self._transport.write(encode(Reject(text=reason[:4096])))
+            self._transport.close()
+
+    def drop(self, reason: str) -> None:
+        """Close at once, discarding unsent data."""
+        log.warning("link closed peer=%s slave=%s reason=%s", self.name, self._slave, reason)
+        self._is_over = True
+        self._transport.abort()
+
+    @property
+    def _slave(self) -> str:
+        return "?" if self.handshake is None else str(self.handshake.slave_id)
+
+    # -- handshake --------------------------------------------------------------------------------------------
+
+    def _on_handshake(self, handshake: Handshake) -> None:
+        if self.handshake is not None:
+            raise LinkRefused("a second HANDSHAKE")
+        self.handshake = handshake
+        match self._owner.decide_start(handshake):
+            case StartStream(parting):
+                self._with_proof(parting, handshake.start, self._accept)
+            case StartFetch(parting):
+                self._owner.fetch(self, handshake, parting)
+                self._with_proof(parting, handshake.start, self._send_fetch)
+            case StartResync(reason, is_empty):
+                log.log(
+                    logging.INFO if is_empty else logging.WARNING,
+                    "slave starts over slave=%s why=%s",
+                    self._slave,
+                    reason,
+                )
+                self._when_done(self._owner.checkpoint(), lambda checkpoint: self._full_resync(reason, checkpoint))
+
+    def _with_proof(self, parting: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:
+        """Call *then* once the proof of *parting* is read."""
+        if (place := self._proof_place(parting, slave_start)) is None:
+            then(parting, b"")
+        else:
+            read = self._owner.cold_reader.read(ColdRead(self._owner.journal, [place]))
+            self._when_done(read, lambda proof: then(parting, proof))
+
+    def _proof_place(self, parting: Lsn, slave_start: int) -> JournalSlice | None:
+        """Return the bytes both sides have just before *parting*, in one segment; None: there are none."""
+        journal = self._owner.journal
+        if parting <= max(slave_start, journal.start_lsn):
+            return None
+        base, _ = journal.reader(parting - 1)
+        size = min(PROOF_BYTES_MAX, parting - max(base, slave_start))
+        return JournalSlice(parting - size, size)
+
+    def _accept(self, parting: Lsn, proof: bytes) -> None:
+        owner = self._owner
+        frame = Accept(
+            epoch=owner.journal.epoch,
+            parting=parting,
+            proof_bytes=len(proof),
+            proof=crc32(proof),
+            heartbeat_ms=owner.section.heartbeat_ms,
+            silence_ms=owner.section.silence_ms,
+            master=owner.url,
+        )
+        self._attach(parting, encode(frame), keeps_own_journal=True)
+
+    def _send_fetch(self, parting: Lsn, proof: bytes) -> None:
+        owner = self._owner
+        frame = FetchTail(
+            epoch=owner.journal.epoch,
+            parting=parting,
+            proof_bytes=len(proof),
+            proof=crc32(proof),
+            master=owner.url,
+        )
+        self._transport.write(encode(frame))
+
+    def _full_resync(self, reason: str, checkpoint: bytes) -> None:
+        owner = self._owner
+        start = Lsn(owner.journal.start_lsn - SEGMENT_HEADER_BYTES)
+        frame = FullResync(
+            epoch=owner.journal.epoch,
+            start=start,
+            checkpoint_bytes=len(checkpoint),
+            reason=reason,
+            heartbeat_ms=owner.section.heartbeat_ms,
+            silence_ms=owner.section.silence_ms,
+            master=owner.url,
+        )
+        self._checkpoint = memoryview(checkpoint)
+        self._attach(start, encode(frame), keeps_own_journal=False)
+
+    def _attach(self, begin: Lsn, frame: bytes, *, keeps_own_journal: bool) -> None:
+        assert self.handshake is not None
+        side = SendProgress(self.handshake.slave_id, begin, keeps_own_journal=keeps_own_journal)
+        self._owner.on_attached(self, side)
+        self.side = side
+        self._transport.write(frame)
+        log.info("slave linked slave=%s peer=%s from=%d", self._slave, self.name, begin)
+        self.send_heartbeat()
+        self.pump()
+
+    # -- the stream -------------------------------------------------------------------------------------------
+
+    def _reported(self, flushed: Lsn) -> None:
+        if self.side is None:
+            raise LinkRefused("a FLUSH_ACK before it was let in")
+        self.side.report(flushed)
+        self._owner.on_ack(self, self.side)
+
+    def _send_snapshot_chunk(self) -> bool:
+        size = min(len(self._checkpoint), BULK_BYTES_MAX)
+        self._transport.writelines([snapshot_chunk_head(self._checkpoint_at, size), self._checkpoint[:size]])
+        self._checkpoint_at += size
+        self._checkpoint = self._checkpoint[size:]
+        return True
+
+    def _send_chunk(self, side: SendProgress) -> bool:
+        owner = self._owner
+        written = owner.journal.written
+        if written <= side.sent:
+            return False
+        if side.sent >= self._segment_end:
+            base, file = owner.journal.segments.locate(side.sent)
+            self._segment_end = Lsn(base + file.size)
+        place = JournalSlice(side.sent, side.next_bytes(written, self._segment_end))
+        read = ColdRead(owner.journal, [place])
+        if owner.store.page_cache.is_hot([place]) and (data := read.cached()) is not None:
+            self._send(data, place.bytes)
+            return True
+        self._when_done(owner.cold_reader.read(read), self._send_read, self._read_failed)
+        return False
+
+    def _send_read(self, data: bytes) -> None:
+        self._send([data], len(data))
+        self.pump()
+
+    def _send(self, buffers: Sequence[Buffer], size: int) -> None:
+        assert self.side is not None
+        self.read_error = ""
+        self._transport.writelines([journal_chunk_head(self.side.sent, size), *buffers])
+        self.side.advance(size)
+
+    def _read_failed(self, error: UnreadableRange) -> None:
+        """Keep the link when the disk does not return the next bytes: report it in `read_error` and try again later.
+
+        Closing it would only make the slave reconnect at once.
+        """
+        if self.read_error != str(error):
+            self.read_error = str(error)
+            log.error(
+                "slave gets nothing more slave=%s lsn=%d error=%s: check the disk, then run `metaq journal check` "
+                "and `repair` on this master",
+                *(self._slave, self.side.sent if self.side is not None else 0, error),
+            )
+        self._is_backing_off = True
+        self._loop.call_later(READ_RETRY_S, self._retry_read)
+
+    def _retry_read(self) -> None:
+        self._is_backing_off = False
+        self.pump()
+
+    def _when_done(
+        self,
+        future: "asyncio.Future[bytes]",
+        then: Callable[[bytes], None],
+        unreadable: Callable[[UnreadableRange], None] | None = None,
+    ) -> None:
+        """Call *then* once *future* is done; nothing is sent meanwhile.
+
+        An unreadable range goes to *unreadable*; without that, it ends the link.
+        """
+
+        def done(future: "asyncio.Future[bytes]") -> None:
+            self._pending_read = None
+            if future.cancelled() or self._is_over:
+                return
+            try:
+                then(future.result())
+            except UnreadableRange as error:
+                if unreadable is None:
+                    self.refuse(str(error))
+                else:
+                    unreadable(error)
+            except (LinkRefused, JournalError) as error:
+                self.refuse(str(error))
+
+        self._pending_read = future
+        future.add_done_callback(done)

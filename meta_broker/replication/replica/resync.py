@@ -1,0 +1,139 @@
+"""Changes a data directory while it is closed.
+
+A slave truncates what its master never had, or starts over; a master restores the tail it lost from a slave.
+"""
+
+import contextlib
+import logging
+import shutil
+
+from journal.errors import StorageFailed, TruncationTooDeep
+from journal.records.header import Lsn
+from journal.replica.follower import JournalFollower
+from journal.state.initial_sync import begin_initial_sync, initial_sync_names
+from journal.state.saved_tail import DivergentTail
+from journal.state.transaction_store import wall_clock_ms
+from journal.state.truncation import clear, truncate
+from journal.wal.open_journal import JournalConfig
+from journal.wal.segments import Identity, segment_base
+from journal.wal.storage import DirectoryStorage
+from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.errors import BrokerError, ConfigError
+from meta_broker.replication.lost_tail import LostTail
+from meta_broker.replication.replica.state import Resync
+from zk.brokers.replication import ReplicationNode
+
+log = logging.getLogger(__name__)
+
+
+def resync(config: BrokerConfig, what: Resync) -> None:
+    """Apply *what* to the slave's directory; durable on return. Blocks.
+
+    Interrupted by a crash, it is repeated, or finished by the next start. Raises ConfigError if an operator has to
+    decide, ForeignStream, StorageFailed.
+    """
+    identity = Identity(config.broker.cluster, config.broker_id)
+    storage = DirectoryStorage.open_for_writing(config.data)
+    try:
+        if what.checkpoint is None:
+            _truncate(config, storage, identity, what)
+        else:
+            _start_over(config, storage, identity, what, what.checkpoint)
+    finally:
+        storage.close()
+
+
+def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
+    """Make a master's journal end as its slave's does; durable on return. Blocks.
+
+    What the master wrote from the divergence LSN on, of which nothing was acknowledged, is saved like any truncated
+    tail. A crash in between leaves less, which is fetched again. Raises BrokerError if an operator has to decide,
+    ForeignStream, StorageFailed.
+    """
+    identity = Identity(config.broker.cluster, config.broker_id)
+    storage = DirectoryStorage.open_for_writing(config.data)
+    try:
+        try:
+            saved = truncate(storage, identity, lost.parting, wall_clock_ms())
+        except TruncationTooDeep as error:
+            raise BrokerError(
+                f"slave {lost.slave_id}, which was in sync, has what this master lost, from LSN {lost.parting} on, and "
+                f"{error}: make that slave the master with `metaq promote`, and this one will follow it"
+            ) from error
+        _drop_derived(config, "keys")
+        journal = JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush)
+        follower = JournalFollower.open(storage, identity, journal)
+        try:
+            for lsn, data in lost.pieces.read():
+                if (skipped := max(follower.received - lsn, 0)) < len(data):
+                    follower.receive(lsn + skipped, memoryview(data)[skipped:])
+        finally:
+            follower.close()
+        watermark = read_watermark(storage)
+        write_watermark(storage, SavedWatermark(watermark.lsn if watermark is not None else Lsn(0), is_whole=True))
+    finally:
+        storage.close()
+    log.warning("taken back from=%d to=%d slave=%d cut=%s", lost.parting, lost.end, lost.slave_id, _name(saved))
+
+
+def why_async_is_unsafe(config: BrokerConfig, node: ReplicationNode | None) -> str | None:
+    """Return why a master must not start in mode async, if that is its mode: it may have lost acknowledged data.
+
+    Raises StorageFailed.
+    """
+    if config.replication.mode == "sync" or node is None or node.mode == "async" or not node.in_sync:
+        return None
+    if not config.data.is_dir():
+        return None
+    watermark = read_watermark(DirectoryStorage.open_for_reading(config.data))
+    if watermark is None or watermark.is_whole:
+        return None
+    return (
+        f"{config.data} was not stopped cleanly in mode sync, and may lack what was acknowledged; in sync are slaves "
+        f"{', '.join(map(str, node.in_sync))}: start it in mode sync beside one of them and stop it, then change "
+        f"replication.mode"
+    )
+
+
+def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Resync) -> None:
+    try:
+        saved = truncate(storage, identity, what.lsn, wall_clock_ms())
+        _drop_derived(config, "keys")  # these offsets are assigned again; index files are checked against checkpoints
+        log.warning("cut from=%d saved=%s: %s; see `metaq journal truncations`", what.lsn, _name(saved), what.reason)
+    except TruncationTooDeep as error:
+        # Everything below it is the master's too: only what follows is worth saving.
+        saved = clear(storage, identity, what.lsn, wall_clock_ms())
+        _drop_derived(config, "index", "keys")
+        log.warning("starts over, cut from=%d saved=%s: %s", what.lsn, _name(saved), error)
+
+
+def _start_over(
+    config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Resync, checkpoint: bytes
+) -> None:
+    is_unfinished = any(initial_sync_names(storage))
+    if is_unfinished or any(segment_base(name) is not None for name in storage.names()):
+        if not is_unfinished and not config.slave.begin_anew:  # an unfinished initial sync loses nothing
+            raise ConfigError(
+                f"{config.data} holds records that are of no use to a slave of this master: {what.reason}; to give "
+                f"them up, empty the directory, or set begin_anew = true in [slave]"
+            )
+        clear(storage, identity, None, wall_clock_ms())
+        _drop_derived(config, "index", "keys")
+    if checkpoint:
+        begin_initial_sync(storage, what.lsn, checkpoint)
+    log.warning("starts over start=%d checkpoint_bytes=%d: %s", what.lsn, len(checkpoint), what.reason)
+
+
+def _name(saved: DivergentTail | None) -> str:
+    return "nothing" if saved is None else saved.name
+
+
+def _drop_derived(config: BrokerConfig, *names: str) -> None:
+    """Delete directories derived from records that are gone. Raises StorageFailed."""
+    for name in names:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(config.data / name)
+        except OSError as error:
+            raise StorageFailed(f"{config.data / name}: {error.strerror}") from error

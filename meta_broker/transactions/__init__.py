@@ -1,1 +1,0 @@
-"""Branches as connections see them: who holds a local transaction, when an active one expires."""
