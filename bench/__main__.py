@@ -1,4 +1,4 @@
-"""`python -m bench CASE...`: run cases, print each value, its floor and the ratio. No case: list them."""
+"""`python -m bench CASE...`: run cases, print each value, its baseline and the ratio. No case: list them."""
 
 import json
 import sys
@@ -10,23 +10,28 @@ from rich.table import Table
 from bench import history
 from bench.cases import CASES
 from bench.result import Result
+from bench.table import performance_table
 
 
 @click.command()
 @click.argument("cases", nargs=-1, metavar="[CASE]...")
 @click.option("--all", "run_all", is_flag=True, help="Every case.")
-@click.option("--json", "as_json", is_flag=True, help="One object a line: case, value, unit, floor, ratio, detail.")
+@click.option("--json", "as_json", is_flag=True, help="One object a line: case, value, unit, baseline, ratio, detail.")
+@click.option("--table", "as_table", is_flag=True, help="Run nothing: the table of docs/performance.md.")
 @click.option("--record", "is_recorded", is_flag=True, help="Append the results to bench/history.jsonl.")
-def main(cases: tuple[str, ...], run_all: bool, as_json: bool, is_recorded: bool) -> None:
+def main(cases: tuple[str, ...], run_all: bool, as_json: bool, as_table: bool, is_recorded: bool) -> None:
     """Measure through the public client API: broker and client are two processes on this machine.
 
-    Every value stands beside a floor measured in the same run: for bytes, the same bytes over loopback into a
+    Every value stands beside a baseline measured in the same run: for bytes, the same bytes over loopback into a
     preallocated file in another process and back by sendfile; for transactions, fdatasync calls per second. The last
     column compares it with the median of the last runs that bench/history.jsonl has of a machine like this one.
     """
     for case in cases:
         if case not in CASES:
             raise click.UsageError(f"no case {case!r}: there are {', '.join(CASES)}")
+    if as_table:
+        print(performance_table())
+        return
     if not cases and not run_all:
         for name, case_ in CASES.items():
             print(f"{name:24}{case_.bar!s:24}{(case_.run.__doc__ or '').strip().splitlines()[0]}")
@@ -49,7 +54,7 @@ def _run(case: str, *, as_json: bool) -> Result:
 
 
 def _table(results: list[Result]) -> Table:
-    table = Table("case", "value", "unit", "floor", "ratio", "bar", "met", "before", "detail")
+    table = Table("case", "value", "unit", "baseline", "ratio", "bar", "met", "before", "detail")
     for result in results:
         detail = ", ".join(f"{key} {value}" for key, value in result.detail.items())
         bar, change = CASES[result.case].bar, history.change(result, history.earlier(result.case))
@@ -57,7 +62,7 @@ def _table(results: list[Result]) -> Table:
             result.case,
             f"{result.value:,.1f}",
             result.unit,
-            f"{result.floor:,.1f}",
+            f"{result.baseline:,.1f}",
             f"{result.ratio:.3f}",
             str(bar),
             "yes" if result.meets(bar) else "NO",

@@ -1,12 +1,12 @@
-"""asyncio beside threads: the same load on one stage, one after the other."""
+"""asyncio beside threads: the same load in one environment, one after the other."""
 
 import asyncio
 import statistics
 import threading
 import time
 
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
 from meta_client import Batch, Client, aio
 
 TOPIC = "bench"
@@ -20,9 +20,9 @@ MESSAGES = 1000  # between two looks at the clock
 
 def produce(case: str) -> Result:
     """send_async from one task, over send_async from one thread: messages a second, each the median of its rounds."""
-    with stage("interval:100") as on:
+    with environment("interval:100") as on:
         threaded, tasks = [], []
-        for _ in range(ROUNDS):  # in turn: the machine's mood changes
+        for _ in range(ROUNDS):  # in turn: the machine's speed varies
             threaded.append(_threaded(on.zookeeper))
             tasks.append(asyncio.run(_tasks(on.zookeeper)))
     return Result(case, statistics.median(tasks), "messages/s", statistics.median(threaded))
@@ -30,7 +30,7 @@ def produce(case: str) -> Result:
 
 def consume(case: str) -> Result:
     """A batch listener of tasks, over one of threads: messages a second, each the median of its rounds."""
-    with stage("interval:100") as on:
+    with environment("interval:100") as on:
         with Client(on.zookeeper) as client:
             producer, payload = client.producer(), b"x" * SIZE
             for _ in range(STORED):

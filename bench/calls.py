@@ -1,4 +1,4 @@
-"""`python -m bench.calls`: what a send and a branch cost a client: calls, processor time, switches of threads."""
+"""`python -m bench.calls`: cost of a send and of a branch to a client: calls, processor time, thread switches."""
 
 import collections
 import resource
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cases import KIB, branch, sender
-from bench.stage import stage
+from bench.environment import environment
 from meta_client import Client
 
 Operation = Callable[[], None]
@@ -36,7 +36,7 @@ def calls(threads: int, seconds: float) -> None:
         "branch of ten messages": lambda client, number: branch(client, number, 10),
     }
     table = Table("of 1 KiB", "calls", "Python's", "one thread", f"{threads} threads", "switches", "a second")
-    with stage("interval:100") as on, Client(on.zookeeper) as client:
+    with environment("interval:100") as on, Client(on.zookeeper) as client:
         for name, make in operations.items():
             one = make(client, threads)
             called, python = _calls(one)
@@ -55,7 +55,7 @@ def calls(threads: int, seconds: float) -> None:
 
 
 def _calls(one: Operation) -> tuple[float, float]:
-    """All calls, and those of Python functions."""
+    """Count all calls, and those of Python functions."""
     counts: collections.Counter[str] = collections.Counter()
 
     def count(frame: FrameType, event: str, arg: object) -> None:
@@ -73,7 +73,7 @@ def _calls(one: Operation) -> tuple[float, float]:
 
 
 def _least(one: Operation) -> float:
-    """Microseconds of this thread's processor time, which other people's work beside it only lengthens."""
+    """Return the least microseconds of this thread's processor time: other load only lengthens it."""
     rounds = []
     for _ in range(ROUNDS):
         start = time.thread_time_ns()
@@ -84,7 +84,7 @@ def _least(one: Operation) -> float:
 
 
 def _in_threads(operations: list[Operation], seconds: float) -> tuple[float, float, float]:
-    """Microseconds of the process's processor time, switches, and how many a second."""
+    """Return microseconds of the process's processor time, switches, and operations a second."""
     counts, stopping = [0] * len(operations), threading.Event()
 
     def run(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The cases. Each runs on a stage of its own and returns one Result; names stay, figures are compared over time."""
+"""The cases. Each runs in its own environment and returns one Result; names stay: figures are compared over time."""
 
 import itertools
 import threading
@@ -11,9 +11,10 @@ from bench import (
     aio,
     big_branch,
     checkpoints,
-    far,
+    cold_read,
     key_index,
     latency,
+    long_poll,
     many_topics,
     memory,
     partitions,
@@ -21,13 +22,12 @@ from bench import (
     recovery,
     replication,
     row_and_message,
-    waiting,
 )
-from bench.floors import byte_floor, sync_floor
+from bench.baselines import copy_baseline, fsync_baseline
+from bench.environment import environment
 from bench.result import Bar, Result
-from bench.stage import stage
 from meta_client import Batch, Client, ReceivedMessage, Xid
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 
 KIB = 1024
 PRODUCE_S = 6.0
@@ -156,9 +156,9 @@ def recover_singles(case: str) -> Result:
     return recovery.after_crash(case, recovery.GB, KIB)
 
 
-def far_p99(case: str) -> Result:
+def cold_read_p99(case: str) -> Result:
     """A send while 10 readers read what only the disk has: the slowest hundredth left out."""
-    return far.far_p99(case)
+    return cold_read.p99(case)
 
 
 def index_put(case: str) -> Result:
@@ -193,12 +193,12 @@ def memory_branches(case: str) -> Result:
 
 
 def aio_produce_100b(case: str) -> Result:
-    """100-byte messages, one process, flush interval:100, from one task of asyncio; the floor is a thread's rate."""
+    """100-byte messages, one process, flush interval:100, from one task of asyncio; the baseline is a thread's rate."""
     return aio.produce(case)
 
 
 def aio_consume_100b(case: str) -> Result:
-    """100-byte messages delivered as objects to one consumer of asyncio, one process; the floor is that of threads."""
+    """100-byte messages delivered as objects to one consumer of asyncio, one process; the baseline: threads."""
     return aio.consume(case)
 
 
@@ -207,9 +207,9 @@ def rebalance_256(case: str) -> Result:
     return rebalance.joining(case)
 
 
-def waiting_1000(case: str) -> Result:
+def long_poll_1000(case: str) -> Result:
     """1,000 consumers' fetches waiting at one broker: percent of a core."""
-    return waiting.waiting(case)
+    return long_poll.processor_share(case)
 
 
 def replicate_async(case: str) -> Result:
@@ -234,7 +234,7 @@ def catch_up(case: str) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure, and what is acceptable."""
+    """One thing to measure, and the bars for it."""
 
     run: Callable[[str], Result]
     bar: Bar
@@ -253,7 +253,7 @@ CASES: Final[dict[str, Case]] = {
     "partitions-5000": Case(partitions_5000, Bar("ratio", 1.15, is_ceiling=True)),
     "memory-idle": Case(memory_idle, Bar("value", 300, is_ceiling=True)),
     "memory-slow": Case(memory_slow, Bar("value", 300, is_ceiling=True)),
-    "far-p99": Case(far_p99, Bar("ratio", 2.0, is_ceiling=True)),
+    "cold-read-p99": Case(cold_read_p99, Bar("ratio", 2.0, is_ceiling=True)),
     "memory-tx": Case(memory_tx, Bar("value", 160, is_ceiling=True)),
     "memory-branches": Case(memory_branches, Bar("value", 200, is_ceiling=True)),
     "xa-1": Case(xa_1, Bar("ratio", 0.15)),
@@ -280,25 +280,25 @@ CASES: Final[dict[str, Case]] = {
     "aio-consume-100b": Case(aio_consume_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
     "rebalance-256": Case(rebalance_256, Bar("value", 1_000, is_ceiling=True)),
-    "waiting-1000": Case(waiting_1000, Bar("value", 5, is_ceiling=True)),
+    "long-poll-1000": Case(long_poll_1000, Bar("value", 5, is_ceiling=True)),
 }
 
 
 def _produce(case: str, flush: str, size: int = KIB) -> Result:
     """send_async from one thread for PRODUCE_S, until everything is acknowledged."""
-    with stage(flush) as on, Client(on.zookeeper) as client:
+    with environment(flush) as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * size
         send_for(producer, payload, PRODUCE_S / 10)
         start = time.perf_counter()
         sent = send_for(producer, payload, PRODUCE_S)
         elapsed = time.perf_counter() - start
-        floor = byte_floor(on.directory, max(sent * size, 64 * KIB * KIB))
-        detail = {"messages_s": round(sent / elapsed)} | floor.detail()
-        return Result(case, sent * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
+        baseline = copy_baseline(on.directory, max(sent * size, 64 * KIB * KIB))
+        detail = {"messages_s": round(sent / elapsed)} | baseline.detail()
+        return Result(case, sent * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
 
 
 def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
-    """Send for *seconds*, then wait for every acknowledgement; how many were sent."""
+    """Send for *seconds*, then wait for every acknowledgement. Returns the number sent."""
     end, sent = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         for _ in range(1000):
@@ -309,9 +309,9 @@ def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
 
 
 def _send(case: str, threads: int) -> Result:
-    with stage("sync") as on, Client(on.zookeeper) as client:
+    with environment("sync") as on, Client(on.zookeeper) as client:
         sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
-        return Result(case, sent / elapsed, "messages/s", sync_floor(on.directory), {"threads": threads})
+        return Result(case, sent / elapsed, "messages/s", fsync_baseline(on.directory), {"threads": threads})
 
 
 def _load_1k(client: Client) -> tuple[int, float]:
@@ -327,7 +327,7 @@ def _load_send_32(client: Client) -> tuple[int, float]:
 
 
 def sender(client: Client, payload: bytes) -> Callable[[], None]:
-    """What sends one message and waits for its answer."""
+    """Return a function that sends one message and waits for its reply."""
     producer = client.producer()
 
     def one() -> None:
@@ -337,14 +337,14 @@ def sender(client: Client, payload: bytes) -> Callable[[], None]:
 
 
 def _xa(case: str, threads: int, messages: int = 1) -> Result:
-    with stage("sync") as on, Client(on.zookeeper) as client:
+    with environment("sync") as on, Client(on.zookeeper) as client:
         done, elapsed = _in_threads(threads, XA_S, lambda number: branch(client, number, messages))
-        floor = sync_floor(on.directory)
-        return Result(case, done / elapsed, "tx/s", floor, {"threads": threads, "messages": messages})
+        baseline = fsync_baseline(on.directory)
+        return Result(case, done / elapsed, "tx/s", baseline, {"threads": threads, "messages": messages})
 
 
 def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
-    """What begins, fills, prepares and commits one branch. *number* is its thread's own."""
+    """Return a function that begins, fills, prepares and commits one branch. *number*: of its thread."""
     producer = client.producer(qualifier=f"bench-{number}")
     payload, count = b"x" * KIB, iter(range(10**9))
 
@@ -359,10 +359,8 @@ def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
 
 
 def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[], None]]) -> tuple[int, float]:
-    """Call what *make* makes for each thread over and over for *seconds*; how often in all, and in what time.
-
-    The first tenth warms up and does not count.
-    """
+    """Call the function that *make* returns for each thread repeatedly for *seconds*. Returns the number of calls and
+    the time. The first tenth is warm-up and does not count."""
     works = [make(number) for number in range(threads)]
     counts, errors = [0] * threads, list[BaseException]()
     counting, stopping = threading.Event(), threading.Event()
@@ -394,16 +392,16 @@ def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[],
 
 
 def _consume_all(case: str, size: int, *, one_by_one: bool = False) -> Result:
-    with stage("interval:100") as on, Client(on.zookeeper) as client:
+    with environment("interval:100") as on, Client(on.zookeeper) as client:
         total = _fill(client, CONSUME_BYTES // size, size)
-        floor = byte_floor(on.directory, total * size)
+        baseline = copy_baseline(on.directory, total * size)
         elapsed = _consume(client, total, one_by_one=one_by_one)
-    detail = {"messages_s": round(total / elapsed)} | floor.detail()
-    return Result(case, total * size / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, detail)
+    detail = {"messages_s": round(total / elapsed)} | baseline.detail()
+    return Result(case, total * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
 
 
 def _fill(client: Client, total: int, size: int) -> int:
-    """Put *total* messages of *size* bytes; returns how many there are."""
+    """Put *total* messages of *size* bytes. Returns their number."""
     producer, payload = client.producer(), b"x" * size
     for _ in range(total):
         producer.send_async(TOPIC, payload)

@@ -1,4 +1,4 @@
-"""What a checkpoint of much costs those who use the broker meanwhile: the longest time it answers nobody."""
+"""Cost of a large checkpoint to the broker's clients: the longest time without a reply."""
 
 import contextlib
 import socket
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from bench.recovery import directory_for, prepare_branches, serving, store_in
 from bench.result import Result
-from journal.batches import BatchSequence
-from journal.records import PartitionName
+from journal.records.producer_state import BatchSequence
+from journal.records.record import PartitionName
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.answers import parse_checkpoint_taken
 from meta_client.protocol.decoder import ResponseDecoder
@@ -29,7 +29,7 @@ ANSWER_TIMEOUT_S = 120
 
 
 class Peer:
-    """One connection that asks and waits."""
+    """One connection that sends requests and waits."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address, timeout=ANSWER_TIMEOUT_S)
@@ -38,7 +38,7 @@ class Peer:
         self._received: list[Response] = []
 
     def ask(self, *requests: Request) -> list[Answer]:
-        """Send all, then take an answer each; all of them must be a 200."""
+        """Send all requests, then receive a reply to each; all must be 200."""
         self._socket.sendall(b"".join(b"".join(encode_request(request)) for request in requests))
         answers = list[Answer]()
         while len(answers) < len(requests):
@@ -49,7 +49,7 @@ class Peer:
         return answers
 
     def read(self, get: Get) -> Response:
-        """Send it, and take its answer whatever that says: retention may have taken what it asks for."""
+        """Send a request and receive its reply of any status: retention may have deleted the data."""
         self._socket.sendall(b"".join(encode_request(get)))
         while not (answers := self._decoder.receive_data(self._socket.recv(1 << 16))):
             pass
@@ -61,7 +61,7 @@ class Peer:
 
 
 class Pinger:
-    """Asks for the version over and over, in a thread of its own, and knows the longest time an answer took."""
+    """Requests the version continuously, in its own thread, and records the longest time to a reply."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._peer = Peer(address)
@@ -79,10 +79,10 @@ class Pinger:
         self._peer.close()
 
     def worst_during(self, action: Callable[[], object]) -> float:
-        """Seconds."""
+        """Return the longest time to a reply during *action*, in seconds."""
         self._worst_s = 0.0
         action()
-        time.sleep(0.05)  # the answer that was under way at the end counts, too
+        time.sleep(0.05)  # so that the request in flight at the end counts, too
         return self._worst_s
 
     def _run(self) -> None:
@@ -94,7 +94,7 @@ class Pinger:
 
 
 def longest_silence(case: str) -> Result:
-    """Milliseconds, of several checkpoints the worst. The floor is the same without one."""
+    """Measure the worst of several checkpoints, in milliseconds. The baseline is the same without a checkpoint."""
     with _broker() as address, contextlib.closing(Peer(address)) as asker, Pinger(address) as pinger:
         quiet = pinger.worst_during(lambda: time.sleep(QUIET_S))
         rounds = list[tuple[float, float]]()
@@ -114,8 +114,8 @@ def remember_producers(store: MessageStore, count: int) -> None:
     for number in range(count * BATCHES):
         name = PartitionName("bench", number % PARTITIONS)
         sequence = BatchSequence(f"producer-{number % count}", number // count + 1)
-        done = store.transactions.put_batch(name, [frame], len(frame), 1, number, sequence)
-        store.fence.after(done.lsn, store.publish, done.publications)
+        result = store.transactions.put_batch(name, [frame], len(frame), 1, number, sequence)
+        store.high_watermark.run_after(result.lsn, store.publish, result.updates)
         if number % 1000 == 0:
             store.advance()
     store.journal.wait_flushed(store.journal.end)

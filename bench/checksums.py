@@ -19,7 +19,7 @@ ROUNDS = 5
 
 @click.command()
 def checksums() -> None:
-    """Nanoseconds a call, the fastest of five rounds, for data of several sizes."""
+    """Print nanoseconds a call, the fastest of five rounds, for data of several sizes."""
     table = Table("bytes", "zlib", "metaq", "times as fast")
     for size in SIZES:
         data, calls = os.urandom(size), min(CALLS_MAX, BYTES_A_ROUND // size)

@@ -1,4 +1,4 @@
-"""`python -m bench.costs`: where a message's processor time goes, thread by thread, while one process produces."""
+"""`python -m bench.costs`: processor time of a message, by thread, while one process produces."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cases import send_for
-from bench.stage import stage
+from bench.environment import environment
 from meta_client import Client
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -24,7 +24,7 @@ Times = dict[str, tuple[float, float]]  # by thread, user and system seconds
 @click.option("--seconds", type=float, default=5.0, show_default=True)
 def costs(size: int, flush: str, seconds: float) -> None:
     """Microseconds of processor time that a message of send_async costs."""
-    with stage(flush) as on, Client(on.zookeeper) as client:
+    with environment(flush) as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * size
         send_for(producer, payload, seconds / 5)
         before = _client_times(), _broker_times(on.broker_pid)
@@ -51,7 +51,7 @@ def _broker_times(pid: int) -> Times:
 
 
 def _times(pid: int, name_of: Callable[[str], str]) -> Times:
-    """Of the live threads, those of one name together."""
+    """Sum the times of the live threads by name."""
     found: Times = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         fields = (task / "stat").read_text().rpartition(")")[2].split()

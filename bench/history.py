@@ -1,6 +1,5 @@
-"""Every recorded run, one JSON object a line: commit, machine, interpreter, figures. What came before on the same
-machine, under the same interpreter, is what a new figure is compared with.
-"""
+"""Recorded runs, one JSON object a line: commit, machine, interpreter, figures. A new figure is compared with earlier
+ones of the same machine and interpreter."""
 
 import json
 import os
@@ -26,17 +25,22 @@ def record(results: list[Result], path: Path = PATH) -> None:
             file.write(json.dumps(about | result.as_json()) + "\n")
 
 
-def earlier(case: str, path: Path = PATH) -> list[dict[str, Any]]:
-    """The last runs of *case* on a machine and an interpreter like these, the oldest first."""
+def lines(path: Path = PATH) -> list[dict[str, Any]]:
+    """Return every recorded result, the oldest first."""
     if not path.exists():
         return []
-    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def earlier(case: str, path: Path = PATH) -> list[dict[str, Any]]:
+    """Return the last runs of *case* on this machine and interpreter, the oldest first."""
     here = (case, machine(), interpreter())
-    return [line for line in lines if (line["case"], line["machine"], line.get("python")) == here][-COMPARED_RUNS:]
+    runs = [line for line in lines(path) if (line["case"], line["machine"], line.get("python")) == here]
+    return runs[-COMPARED_RUNS:]
 
 
 def change(result: Result, runs: list[dict[str, Any]]) -> float | None:
-    """By what part *result*'s value is above the median of *runs*; None without any."""
+    """Return by what fraction *result*'s value exceeds the median of *runs*; None without runs."""
     if not runs:
         return None
     before: float = statistics.median(run["value"] for run in runs)
@@ -44,14 +48,14 @@ def change(result: Result, runs: list[dict[str, Any]]) -> float | None:
 
 
 def machine() -> str:
-    """Processor, cores and system: figures of different ones are not compared."""
+    """Return processor, cores and system: figures of different machines are not compared."""
     models = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
     model = models[0] if models else platform.machine()
     return f"{model}, {os.cpu_count()} cores, {platform.system()} {platform.release().split('-')[0]}"
 
 
 def interpreter() -> str:
-    """Version and compiler: builds of one version differ by a quarter in what Python costs."""
+    """Return version and compiler: builds of one version differ by a quarter in the cost of Python code."""
     return f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}"
 
 
@@ -61,7 +65,7 @@ def _cpuinfo() -> list[str]:
 
 
 def _commit() -> str:
-    """The short hash, with a + if the tree has changes; `unknown` outside a checkout."""
+    """Return the short hash, with a + if the tree has changes; `unknown` outside a checkout."""
     words = ["git", "-C", str(PATH.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -1,4 +1,4 @@
-"""What a key index costs whoever puts, and what it saves whoever searches."""
+"""Cost of a key index to producers, and its gain for searches."""
 
 import contextlib
 import os
@@ -6,18 +6,18 @@ import statistics
 import time
 from pathlib import Path
 
+from bench.environment import Environment, environment
 from bench.result import Result
-from bench.stage import Stage, stage
 from meta_broker.store.key_indexer import TAIL_BYTES_MIN
 from meta_client import Client
-from meta_client.calls import wait_result
-from meta_client.connection import Connection
-from meta_client.connections import CONNECT_TIMEOUT_S
-from meta_client.opaques import next_opaque
+from meta_client.net.calls import wait_result
+from meta_client.net.connection import Connection
+from meta_client.net.connections import CONNECT_TIMEOUT_S
+from meta_client.net.opaques import next_opaque
 from meta_client.protocol.answers import parse_found, parse_offset_range
 from meta_client.protocol.limits import FIND_MATCHES_MAX
 from meta_client.protocol.requests import Find, Offsets
-from zk.broker_url import BrokerUrl
+from zk.tree.broker_url import BrokerUrl
 
 TOPIC = "bench"
 PAYLOAD = b"x" * 100
@@ -27,14 +27,14 @@ ROUNDS = 3
 SEARCHED = 1_000_000  # messages
 SEARCHES = 20
 ANSWER_S = 30.0
-INDEXED_S = 60.0  # that many messages must be indexed by then
+INDEXED_S = 60.0  # time limit for indexing all messages
 WITHOUT = "[topics.bench]\npartitions = 1\n\n[broker]\ncheckpoint_seconds = 1.0\n"
 WITH = WITHOUT.replace("partitions = 1\n", 'partitions = 1\nindex = "attribute"\n')
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 def put(case: str) -> Result:
-    """Messages a second of 100 bytes with a key, to an indexed topic; the floor: to one that is not.
+    """Messages a second of 100 bytes with a key, to an indexed topic; the baseline: to one that is not.
 
     Brokers take turns, one at a time; the medians. Processor time of the broker counts until the index is made.
     """
@@ -42,20 +42,20 @@ def put(case: str) -> Result:
     for _ in range(ROUNDS):
         without.append(_put_for(WITHOUT))
         indexed.append(_put_for(WITH))
-    floor, value = (statistics.median(rate for rate, _ in rounds) for rounds in (without, indexed))
+    baseline, value = (statistics.median(rate for rate, _ in rounds) for rounds in (without, indexed))
     cpu = [round(statistics.median(us for _, us in rounds), 2) for rounds in (without, indexed)]
-    return Result(case, value, "messages/s", floor, {"broker_us_a_message": cpu[1], "without_index": cpu[0]})
+    return Result(case, value, "messages/s", baseline, {"broker_us_a_message": cpu[1], "without_index": cpu[0]})
 
 
 def find(case: str) -> Result:
-    """Milliseconds until a million messages of 100 bytes are searched for a key that ten have; the floor: no index."""
-    floor, value = _search(WITHOUT), _search(WITH)
-    return Result(case, value, "ms", floor, {"messages": SEARCHED, "searches": SEARCHES})
+    """Milliseconds until a million messages of 100 bytes are searched for a key ten have; the baseline: no index."""
+    baseline, value = _search(WITHOUT), _search(WITH)
+    return Result(case, value, "ms", baseline, {"messages": SEARCHED, "searches": SEARCHES})
 
 
 def _put_for(config: str) -> tuple[float, float]:
-    """Messages a second, and microseconds of the broker's processor time that each took in the end."""
-    with stage("interval:100", config) as on, Client(on.zookeeper) as client:
+    """Return messages a second, and microseconds of the broker's processor time per message."""
+    with environment("interval:100", config) as on, Client(on.zookeeper) as client:
         producer = client.producer()
         before, start, sent = _cpu_s(on), time.perf_counter(), 0
         while (elapsed := time.perf_counter() - start) < ROUND_S:
@@ -70,7 +70,7 @@ def _put_for(config: str) -> tuple[float, float]:
 
 
 def _search(config: str) -> float:
-    with stage("interval:100", config) as on, Client(on.zookeeper) as client:
+    with environment("interval:100", config) as on, Client(on.zookeeper) as client:
         producer = client.producer()
         for number in range(SEARCHED):
             producer.send_async(TOPIC, PAYLOAD, f"customer-{number % KEYS}")
@@ -87,7 +87,7 @@ def _search(config: str) -> float:
 
 
 def _find(connection: Connection, key: bytes) -> int:
-    """How many messages of the partition have *key*."""
+    """Return the number of messages of the partition with *key*."""
     offset = count = 0
     while True:
         reply = connection.submit(Find(TOPIC, 0, offset, FIND_MATCHES_MAX, key, next_opaque()))
@@ -98,8 +98,8 @@ def _find(connection: Connection, key: bytes) -> int:
         offset = found.next_offset
 
 
-def _wait_indexed(on: Stage) -> None:
-    """Wait until blocks cover all but what is too little for one. A checkpoint a second lets them come so far."""
+def _wait_indexed(on: Environment) -> None:
+    """Wait until blocks cover all messages except too few for a block. A checkpoint a second lets the index advance."""
     with contextlib.closing(Connection.open(BrokerUrl(*on.address), CONNECT_TIMEOUT_S)) as connection:
         reply = connection.submit(Offsets(TOPIC, 0, 0, next_opaque()))
         end = parse_offset_range(wait_result(reply, ANSWER_S, "offsets").message).end
@@ -111,11 +111,11 @@ def _wait_indexed(on: Stage) -> None:
 
 
 def _covered(directory: Path) -> int:
-    """The end of the last block, whose name tells it."""
+    """Return the end of the last block, from its name."""
     return max((int(path.stem.split("-")[1]) for path in directory.glob("*/*.keys")), default=0)
 
 
-def _cpu_s(on: Stage) -> float:
-    """Processor time of the broker so far."""
+def _cpu_s(on: Environment) -> float:
+    """Return the broker's processor time so far."""
     fields = Path(f"/proc/{on.broker_pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_S

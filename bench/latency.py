@@ -1,4 +1,4 @@
-"""How long a message is under way: from the moment it was due to be sent until a consumer holds it."""
+"""Latency of a message: from the time it was due to be sent until a consumer has it."""
 
 import statistics
 import struct
@@ -6,13 +6,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.floors import sync_floor
+from bench.baselines import fsync_baseline
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
 from meta_client import Batch, Client
 
 RATE = 1_000  # messages a second
-SENDERS = 4  # threads that take turns, as those of a service do: one alone may need more than a millisecond for a send
+SENDERS = 4  # threads that take turns: one send may take more than a millisecond
 WARM_UP = 1_000  # messages that do not count
 COUNTED = 10_000
 TOTAL = WARM_UP + COUNTED
@@ -27,16 +27,16 @@ def latency(case: str, percentile: int) -> Result:
 
     A send that is late because the one before it was slow counts as slow: its delay begins when it was due.
     """
-    with stage("sync") as on, Client(on.zookeeper) as client:
+    with environment("sync") as on, Client(on.zookeeper) as client:
         delays = _delays(client)
-        floor = 1_000 / sync_floor(on.directory)
+        baseline = 1_000 / fsync_baseline(on.directory)
     cuts = statistics.quantiles(delays, n=100)
     detail = {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98], "max": max(delays)}
-    return Result(case, cuts[percentile - 1], "ms", floor, {key: round(value, 3) for key, value in detail.items()})
+    return Result(case, cuts[percentile - 1], "ms", baseline, {key: round(value, 3) for key, value in detail.items()})
 
 
 def _delays(client: Client) -> list[float]:
-    """Milliseconds, of each message after the warm-up."""
+    """Return the delay in milliseconds of each message after the warm-up."""
     delays: list[float] = []
     all_here = threading.Event()
 

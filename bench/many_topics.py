@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.checkpoints import Peer, Pinger
+from bench.environment import READY
 from bench.recovery import START_TIMEOUT_S, directory_for, store_in
 from bench.result import Result
-from bench.stage import READY
-from journal.records import PartitionName
+from journal.records.record import PartitionName
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Put, TakeCheckpoint
-from zk.cluster import read_brokers
-from zk.embedded import EmbeddedZooKeeper
-from zk.nodes import BrokerName, decode_topic_node
-from zk.paths import TopicBroker, TopicKind
-from zk.session import ZooKeeperSession
+from zk.brokers.cluster import read_brokers
+from zk.embedded.server import EmbeddedZooKeeper
+from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import BrokerName, decode_topic_node
+from zk.tree.paths import TopicBroker, TopicKind
 
 TOPICS = 8_000
 MESSAGES = 5  # of each
@@ -50,12 +50,12 @@ class Running(NamedTuple):
 
 
 def until_served(case: str) -> Result:
-    """Seconds of the slowest start on TOPICS topics: after a clean stop, or killed after a put to each. The floor is
+    """Seconds of the slowest start on TOPICS topics: after a clean stop, or killed after a put to each. The baseline is
     the start of a broker without topics."""
     with directory_for(0) as data, EmbeddedZooKeeper() as zookeeper, ZooKeeperSession(zookeeper.connect) as session:
         data.with_name("broker.toml").write_text(CONFIG)
         with _running(data.with_name("empty"), zookeeper.connect) as broker:
-            floor = max(broker.served)
+            baseline = max(broker.served)
         with store_in(data) as store:
             fill(store)
             store.last_checkpoint()
@@ -78,7 +78,7 @@ def until_served(case: str) -> Result:
         for part, worst in zip(Served._fields, map(max, zip(*starts, strict=True)), strict=True):
             detail[f"{name}_{part}"] = round(worst, 2)
     detail["silence_ms"] = round(max(silence) * 1000, 1)
-    return Result(case, max(map(max, clean + killed)), "s", floor, detail)
+    return Result(case, max(map(max, clean + killed)), "s", baseline, detail)
 
 
 def fill(store: MessageStore) -> None:
@@ -86,8 +86,8 @@ def fill(store: MessageStore) -> None:
     frame = encode_frame(1, 0, b"x" * 100)
     for number in range(MESSAGES * TOPICS):
         name = PartitionName(NAMES[number % TOPICS], 0)
-        done = store.transactions.put(name, [frame], len(frame), 1)
-        store.fence.after(done.lsn, store.publish, done.publications)
+        result = store.transactions.put(name, [frame], len(frame), 1)
+        store.high_watermark.run_after(result.lsn, store.publish, result.updates)
         if number % 1000 == 0:
             store.advance()
     store.journal.wait_flushed(store.journal.end)
@@ -103,8 +103,8 @@ def put_to_each(address: tuple[str, int]) -> None:
 
 
 def longest_silence(address: tuple[str, int]) -> float:
-    """Seconds that a broker answers nobody at most while each topic is read for the first time since its start, and
-    while the first checkpoint is taken."""
+    """Return the longest time without a reply, in seconds, while each topic is read for the first time since the start,
+    and while the first checkpoint is taken."""
     with contextlib.closing(Peer(address)) as peer, Pinger(address) as pinger:
 
         def read_each() -> None:
@@ -115,7 +115,7 @@ def longest_silence(address: tuple[str, int]) -> float:
 
 
 def check_found(session: ZooKeeperSession, address: tuple[str, int]) -> None:
-    """Find the broker and all its topics as producers and consumers do."""
+    """Check that producers and consumers can find the broker and all its topics."""
     master = read_brokers(session)[MASTER.broker_id].master
     assert master is not None
     assert (master.host, master.port) == address
@@ -129,7 +129,8 @@ def check_found(session: ZooKeeperSession, address: tuple[str, int]) -> None:
 
 @contextlib.contextmanager
 def _running(data: Path, zookeeper: str, port: int = 0) -> Iterator[Running]:
-    """A broker on *data*, once it is registered; it ends with the block. *port* 0: any, and it is asked late."""
+    """Run a broker on *data* until the block ends; yields once it is registered. *port* 0: any free port, and no put is
+    timed."""
     words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(data), "--id", "0"]
     words += ["--port", str(port), "--zk", zookeeper, "--config", str(data.with_name("broker.toml"))]
     with tempfile.TemporaryFile() as out:
@@ -144,12 +145,12 @@ def _running(data: Path, zookeeper: str, port: int = 0) -> Iterator[Running]:
             registered_s = time.monotonic() - began
             yield Running(process, Served(answers_s, registered_s), (ready[1], int(ready[2])))
         finally:
-            process.send_signal(signal.SIGTERM)  # of one that was killed, nothing
+            process.send_signal(signal.SIGTERM)  # does nothing to a killed process
             process.wait()
 
 
 def _answers(process: "subprocess.Popen[bytes]", port: int) -> float:
-    """The time when a put is answered. A broker listens once it can do that."""
+    """Return the time when a put is answered. A broker listens once it can do that."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         try:

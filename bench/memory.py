@@ -1,5 +1,4 @@
-"""What clients cost the broker in memory: those that do nothing, those that ask for much and take it slowly, and what
-they leave open."""
+"""Memory cost of clients to the broker: idle ones, slow readers of much data, and open transactions."""
 
 import contextlib
 import itertools
@@ -9,9 +8,9 @@ import threading
 import time
 from collections.abc import Iterable
 
+from bench.environment import CONFIG, Environment, environment
 from bench.result import Result
-from bench.stage import CONFIG, Stage, stage
-from journal.xid import XaKey, Xid
+from journal.records.xid import XaKey, Xid
 from meta_client import Client
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
@@ -33,10 +32,10 @@ BRANCHES_PER_FLIGHT = 1_000
 
 
 def idle(case: str) -> Result:
-    """Connect, ask for the version so that both sides know each other, and do nothing more."""
+    """Connect, request the version so that both sides have shaken hands, and stay idle."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * CONNECTIONS)), hard))
-    with stage("sync") as on, contextlib.ExitStack() as opened:
+    with environment("sync") as on, contextlib.ExitStack() as opened:
         before = on.memory()
         for _ in range(CONNECTIONS):
             connection = opened.enter_context(socket.create_connection(on.address, timeout=10))
@@ -48,7 +47,7 @@ def idle(case: str) -> Result:
 
 def slow(case: str) -> Result:
     """Fill a gigabyte; ten peers ask for all of it at once, in requests of a MiB, and read a little now and then."""
-    with stage("interval:100") as on:
+    with environment("interval:100") as on:
         before = on.memory()
         with Client(on.zookeeper) as client:
             _fill(client)
@@ -73,7 +72,7 @@ def branches(case: str) -> Result:
     Then put until a checkpoint has been taken: what that holds for a moment is in the detail.
     """
     config = f"[broker]\ntransaction_timeout_seconds_max = 3600\ncheckpoint_seconds = 600.0\n{CONFIG}"
-    with stage("sync", config) as on, socket.create_connection(on.address, timeout=60) as connection:
+    with environment("sync", config) as on, socket.create_connection(on.address, timeout=60) as connection:
         before, seen, then = on.memory(), [], []
         for first in range(0, BRANCHES, BRANCHES_PER_FLIGHT):
             numbers = range(first, first + BRANCHES_PER_FLIGHT)
@@ -87,8 +86,8 @@ def branches(case: str) -> Result:
 
 
 def transaction(case: str) -> Result:
-    """Put TRANSACTION_BYTES into one branch, prepare it, commit it; watch what is resident all the way."""
-    with stage("sync") as on, Client(on.zookeeper) as client:
+    """Put TRANSACTION_BYTES into one branch, prepare it, commit it, and watch resident memory throughout."""
+    with environment("sync") as on, Client(on.zookeeper) as client:
         before, seen = on.memory(), []
         producer, payload = client.producer(qualifier="bench"), b"x" * 1024
         producer.tpc_begin(Xid.of("large", "bench"), topics=("bench",))
@@ -112,7 +111,7 @@ def _left_open(number: int) -> Iterable[Request]:
 
 
 def _answered(connection: socket.socket, requests: Iterable[Request]) -> None:
-    """Ask all at once and wait for every answer, which must be a success."""
+    """Send all requests and wait for every reply, which must be a success."""
     asked = [b"".join(encode_request(request)) for request in requests]
     sender = threading.Thread(target=connection.sendall, args=(b"".join(asked),))
     sender.start()
@@ -125,7 +124,7 @@ def _answered(connection: socket.socket, requests: Iterable[Request]) -> None:
 
 
 def _fill(client: Client) -> None:
-    """READER_BYTES in all, an eighth in each partition."""
+    """Put READER_BYTES in all, an eighth in each partition."""
     producer, payload = client.producer(), b"x" * (64 * 1024)
     for _ in range(READER_BYTES // len(payload)):
         producer.send_async("bench", payload)
@@ -133,7 +132,7 @@ def _fill(client: Client) -> None:
 
 
 def _read_slowly(address: tuple[str, int], number: int, stopping: threading.Event) -> None:
-    """Ask for everything, partition by partition, from a partition that differs by reader."""
+    """Fetch everything, partition by partition; each reader starts at another partition."""
     with socket.create_connection(address, timeout=10) as connection:
         asker = threading.Thread(target=_ask, args=(connection, number))
         asker.start()
@@ -145,14 +144,14 @@ def _read_slowly(address: tuple[str, int], number: int, stopping: threading.Even
 
 def _ask(connection: socket.socket, number: int) -> None:
     each = READER_BYTES // 8
-    with contextlib.suppress(OSError):  # the reader hangs up in the middle
+    with contextlib.suppress(OSError):  # the reader closes the connection in the middle
         for partition in range(number, number + 8):
             for offset in range(0, each, GET_BYTES):
                 request = Get("bench", "slow", partition % 8, offset, GET_BYTES, offset)
                 connection.sendall(b"".join(encode_request(request)))
 
 
-def _watch(on: Stage) -> list[dict[str, float]]:
+def _watch(on: Environment) -> list[dict[str, float]]:
     seen, end = [], time.monotonic() + SLOW_S
     while time.monotonic() < end:
         time.sleep(0.2)
@@ -161,7 +160,7 @@ def _watch(on: Stage) -> list[dict[str, float]]:
 
 
 def _growth(case: str, before: dict[str, float], seen: list[dict[str, float]], detail: dict[str, float]) -> Result:
-    """The highest resident memory above that of the empty broker, which is the floor."""
+    """Return the highest resident memory above that of the empty broker, which is the baseline."""
     worst = max(seen, key=lambda memory: memory["rss"])
     detail = detail | {"anonymous": round(max(memory["anonymous"] for memory in seen) - before["anonymous"], 1)}
     return Result(case, worst["rss"] - before["rss"], "MB", before["rss"], detail)

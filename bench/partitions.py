@@ -1,12 +1,12 @@
-"""What a put costs on a broker with many partitions, beside one with a single one."""
+"""Cost of a put on a broker with many partitions, beside one with a single partition."""
 
 import statistics
 import time
 
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
 from meta_client import Client
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 
 PARTITIONS = 5_000
 PAYLOAD = b"x" * 1_024
@@ -15,13 +15,13 @@ ROUNDS = 7
 
 
 def partitions(case: str) -> Result:
-    """Microseconds a blocking send takes, in turn to every partition; both brokers run, and take turns of a second.
+    """Measure a blocking send in microseconds, over all partitions in turn; both brokers run, alternating each second.
 
-    Flush interval: an fsync would hide what is measured. The median of the rounds.
+    With flush interval, since an fsync would hide the difference. The median of the rounds.
     """
     with (
-        stage("interval:100", "[topics.bench]\npartitions = 1\n") as few,
-        stage("interval:100", f"[topics.bench]\npartitions = {PARTITIONS}\n") as many,
+        environment("interval:100", "[topics.bench]\npartitions = 1\n") as few,
+        environment("interval:100", f"[topics.bench]\npartitions = {PARTITIONS}\n") as many,
         Client(few.zookeeper) as to_few,
         Client(many.zookeeper) as to_many,
     ):
@@ -30,8 +30,8 @@ def partitions(case: str) -> Result:
             _cost_us(producer)  # connects, and touches partitions for the first time
         costs = [(_cost_us(producers[0]), _cost_us(producers[1])) for _ in range(ROUNDS)]
         start_s = many.start_s
-    floor, value = (statistics.median(column) for column in zip(*costs, strict=True))
-    return Result(case, value, "us", floor, {"partitions": PARTITIONS, "start_s": round(start_s, 2)})
+    baseline, value = (statistics.median(column) for column in zip(*costs, strict=True))
+    return Result(case, value, "us", baseline, {"partitions": PARTITIONS, "start_s": round(start_s, 2)})
 
 
 def _cost_us(producer: Producer) -> float:

@@ -1,4 +1,4 @@
-"""What a member that joins costs a group: how long until all that moves is read again, and what stays, meanwhile."""
+"""Cost of a joining member to a group: the time until all moved partitions are read again, and delays of the others."""
 
 import contextlib
 import multiprocessing
@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
 from meta_client import Batch, Client
 from meta_client.consumer.config import ConsumerConfig
-from zk.claims import Claimed
-from zk.nodes import Partition
-from zk.ownership import Ownership, read_owned
-from zk.session import ZooKeeperSession
+from zk.groups.ownership import Ownership, read_owned
+from zk.session.session import ZooKeeperSession
+from zk.tree.claims import Claimed
+from zk.tree.nodes import Partition
 
 MEMBERS = 8
 PARTITIONS = 256
 CONFIG = f"[topics.bench]\npartitions = {PARTITIONS}\n"
-FEED_S = 0.2  # between two messages of a partition: what moves is seen to be read again so much late at most
+FEED_S = 0.2  # between two messages of a partition: the error of the measured time at most
 CALM_S = 3.0
 AFTER_S = 4.0
 TOPIC = GROUP = "bench"
@@ -38,14 +38,14 @@ class Delivered(NamedTuple):
 def joining(case: str) -> Result:
     """Milliseconds from the eighth member's start() until each partition that moves is delivered by its new owner.
 
-    Members are processes, and messages come all the time. The floor is claiming and releasing all partitions in
+    Members are processes, and messages come all the time. The baseline is claiming and releasing all partitions in
     ZooKeeper from one session, with nobody else there. The detail has the worst time from send to delivery of the
     partitions that stay, before the join and after it.
     """
-    with stage("interval:100", CONFIG) as on, contextlib.ExitStack() as opened:
+    with environment("interval:100", CONFIG) as on, contextlib.ExitStack() as opened:
         members = [opened.enter_context(_member(on.zookeeper, number)) for number in range(MEMBERS)]
         with Client(on.zookeeper) as client:
-            floor_s = _bare_claims(client.session)
+            baseline_s = _bare_claims(client.session)
             for member in members[:-1]:
                 member.send("start")
                 member.recv()
@@ -60,10 +60,10 @@ def joining(case: str) -> Result:
         for member in members:
             member.send("report")
             delivered += member.recv()
-    return _judge(case, sorted(delivered, key=lambda it: it.at), joined, floor_s)
+    return _judge(case, sorted(delivered, key=lambda it: it.at), joined, baseline_s)
 
 
-def _judge(case: str, delivered: list[Delivered], joined: float, floor_s: float) -> Result:
+def _judge(case: str, delivered: list[Delivered], joined: float, baseline_s: float) -> Result:
     before = {it.partition: it.member for it in delivered if it.at < joined}
     after = {it.partition: it.member for it in delivered}
     moved = {partition for partition in after if before[partition] != after[partition]}
@@ -78,7 +78,7 @@ def _judge(case: str, delivered: list[Delivered], joined: float, floor_s: float)
         "stays_ms": round(kept_s * 1000, 1),
         "stays_calm_ms": round(calm_s * 1000, 1),
     }
-    return Result(case, (max(again.values()) - joined) * 1000, "ms", floor_s * 1000, detail)
+    return Result(case, (max(again.values()) - joined) * 1000, "ms", baseline_s * 1000, detail)
 
 
 def _bare_claims(session: ZooKeeperSession) -> float:
@@ -111,8 +111,8 @@ def _feeding(client: Client) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _member(zookeeper: str, number: int) -> Iterator[Connection]:
-    """A member as a process of its own, connected and not started yet."""
-    spawning = multiprocessing.get_context("spawn")  # a fork would take our threads' locks along
+    """Run a member in its own process, connected and not started yet."""
+    spawning = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
     ours, theirs = spawning.Pipe()
     process = spawning.Process(target=_be_member, args=(zookeeper, number, theirs), daemon=True)
     process.start()

@@ -1,7 +1,7 @@
-"""How long a broker takes to start: after a crash, by what it has to replay, and after a checkpoint, by what it holds.
+"""Time of a broker's start: after a crash, by the bytes to replay, and after a checkpoint, by its state.
 
-The journal is written here, by the broker's own store; what is measured is a broker process, from its first
-instruction until it says that it serves. The page cache is as the writing left it.
+Writes the journal here, with the broker's store; measures a broker process from its first instruction until it serves.
+The page cache is as the writing left it.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.environment import READY
 from bench.result import Result
-from bench.stage import READY
 from journal.checksum import crc32
-from journal.records import PartitionName
-from journal.transaction_store import wall_clock_ms
-from journal.xid import XaKey, Xid
-from meta_broker.config import BrokerConfig, load
+from journal.records.record import PartitionName
+from journal.records.xid import XaKey, Xid
+from journal.state.transaction_store import wall_clock_ms
+from meta_broker.config.broker_config import BrokerConfig, load
 from meta_broker.store.message_store import MessageStore
 
 KIB = 1024
@@ -33,7 +33,7 @@ SPARE_BYTES = 2 * GB  # left on the disk beside what a case writes
 
 
 def after_checkpoint(case: str, total: int, branches: int) -> Result:
-    """Seconds until a broker serves that has *total* bytes and *branches* in doubt, all of it below a checkpoint."""
+    """Measure seconds until a broker with *total* bytes and *branches* in doubt serves, all below a checkpoint."""
     with directory_for(total) as data, store_in(data) as store:
         prepare_branches(store, branches)
         fill(store, total, 8 * KIB)
@@ -46,24 +46,24 @@ def after_checkpoint(case: str, total: int, branches: int) -> Result:
 
 
 def after_crash(case: str, total: int, record_bytes: int) -> Result:
-    """MB/s of *total* bytes in records of *record_bytes*, none of them below a checkpoint; the whole start counts.
+    """Measure the start in MB/s for *total* bytes in records of *record_bytes*, all above the last checkpoint.
 
-    The floor is what the checksum of the same bytes takes, read from the same files.
+    The baseline is the checksum of the same bytes, read from the same files.
     """
     with directory_for(total) as data, store_in(data) as store:
         fill(store, total, record_bytes)
         store.close()
-        floor = _checksum_rate(data)
+        baseline = _checksum_rate(data)
         seconds, said = _start(data)
         replayed = _replayed(said)
         assert replayed >= total, said
     detail = {"start_s": round(seconds, 2), "empty_start_s": round(_empty_start(), 2), "record_bytes": record_bytes}
-    return Result(case, replayed / seconds / 1e6, "MB/s", floor / 1e6, detail)
+    return Result(case, replayed / seconds / 1e6, "MB/s", baseline / 1e6, detail)
 
 
 @contextlib.contextmanager
 def directory_for(total: int) -> Iterator[Path]:
-    """Where a broker's directory of *total* bytes may be made; removed with the block."""
+    """Make a directory on a disk with room for *total* bytes; removes it with the block."""
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         free = shutil.disk_usage(name).free
         if free < total + SPARE_BYTES:
@@ -73,7 +73,7 @@ def directory_for(total: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def store_in(data: Path) -> Iterator[MessageStore]:
-    """A broker's store in this process, to write a journal with."""
+    """Open a broker's store in this process, to write a journal with."""
     store = MessageStore.open(_config(data), "bench", lambda: None, wall_clock_ms)
     try:
         yield store
@@ -102,8 +102,8 @@ def fill(store: MessageStore, total: int, record_bytes: int) -> None:
     end = store.journal.end + total
     number = 0
     while store.journal.end < end:
-        done = store.transactions.put(names[number % PARTITIONS], frames, record_bytes, max(record_bytes // KIB, 1))
-        store.fence.after(done.lsn, store.publish, done.publications)
+        result = store.transactions.put(names[number % PARTITIONS], frames, record_bytes, max(record_bytes // KIB, 1))
+        store.high_watermark.run_after(result.lsn, store.publish, result.updates)
         number += 1
         if store.journal.queued_bytes > QUEUED_BYTES_MAX:
             store.journal.wait_flushed(store.journal.end)
@@ -113,14 +113,14 @@ def fill(store: MessageStore, total: int, record_bytes: int) -> None:
 
 
 def _start(data: Path) -> tuple[float, str]:
-    """Start a broker on *data* and end it: the seconds until it serves, and what it said."""
+    """Start a broker on *data* and end it. Returns the seconds until it serves, and its output."""
     with serving(data) as broker:
         return broker.start_s, broker.said
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A broker process that serves. *said*: all it has written until then."""
+    """A broker process that serves. *said*: its output until then."""
 
     start_s: float
     said: str
@@ -128,13 +128,13 @@ class Served:
 
 
 def serving(data: Path, *options: str) -> contextlib.AbstractContextManager[Served]:
-    """A broker on *data*, without ZooKeeper; it ends with the block."""
+    """Run a broker on *data* without ZooKeeper; it ends with the block."""
     return started(["broker", "--data", str(data), "--id", "0", "--port", "0", "--flush", "interval:1000", *options])
 
 
 @contextlib.contextmanager
 def started(words: list[str]) -> Iterator[Served]:
-    """The `metaq` command that *words* name, once a broker serves; it ends with the block."""
+    """Run the `metaq` command with *words* until a broker serves; it ends with the block."""
     with tempfile.TemporaryFile() as out:
         began = time.monotonic()
         broker = subprocess.Popen([sys.executable, "-m", "meta_client.cli.main", *words], stdout=out, stderr=out)
@@ -163,7 +163,7 @@ def _empty_start() -> float:
 
 
 def _checksum_rate(data: Path) -> float:
-    """Bytes a second of reading every segment and adding up its checksum."""
+    """Return bytes a second of reading every segment and computing its checksum."""
     size, start = 0, time.perf_counter()
     for path in sorted(data.glob("*.journal")):
         with path.open("rb") as file:

@@ -1,19 +1,19 @@
-"""What a slave costs its master, how fast a new one catches up, and how soon one takes its master's place."""
+"""Cost of a slave to its master, speed of a new slave's initial sync, and time of a promotion."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.floors import byte_floor
+from bench.baselines import copy_baseline
+from bench.environment import Environment, environment
 from bench.recovery import GB, directory_for, fill, prepare_branches, started, store_in
 from bench.result import Result
-from bench.stage import Stage, stage
-from meta_broker.replication.slave_file import SlaveFacts, SlaveFile
+from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_client import Client
-from zk.embedded import EmbeddedZooKeeper
-from zk.replication import ReplicationNode, read_replication, write_replication
-from zk.session import ZooKeeperSession
+from zk.brokers.replication import ReplicationNode, read_replication, write_replication
+from zk.embedded.server import EmbeddedZooKeeper
+from zk.session.session import ZooKeeperSession
 
 KIB = 1024
 JOIN_TIMEOUT_S = 300.0
@@ -24,27 +24,27 @@ Load = Callable[[Client], tuple[int, float]]
 
 
 def beside(case: str, mode: str, unit: str, load: Load, scale: float = 1.0) -> Result:
-    """*load* on a master whose slave follows in *mode*; the floor is the same without a slave, in the same run."""
-    with stage("sync") as on, Client(on.zookeeper) as client:
+    """Measure *load* on a master whose slave follows in *mode*; the baseline is the same run without a slave."""
+    with environment("sync") as on, Client(on.zookeeper) as client:
         done, elapsed = load(client)
-        floor = done / elapsed * scale
-    with stage("sync", CONFIG.format(mode=mode)) as on, slave(on), Client(on.zookeeper) as client:
+        baseline = done / elapsed * scale
+    with environment("sync", CONFIG.format(mode=mode)) as on, slave(on), Client(on.zookeeper) as client:
         wait_in_sync(on)
         done, elapsed = load(client)
-    return Result(case, done / elapsed * scale, unit, floor, {"mode": mode})
+    return Result(case, done / elapsed * scale, unit, baseline, {"mode": mode})
 
 
 @contextlib.contextmanager
-def slave(on: Stage) -> Iterator[None]:
-    """A slave process of the stage's broker, from an empty directory; it ends with the block."""
+def slave(on: Environment) -> Iterator[None]:
+    """Run a slave of the environment's broker from an empty directory; it ends with the block."""
     words = ["broker", "--role", "slave", "--slave-id", "1", "--data", str(on.directory / "slave"), "--id", "0"]
     words += ["--port", "0", "--zk", on.zookeeper, "--config", str(on.directory / "broker.toml"), "--flush", "sync"]
     with started(words):
         yield
 
 
-def wait_in_sync(on: Stage) -> float:
-    """Until slave 1 has everything; the seconds that took."""
+def wait_in_sync(on: Environment) -> float:
+    """Wait until slave 1 is in sync. Returns the seconds."""
     start = time.perf_counter()
     with ZooKeeperSession(on.zookeeper) as session:
         while (node := read_replication(session, 0).node) is None or 1 not in node.in_sync:
@@ -55,11 +55,11 @@ def wait_in_sync(on: Stage) -> float:
 
 
 def catch_up(case: str, total: int) -> Result:
-    """MB/s at which a slave that has nothing comes to have *total* bytes, its start included.
+    """Measure the MB/s at which an empty slave receives *total* bytes, including its start.
 
-    The floor is that of bytes: over loopback into a file, and back.
+    The baseline is that of bytes: over loopback into a file, and back.
     """
-    with stage("interval:100") as on, Client(on.zookeeper) as client:
+    with environment("interval:100") as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * (64 * KIB)
         for _ in range(total // len(payload)):
             producer.send_async("bench", payload)
@@ -68,8 +68,8 @@ def catch_up(case: str, total: int) -> Result:
         with slave(on):
             wait_in_sync(on)
             elapsed = time.perf_counter() - start
-        floor = byte_floor(on.directory, total)
-    return Result(case, total / elapsed / 1e6, "MB/s", floor.bytes_per_s / 1e6, floor.detail())
+        baseline = copy_baseline(on.directory, total)
+    return Result(case, total / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, baseline.detail())
 
 
 RECORD_BYTES = 8 * KIB
@@ -78,7 +78,7 @@ RECORD_BYTES = 8 * KIB
 def promote(case: str, total: int, branches: int) -> Result:
     """Seconds from the command until a slave of *total* bytes and *branches* in doubt serves in its master's place.
 
-    The floor is a start of the same broker without the promotion.
+    The baseline is a start of the same broker without the promotion.
     """
     with directory_for(total) as data:
         with store_in(data) as store:
@@ -94,12 +94,12 @@ def promote(case: str, total: int, branches: int) -> Result:
                 assert f"{branches} branches in doubt" in promoted.said, promoted.said
                 assert "epoch=2" in promoted.said, promoted.said
             with started(["broker", "--data", *words, "--id", "0"]) as again:
-                floor_s = again.start_s
-    return Result(case, promoted.start_s, "s", floor_s, {"journal_mb": total // 1_000_000, "in_doubt": branches})
+                baseline_s = again.start_s
+    return Result(case, promoted.start_s, "s", baseline_s, {"journal_mb": total // 1_000_000, "in_doubt": branches})
 
 
 def _follow(data: Path, zookeeper: str, end: int) -> None:
-    """Make *data* a slave's, which is in sync with a master that is gone."""
+    """Make *data* the directory of a slave that is in sync with a master that is gone."""
     facts = SlaveFacts(
         cluster="metaq",
         broker_id=0,
@@ -107,7 +107,7 @@ def _follow(data: Path, zookeeper: str, end: int) -> None:
         master="meta://127.0.0.1:1",
         epoch=1,
         end=end,
-        fence=end,
+        high_watermark=end,
         heard_ms=time.time_ns() // 1_000_000,
         in_sync=True,
         mode="sync",

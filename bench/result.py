@@ -1,4 +1,4 @@
-"""What a case answers: one object a line with --json."""
+"""The result of a case: one object a line with --json."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What is acceptable at worst: *quantity* of a result at least, or with *is_ceiling* at most, *limit*."""
+    """A limit: *quantity* of a result must be at least, or with *is_ceiling* at most, *limit*."""
 
     quantity: Literal["ratio", "value", "messages_s"]
     limit: float
@@ -18,23 +18,25 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """*value* and *floor* in *unit*; ratio = value / floor. *detail* is for people: parts, counts, spreads."""
+    """*value* and *baseline* in *unit*; ratio = value / baseline. *detail* is for people: parts, counts, spreads."""
 
     case: str
     value: float
     unit: str
-    floor: float
+    baseline: float
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
-        return self.value / self.floor
+        return self.value / self.baseline
 
     def meets(self, bar: Bar) -> bool:
-        """Whether the bar is met."""
+        """Return True if the bar is met."""
         quantities = {"ratio": self.ratio, "value": self.value, **self.detail}
         quantity: float = quantities[bar.quantity]
         return quantity <= bar.limit if bar.is_ceiling else quantity >= bar.limit
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"ratio": round(self.ratio, 4)}
+        return {"floor" if name == "baseline" else name: value for name, value in asdict(self).items()} | {
+            "ratio": round(self.ratio, 4)
+        }

@@ -16,10 +16,10 @@ from typing import Final
 
 import psycopg
 
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
+from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client import Batch, Client
-from meta_client.demo.postgres import EmbeddedPostgres
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
 
@@ -38,8 +38,8 @@ RETURNING payload"""
 
 
 def compare(case: str, threads: int) -> Result:
-    """Transactions a second, and how long after its commit a message is with a consumer, by both ways."""
-    with stage("sync") as on, EmbeddedPostgres(settings={"max_connections": "150"}) as database:
+    """Measure transactions a second, and the time from commit to delivery, both ways."""
+    with environment("sync") as on, EmbeddedPostgres(settings={"max_connections": "150"}) as database:
         init(database.dsn, KEEP_S)
         with psycopg.connect(database.dsn) as connection:
             connection.execute(TABLES)
@@ -52,7 +52,8 @@ def compare(case: str, threads: int) -> Result:
                 with subprocess.Popen(command) as relay:
                     theirs, their_ms = _measure(database.dsn, threads, _outboxed, watch)
                     relay.kill()
-    detail = {"p50_ms": our_ms, "outbox_p50_ms": their_ms, "latency_ratio": our_ms / their_ms}
+                baseline, _ = _measure(database.dsn, threads, _apart(client), watch)
+    detail = {"p50_ms": our_ms, "outbox_p50_ms": their_ms, "latency_ratio": our_ms / their_ms, "apart_tx_s": baseline}
     return Result(case, ours, "tx/s", theirs, {name: round(value, 2) for name, value in detail.items()})
 
 
@@ -65,6 +66,18 @@ def _decided(client: Client) -> Work:
     return work
 
 
+def _apart(client: Client) -> Work:
+    """Return work without a guarantee: commit the row, then send the message and wait for it."""
+    producer = client.producer()
+
+    def work(connection: psycopg.Connection, number: int) -> None:
+        with connection.transaction():
+            connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
+        producer.send("bench", _NUMBER.pack(number) + PAYLOAD)
+
+    return work
+
+
 def _outboxed(connection: psycopg.Connection, number: int) -> None:
     with connection.transaction():
         connection.execute("INSERT INTO orders VALUES (%s, 'note')", (number,))
@@ -72,7 +85,7 @@ def _outboxed(connection: psycopg.Connection, number: int) -> None:
 
 
 class _Watch:
-    """Consumes, and knows when each message came."""
+    """Consumes, and records the arrival of each message."""
 
     def __init__(self, client: Client) -> None:
         self.came: dict[int, int] = {}
@@ -90,7 +103,7 @@ class _Watch:
 
 
 def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, float]:
-    """Transactions a second after the warm-up, and the median milliseconds from commit to consumer."""
+    """Return transactions a second after the warm-up, and the median milliseconds from commit to consumer."""
     committed: dict[int, int] = {}
     base = time.monotonic_ns()  # numbers of this measurement
     stopping = threading.Event()
@@ -124,7 +137,7 @@ def _measure(dsn: str, threads: int, work: Work, watch: _Watch) -> tuple[float, 
 
 
 def relay(dsn: str, zookeeper: str) -> None:
-    """Send what is in the outbox, until it is killed."""
+    """Send the rows of the outbox until killed."""
     with Client(zookeeper) as client, psycopg.connect(dsn) as connection:
         producer = client.producer()
         while True:

@@ -1,6 +1,6 @@
-"""`python -m bench.segments DIR`: what a warm segment buys, and what a roll costs, on the disk that holds DIR.
+"""`python -m bench.segments DIR`: gain of a pre-zeroed segment, and cost of a roll, on the disk that holds DIR.
 
-Below the client API on purpose: the figures are of single fsyncs, which a network would hide.
+Below the client API on purpose: single fsyncs are measured, which a network would hide.
 """
 
 import os
@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import click
 
-from journal.flush_mode import SYNC
-from journal.frame import Offset
-from journal.journal import Journal
-from journal.records import PartitionName, Put
-from journal.segments import Identity, Segments
-from journal.storage import DirectoryStorage
+from journal.records.header import Offset
+from journal.records.record import PartitionName, Put
+from journal.wal.flush_mode import SYNC
+from journal.wal.journal import Journal
+from journal.wal.segments import Identity, Segments
+from journal.wal.storage import DirectoryStorage
 
 MIB = 1024 * 1024
 KIB = 1024
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class ColdSegments(Segments):
-    """Makes every segment when it is needed, as if there were no thread for it."""
+    """Makes every segment when it is needed, without the preallocation thread."""
 
-    def prepare_next(self, *, warm: bool) -> None:
+    def preallocate_next(self, *, prezero: bool) -> None:
         return
 
 
@@ -42,14 +42,14 @@ class ColdSegments(Segments):
 def main(directory: Path) -> None:
     """Measure on the disk that holds DIRECTORY; leaves nothing there."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, warm in (("allocated only", False), ("zero-written", True)):
-        print(f"{name:16}{_best(_syncs, directory, warm)}", flush=True)
+    for name, prezero in (("allocated only", False), ("zero-written", True)):
+        print(f"{name:16}{_best(_syncs, directory, prezero)}", flush=True)
     for name, kind in (("made at the roll", ColdSegments), ("made ahead", Segments)):
         print(f"{name:16}{_best(_rolls, directory, kind)}", flush=True)
 
 
 def _best(measure: Callable[[Path, T], tuple[float, str]], directory: Path, argument: T) -> str:
-    """The round with the highest rate: the one that strangers on the machine disturbed least."""
+    """Return the round with the highest rate: the one that other processes disturbed least."""
     results = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory(dir=directory) as work:
@@ -58,11 +58,11 @@ def _best(measure: Callable[[Path, T], tuple[float, str]], directory: Path, argu
     return f"{rate:8,.0f}/s  {text}"
 
 
-def _syncs(work: Path, warm: bool) -> tuple[float, str]:
-    """1 KiB appends, each with its fdatasync."""
+def _syncs(work: Path, prezero: bool) -> tuple[float, str]:
+    """Measure 1 KiB appends, each with its fdatasync."""
     storage = DirectoryStorage.open_for_writing(work)
     began = time.perf_counter()
-    file = storage.prepare("file", 256 * MIB, b"", lambda: not warm)
+    file = storage.preallocate("file", 256 * MIB, b"", lambda: not prezero)
     made = time.perf_counter() - began
     taken: list[float] = []
     end = time.perf_counter() + SYNCS_S
@@ -77,7 +77,7 @@ def _syncs(work: Path, warm: bool) -> tuple[float, str]:
 
 
 def _rolls(work: Path, kind: type[Segments]) -> tuple[float, str]:
-    """Durable appends over many segments: those that begin a segment against all others."""
+    """Measure durable appends over many segments: those that begin a segment, and the others."""
     storage = DirectoryStorage.open_for_writing(work)
     segments = kind(storage, Identity("bench", 0), SEGMENT_BYTES)
     journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)

@@ -1,9 +1,9 @@
 """Spark over the journal: a data source that reads segments, and the audit that proves nothing lost, nothing doubled.
 
-Read: schemas (what a record is as a row), directory (which bytes are whose), walk (records and unreadable
-stretches of one segment), rows (record to row), filters (what Spark pushes down), source (the data source) ->
-findings (what a check reports), checksums, offsets, outcomes, checkpoints (pure DataFrame transforms, gathered in
-transforms) -> report (the answer), audit (runs all) -> session (a local Spark), cli (`metaq audit`).
+Read: source: schemas (a record as a row), directory (which file holds which bytes), segment_reader (records and
+unreadable ranges of one segment), rows (record to row), filters (what Spark pushes down), data_source, session (a local
+Spark) -> audit: findings (a check's rows), checksums, offset_check, transaction_check, checkpoint_check (pure DataFrame
+transforms, gathered in transforms), checkpoint_files -> report (the answer), audit (runs all) -> cli: `metaq audit`.
 
-Reads only; no lock, so that the directory may belong to a live broker, a dead one or nobody.
+Reads only and takes no lock: the directory may be that of a running broker, of a stopped one, or an archive.
 """

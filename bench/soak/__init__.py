@@ -1,5 +1,5 @@
-"""A broker under a mixed load for twenty minutes: does anything grow, is anything lost?
+"""Runs a broker under a mixed load for twenty minutes, and checks that nothing grows and nothing is lost.
 
-Read: load (who does what, at which rate) -> watch (what is measured each second) -> verdict (pure: what must hold)
--> plot -> __main__.
+Read: load (operations and their rates) -> watch (samples, each second) -> verdict (pure: the conditions to meet) ->
+plot -> __main__.
 """

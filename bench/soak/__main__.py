@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
+from bench.environment import environment
 from bench.soak.load import PAST, TOPICS, Load
 from bench.soak.plot import plot
 from bench.soak.verdict import judge
 from bench.soak.watch import Sample, Watch
-from bench.stage import stage
 
 SEGMENT_MB = 16
 KEPT_MB = 128
@@ -39,7 +39,7 @@ def main(minutes: float, seed: int | None, out: Path) -> None:
     lost."""
     seed = int(time.time()) if seed is None else seed
     out.mkdir(parents=True, exist_ok=True)
-    with stage("sync", config=CONFIG) as on:
+    with environment("sync", config=CONFIG) as on:
         load = Load(on.zookeeper, on.address, on.data, seed)
         try:
             load.fill()
@@ -75,7 +75,7 @@ def _watched(watch: Watch, seconds: float) -> list[Sample]:
 
 
 def _settle(load: Load) -> list[str]:
-    """What is wrong with the account once the consumer had time to catch up."""
+    """Return the errors in the account once the consumer had time to catch up."""
     deadline = time.monotonic() + CATCH_UP_S
     while (missing := load.account.missing()) and time.monotonic() < deadline:
         time.sleep(1)

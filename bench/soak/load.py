@@ -1,4 +1,5 @@
-"""The load: producers, transactions, groups, passers-by, each at a steady rate, and an account of every message."""
+"""The load: producers, transactions, groups, short connections, each at a steady rate, and an account of every
+message."""
 
 import contextlib
 import os
@@ -20,7 +21,7 @@ from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Get, OffsetQuery, Offsets, TopicCommand, TopicVerb, Version
 
 TOPICS = ("soak", "branches")
-PAST = "past"  # nobody reads it
+PAST = "past"  # without a reader
 PAST_BRANCHES = 30_000  # more than a broker remembers the outcomes of
 PAST_THREADS = 16
 SIZES = (100, 100, 1_000, 1_000, 1_000, 4_000, 16_000)
@@ -39,7 +40,7 @@ _HEAD = struct.Struct(">BQq")  # source, number, when it was sent
 
 @dataclass
 class Account:
-    """What was sent, and what became of it. Sources count their messages from 0."""
+    """Messages sent, and their fate. Sources count their messages from 0."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     acknowledged: Counter[int] = field(default_factory=Counter)  # by source: so many, from 0 on
@@ -50,7 +51,7 @@ class Account:
     failures: list[str] = field(default_factory=list)
 
     def hear(self, batch: Batch) -> None:
-        """The listener of the group that must get everything."""
+        """Record a batch. The listener of the group that must get everything."""
         now = time.monotonic_ns()
         with self.lock:
             for message in batch.messages:
@@ -68,7 +69,7 @@ class Account:
         return delays
 
     def missing(self) -> int:
-        """Acknowledged, and not rolled back, and not seen."""
+        """Count messages acknowledged, not rolled back and not seen."""
         with self.lock:
             return sum(
                 (source, number) not in self.undone and not self._times(source, number)
@@ -90,7 +91,7 @@ class Account:
 
 
 class Load:
-    """Runs everything in threads of this process until `stop`."""
+    """The whole load, in threads of this process, until `stop`."""
 
     def __init__(self, zookeeper: str, address: tuple[str, int], data: Path, seed: int) -> None:
         self.account = Account()
@@ -102,7 +103,7 @@ class Load:
         self._threads: list[threading.Thread] = []
 
     def fill(self) -> None:
-        """Give the broker a past: what it keeps of one is bounded, and what grows once that is full grows for ever."""
+        """Fill the broker's history, which is bounded, so that any growth after that is a leak."""
 
         def end_branches(number: int) -> None:
             producer = self._client.producer(qualifier=f"past-{number}")
@@ -138,7 +139,7 @@ class Load:
             thread.start()
 
     def stop_sending(self) -> None:
-        """End every producer; the consumer goes on."""
+        """Stop every producer; the consumer continues."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()
@@ -152,8 +153,8 @@ class Load:
         try:
             while not self._stopping.wait(max(0.0, due - time.monotonic())):
                 one()
-                due = max(due + 1 / rate, time.monotonic() - 1)  # who was held up catches up by a second at most
-        except Exception as error:  # the verdict's to tell
+                due = max(due + 1 / rate, time.monotonic() - 1)  # catch up by a second at most
+        except Exception as error:  # the verdict reports it
             self.account.failures.append(f"{threading.current_thread().name}: {error!r}")
 
     def _payload(self, source: int, number: int, random: random.Random) -> bytes:
@@ -217,7 +218,7 @@ class Load:
         return one
 
     def _visit(self, random: random.Random) -> Callable[[], None]:
-        """Somebody connects, asks who is there, and goes, politely or not."""
+        """Connect, request the version, and disconnect, cleanly or not."""
 
         def one() -> None:
             with socket.create_connection(self._address, timeout=10) as connection:
@@ -230,11 +231,11 @@ class Load:
         return one
 
     def _cold_read(self, random: random.Random) -> Callable[[], None]:
-        """Somebody reads from anywhere in a partition, when the page cache has neither messages nor index."""
+        """Read from anywhere in a partition, with neither messages nor index in the page cache."""
 
         def one() -> None:
             for path in (*sorted(self._data.glob("*.journal"))[:-1], *(self._data / "index").glob("*.index")):
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # retention takes some
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # retention deletes some
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             partition = random.randrange(8)
             with contextlib.closing(Peer(self._address)) as peer:
@@ -247,7 +248,7 @@ class Load:
         return one
 
     def _topic(self, random: random.Random) -> Callable[[], None]:
-        """A topic comes, takes a message, and goes."""
+        """Make a topic, put a message, and delete it."""
         number = 0
 
         def one() -> None:
@@ -262,7 +263,7 @@ class Load:
         return one
 
     def _restarting_group(self, random: random.Random) -> Callable[[], None]:
-        """A second group whose only member leaves and comes back; what it gets is nobody's business."""
+        """Restart the only member of a second group; its messages are not accounted for."""
         opened = contextlib.ExitStack()
 
         def one() -> None:

@@ -1,4 +1,4 @@
-"""What must hold after a soak. Pure."""
+"""Conditions to meet after a soak. Pure."""
 
 import statistics
 
@@ -12,7 +12,7 @@ JOURNAL_MB_MAX = 1.6  # times what retention keeps: whole segments go, and one i
 
 
 def judge(samples: list[Sample], *, kept_mb: float, segment_mb: float) -> list[str]:
-    """What does not hold; nothing, if all is well."""
+    """Return the conditions that are not met."""
     settled = samples[int(len(samples) * WARM_UP) :]
     found = []
     for name, limit in (("anonymous", GROWTH_MB_MAX), ("files", GROWTH_FILES_MAX), ("threads", GROWTH_FILES_MAX)):
@@ -34,7 +34,7 @@ def judge(samples: list[Sample], *, kept_mb: float, segment_mb: float) -> list[s
 
 
 def growth(samples: list[Sample], name: str) -> float:
-    """By how much the straight line through the field *name* of *samples* rises from the first to the last."""
+    """Return the rise of the regression line through the field *name* of *samples*, from the first to the last."""
     times = [sample.at_s for sample in samples]
     slope, _ = statistics.linear_regression(times, [getattr(sample, name) for sample in samples])
     return slope * (times[-1] - times[0])

@@ -1,4 +1,4 @@
-"""What is measured each second: the broker's memory, files, threads and time, its journal, and the load's delays."""
+"""Samples, one a second: the broker's memory, files, threads and processor time, its journal, and the load's delays."""
 
 import contextlib
 import statistics
@@ -28,8 +28,8 @@ class Sample:
     consumed: int  # messages a second
     p50: float
     p99: float
-    loop_delay: float  # the longest of the last minute, as the broker says
-    starved: float  # of this second, what the broker's loop waited for a processor
+    loop_delay: float  # the longest of the last minute, reported by the broker
+    starved: float  # ms of this second in which the broker's loop waited for a processor
 
 
 class Watch:
@@ -46,7 +46,7 @@ class Watch:
         self._consumed = account.consumed
 
     def sample(self) -> Sample:
-        """The time since the last one; call it each second."""
+        """Sample the time since the last call; call it each second."""
         now = time.monotonic()
         elapsed, self._last = now - self._last, now
         processor, self._processor = self._processor_s() - self._processor, self._processor_s()

@@ -1,19 +1,19 @@
-"""Is every offset of every partition taken exactly once? Pure.
+"""Checks that every offset of every partition is assigned exactly once. Pure.
 
-A PUT takes the offsets of its body, a COMMIT those of its takes. Within a partition they must follow one another in
-LSN order without gap and without overlap: a gap is a lost message, an overlap a doubled one.
+A PUT takes the offsets of its body, a COMMIT those of its takes. Within a partition they must be contiguous in LSN
+order: a gap is a lost message, an overlap a doubled one.
 """
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.frame import Kind
-from spark_jobs.findings import finding, findings, partition_name, text
+from journal.records.header import RecordType
+from spark_jobs.audit.findings import finding, findings, partition_name, text
 
 
 def offset_ranges(records: DataFrame) -> DataFrame:
-    """Every range of offsets taken: topic, partition, start, end (exclusive), messages, lsn of the record."""
-    puts = records.where(F.col("kind").isin(Kind.PUT.name, Kind.PUT_BATCH.name)).select(
+    """Return every assigned range: topic, partition, start, end (exclusive), messages, lsn of the record."""
+    puts = records.where(F.col("kind").isin(RecordType.PUT.name, RecordType.PUT_BATCH.name)).select(
         "topic",
         "partition",
         F.col("base_offset").alias("start"),
@@ -21,8 +21,8 @@ def offset_ranges(records: DataFrame) -> DataFrame:
         "messages",
         "lsn",
     )
-    takes = (
-        records.where(F.col("kind") == Kind.COMMIT.name)
+    assignments = (
+        records.where(F.col("kind") == RecordType.COMMIT.name)
         .select("lsn", F.explode("takes").alias("take"))
         .select(
             "take.topic",
@@ -33,14 +33,14 @@ def offset_ranges(records: DataFrame) -> DataFrame:
             "lsn",
         )
     )
-    return puts.unionAll(takes)
+    return puts.unionAll(assignments)
 
 
 def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | None) -> DataFrame:
-    """Gaps and overlaps of *ranges*, as `offset_ranges` gives them.
+    """Find gaps and overlaps of *ranges*, as `offset_ranges` gives them.
 
-    *starts* (topic, partition, start): where a partition's log begins. *default_start*: where all others begin;
-    None: unknown, the first range is taken at its word. Ranges below a start are what retention has yet to delete.
+    *starts* (topic, partition, start): start of a partition's log. *default_start*: start of all others; None: unknown,
+    accept that of the first range. Ranges below a start are those that retention has yet to delete.
     """
     earlier = (
         Window.partitionBy("topic", "partition")

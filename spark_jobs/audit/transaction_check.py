@@ -1,6 +1,6 @@
-"""Does every branch end at most once, and publish exactly what was put in it? Pure.
+"""Checks that every branch ends at most once, and publishes exactly what was put in it. Pure.
 
-A branch is known by the LSN of its first record: an identifier may come again, that LSN never.
+A branch is identified by the LSN of its first record: identifiers may be reused, LSNs never.
 """
 
 from typing import Final
@@ -8,24 +8,24 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.frame import Kind
-from journal.heuristics import HeuristicDecision
-from journal.records import RollbackReason
-from spark_jobs.findings import finding, findings, partition_name, text
+from journal.records.header import RecordType
+from journal.records.heuristics import HeuristicDecision
+from journal.records.record import RollbackReason
+from spark_jobs.audit.findings import finding, findings, partition_name, text
 
 XA_KEYS: Final = "XID:%"
 LOCAL_KEYS: Final = "TX:%"  # never prepares, and commits in one phase or two without
-# Takes come from disk: their sums must not overflow, whatever they say.
+# Takes come from disk: their sums must not overflow.
 _SUM: Final = "decimal(38,0)"
 
 
 def branches(records: DataFrame) -> DataFrame:
-    """One row a branch: what its records add up to, and the LSNs of its turning points (null: never)."""
+    """Return one row a branch: the sums of its records, and the LSNs of its state changes (null: never)."""
     kind, lsn = F.col("kind"), F.col("lsn")
-    is_put, is_prepare = kind == Kind.TX_PUT.name, kind == Kind.PREPARE.name
-    is_commit, is_rollback = kind == Kind.COMMIT.name, kind == Kind.ROLLBACK.name
-    # What an operator completed is gone, as if rolled back; what he committed or rolled back has such a record as well.
-    is_completed = (kind == Kind.HEURISTIC.name) & (F.col("reason") == HeuristicDecision.COMPLETE.name)
+    is_put, is_prepare = kind == RecordType.TX_PUT.name, kind == RecordType.PREPARE.name
+    is_commit, is_rollback = kind == RecordType.COMMIT.name, kind == RecordType.ROLLBACK.name
+    # COMPLETE ends a branch as a rollback does; an operator's commit or rollback adds a COMMIT or ROLLBACK record.
+    is_completed = (kind == RecordType.HEURISTIC.name) & (F.col("reason") == HeuristicDecision.COMPLETE.name)
     is_outcome = is_commit | is_rollback | is_completed
     return (
         records.where(F.col("branch_lsn").isNotNull())
@@ -57,8 +57,8 @@ def _total(condition: Column, column: str) -> Column:
 
 
 def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
-    """What is wrong with the lives of branches. *first_lsn*: of the journal as it is kept; what a branch put
-    below it, retention may have deleted."""
+    """Find illegal state changes of branches. *first_lsn*: of the journal as kept; retention may have deleted what a
+    branch put below it."""
     branch, last = F.col("branch_lsn"), F.col("last_lsn")
     decisions = F.col("commits") + F.col("rollbacks")
     prepared, decided = F.col("prepared_lsn"), F.col("decided_lsn")
@@ -135,20 +135,20 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
     )
 
 
-def take_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> DataFrame:
-    """Commits that take other than what their branch put, partition by partition. Branches decided twice are
-    `outcome_findings`' affair."""
+def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> DataFrame:
+    """Find commits that take other messages of a partition than their branch put. Omits branches decided twice, which
+    `outcome_findings` reports."""
     zero = F.lit(0).cast(_SUM)
     name = ("branch_lsn", "topic", "partition")
-    puts = records.where(F.col("kind") == Kind.TX_PUT.name).select(
+    puts = records.where(F.col("kind") == RecordType.TX_PUT.name).select(
         *name,
         F.col("messages").cast(_SUM).alias("put_messages"),
         F.col("bytes").cast(_SUM).alias("put_bytes"),
         zero.alias("taken_messages"),
         zero.alias("taken_bytes"),
     )
-    takes = (
-        records.where(F.col("kind") == Kind.COMMIT.name)
+    assignments = (
+        records.where(F.col("kind") == RecordType.COMMIT.name)
         .select("branch_lsn", F.explode("takes").alias("take"))
         .select(
             "branch_lsn",
@@ -164,7 +164,7 @@ def take_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> D
     committed_once = by_branch.where(
         (F.col("commits") == 1) & (F.col("rollbacks") == 0) & (F.col("branch_lsn") >= first_lsn)
     ).select("branch_lsn", "key", "decided_lsn")
-    both = puts.unionAll(takes).groupBy(*name).agg(*sums).join(committed_once, "branch_lsn")
+    both = puts.unionAll(assignments).groupBy(*name).agg(*sums).join(committed_once, "branch_lsn")
     differs = (F.col("put_bytes") != F.col("taken_bytes")) | (F.col("put_messages") != F.col("taken_messages"))
     subject = text("%s, begun at LSN %s", F.col("key"), F.col("branch_lsn"))
     detail = text(

@@ -1,8 +1,8 @@
 """`spark.read.format("metaq-journal").option("path", DIR).load()`: a journal as a DataFrame of records.
 
-Options: path, a directory of segment files that every worker sees at the same place; frames (true or false, the
-default), whether message frames are counted and their checksums verified. Header, meta and body checksums always
-are. The result is a prefix of the journal; a live broker's may grow from one read to the next, never change.
+Options: path, a directory of segment files at the same place on every worker; frames (true or false, the default), to
+count message frames and verify their checksums. Checksums of header, meta and body are always verified. The result is a
+prefix of the journal; a live broker's may grow from one read to the next, but never changes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,13 +15,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from journal.errors import StorageFailed
-from journal.segments import segment_name
-from journal.storage import DirectoryStorage
-from spark_jobs.directory import Piece, Stretch, plan
-from spark_jobs.filters import RowFilter
-from spark_jobs.rows import bad_row, record_row
-from spark_jobs.schemas import RECORD_ARROW, RECORD_SCHEMA, RecordRow
-from spark_jobs.walk import Walk
+from journal.wal.segments import segment_name
+from journal.wal.storage import DirectoryStorage
+from spark_jobs.source.directory import SegmentSlice, UnreadableRange, plan
+from spark_jobs.source.filters import RowFilter
+from spark_jobs.source.rows import bad_row, record_row
+from spark_jobs.source.schemas import RECORD_ARROW, RECORD_SCHEMA, RecordRow
+from spark_jobs.source.segment_reader import SegmentReader
 
 FORMAT: Final = "metaq-journal"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -31,21 +31,21 @@ BATCH_TAKES_MAX = 32_768
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to *spark*, and turn on filter pushdown, which Spark demands of sources that use it."""
+    """Register the format with *spark*, and turn on filter pushdown, which Spark requires for sources that use it."""
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(JournalDataSource)
 
 
 class JournalPartition(InputPartition):
-    """One segment, or one hole where a segment should be."""
+    """One segment, or the gap of a missing one."""
 
-    def __init__(self, piece: Piece) -> None:
-        super().__init__(piece)
-        self.piece = piece
+    def __init__(self, segment: SegmentSlice) -> None:
+        super().__init__(segment)
+        self.segment = segment
 
 
 class JournalDataSource(DataSource):
-    """What Spark instantiates for `format("metaq-journal")`."""
+    """The data source that Spark instantiates for `format("metaq-journal")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ class JournalDataSource(DataSource):
 
 
 class JournalReader(DataSourceReader):
-    """Plans on the driver, reads on the workers; pickled from one to the others."""
+    """Plans on the driver and reads on the workers; pickled in between."""
 
     def __init__(self, path: Path, *, with_frames: bool) -> None:
         self._path = path
@@ -77,40 +77,42 @@ class JournalReader(DataSourceReader):
         return [pushed for pushed in filters if not self._filter.take(pushed)]
 
     def partitions(self) -> list[InputPartition]:
-        """One a segment. Raises StorageFailed, ForeignJournal."""
-        return [JournalPartition(piece) for piece in plan(self._path) if self._filter.may_match(piece)]
+        """Return one partition a segment. Raises StorageFailed, ForeignJournal."""
+        return [JournalPartition(segment) for segment in plan(self._path) if self._filter.may_match(segment)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises StorageFailed when retention has deleted the segment since it was planned: read again."""
+        """Read one segment. Raises StorageFailed if retention has deleted it since it was planned: read again."""
         assert isinstance(partition, JournalPartition)
         matches = self._filter.compiled()
         rows: list[RecordRow] = []
-        takes = 0
-        for row in self._rows(partition.piece):
+        assignments = 0
+        for row in self._rows(partition.segment):
             if not matches(row):
                 continue
             rows.append(row)
-            takes += len(row.takes or ())
-            if len(rows) >= BATCH_ROWS_MAX or takes >= BATCH_TAKES_MAX:
+            assignments += len(row.takes or ())
+            if len(rows) >= BATCH_ROWS_MAX or assignments >= BATCH_TAKES_MAX:
                 yield _batch(rows)
-                rows, takes = [], 0
+                rows, assignments = [], 0
         if rows:
             yield _batch(rows)
 
-    def _rows(self, piece: Piece) -> Iterator[RecordRow]:
-        for stretch in piece.stretches:
-            yield bad_row(piece.base, stretch)
-        if piece.size == 0:
+    def _rows(self, segment: SegmentSlice) -> Iterator[RecordRow]:
+        for unreadable in segment.unreadable:
+            yield bad_row(segment.base, unreadable)
+        if segment.size == 0:
             return
-        file = DirectoryStorage.open_for_reading(self._path).open(segment_name(piece.base), writable=False)
+        file = DirectoryStorage.open_for_reading(self._path).open(segment_name(segment.base), writable=False)
         try:
-            if file.size < piece.size:
-                raise StorageFailed(f"{self._path / segment_name(piece.base)}: shrank while it was read: read again")
-            for found in Walk(file, piece.size, piece.base, is_last=piece.is_last, fsynced=piece.fsynced):
-                if isinstance(found, Stretch):
-                    yield bad_row(piece.base, found)
+            if file.size < segment.size:
+                raise StorageFailed(f"{self._path / segment_name(segment.base)}: shrank while it was read: read again")
+            for found in SegmentReader(
+                file, segment.size, segment.base, is_last=segment.is_last, fsynced=segment.fsynced
+            ):
+                if isinstance(found, UnreadableRange):
+                    yield bad_row(segment.base, found)
                 else:
-                    yield record_row(piece.base, found, with_frames=self._with_frames)
+                    yield record_row(segment.base, found, with_frames=self._with_frames)
         finally:
             file.close()
 

@@ -1,46 +1,47 @@
-"""From a record to its row: decoded, bounded to what a column can hold, message frames counted if asked for. Pure."""
+"""Converts a record to its row: decodes it, checks the limits of columns, counts message frames on request. Pure."""
 
 from typing import Final, assert_never
 
 from journal.errors import InvalidRecord
-from journal.frame import Header, kind_name
-from journal.record_codec import decode
-from journal.records import (
+from journal.records.codec import decode
+from journal.records.dead_letters import DeadLetter
+from journal.records.header import RecordHeader, record_type_name
+from journal.records.ledger import LedgerEntry
+from journal.records.record import (
     NO_BRANCH,
-    Carry,
-    CheckpointMark,
+    CheckpointWritten,
     Commit,
     Decision,
+    DroppedRecords,
     Epoch,
     Forget,
     Heuristic,
-    Lost,
     Pad,
     Prepare,
     Put,
     PutBatch,
     Record,
+    Relocate,
     Rollback,
     TxPut,
 )
-from journal.refusals import Refused
-from journal.scan import Entry
-from journal.topic_changes import TopicChange
+from journal.records.topic_changes import TopicChange
+from journal.wal.scan import ScannedRecord
 from meta_client.protocol.compression import codec_number
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import walk_frames
-from spark_jobs.directory import LSN_MAX, Stretch
-from spark_jobs.schemas import BAD, RecordRow, TakeRow
+from spark_jobs.source.directory import LSN_MAX, UnreadableRange
+from spark_jobs.source.schemas import BAD, OffsetAssignmentRow, RecordRow
 
 TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999: the last moment Python and Spark can show
 
 
-def bad_row(segment: int, stretch: Stretch) -> RecordRow:
-    return RecordRow(segment, stretch.lsn, stretch.end, BAD, reason=stretch.reason)
+def bad_row(segment: int, unreadable: UnreadableRange) -> RecordRow:
+    return RecordRow(segment, unreadable.lsn, unreadable.end, BAD, reason=unreadable.reason)
 
 
-def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
-    """The row of a record whose checksums hold; BAD if it says something that no metaq of this version writes."""
+def record_row(segment: int, entry: ScannedRecord, *, with_frames: bool) -> RecordRow:
+    """Return the row of a record whose checksums hold; BAD if no metaq of this version writes such a record."""
     header = entry.header
     if header.time_ms > TIME_MS_MAX:
         return RecordRow(segment, header.lsn, header.end, BAD, reason=f"time {header.time_ms} ms is past the year 9999")
@@ -48,7 +49,7 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
         segment,
         header.lsn,
         header.end,
-        kind_name(header.kind),
+        record_type_name(header.record_type),
         header.epoch,
         header.incarnation,
         header.durable,
@@ -61,14 +62,14 @@ def record_row(segment: int, entry: Entry, *, with_frames: bool) -> RecordRow:
     except InvalidRecord as error:
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
-    if with_frames and isinstance(record, Put | PutBatch | TxPut | Carry):
+    if with_frames and isinstance(record, Put | PutBatch | TxPut | Relocate):
         frames, compressed, frames_error = count_frames(entry.body)
         return row._replace(frames=frames, compressed=compressed, frames_error=frames_error)
     return row
 
 
-def check_numbers(header: Header, record: Record) -> None:
-    """Refuse numbers beyond the signed 64 bits of a column, sums included. Raises InvalidRecord."""
+def check_numbers(header: RecordHeader, record: Record) -> None:
+    """Check that numbers and their sums fit the signed 64 bits of a column. Raises InvalidRecord."""
     match record:
         case Put(base=base) | PutBatch(base=base):
             largest = base + header.body_bytes
@@ -78,25 +79,27 @@ def check_numbers(header: Header, record: Record) -> None:
             largest = max(branch_lsn, messages, size)
         case Heuristic(branch_lsn=branch_lsn, messages=messages, bytes=size, prepared_ms=prepared_ms):
             largest = max(branch_lsn, messages, size, prepared_ms)
-        case Commit(branch_lsn=branch_lsn, takes=takes):
-            largest = max([branch_lsn, *(take.base + take.bytes for take in takes)])
-        case Carry(branch_lsn=branch_lsn, position=position, runs=runs):
-            largest = max([branch_lsn, position + header.body_bytes, *(run.lsn for run in runs)])
-        case CheckpointMark(number=number, lsn=lsn):
+        case Commit(branch_lsn=branch_lsn, assignments=assignments):
+            largest = max([branch_lsn, *(assignment.base + assignment.bytes for assignment in assignments)])
+        case Relocate(branch_lsn=branch_lsn, position=position, extents=runs):
+            largest = max([branch_lsn, position + header.body_bytes, *(extent.lsn for extent in runs)])
+        case CheckpointWritten(number=number, lsn=lsn):
             largest = max(number, lsn)
-        case Lost(ends):
+        case DroppedRecords(ends):
             largest = max((one.end for one in ends), default=0)
-        case Refused(next_offset=next_offset, time_ms=time_ms):
+        case DeadLetter(next_offset=next_offset, time_ms=time_ms):
             largest = max(next_offset, time_ms)
-        case Epoch() | Pad() | Decision() | Forget() | TopicChange():
+        case Epoch() | Pad() | Decision() | Forget() | TopicChange() | LedgerEntry():
             return
         case _:
             assert_never(record)
     if largest > LSN_MAX:
-        raise InvalidRecord(f"LSN {header.lsn}: a number beyond 2^63 in a {kind_name(header.kind)} record")
+        raise InvalidRecord(
+            f"LSN {header.lsn}: a number beyond 2^63 in a {record_type_name(header.record_type)} record"
+        )
 
 
-def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
+def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
     match record:
         case Put(name, base, count) | PutBatch(name, base, count):
             return head._replace(
@@ -119,20 +122,27 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             )
         case Prepare(key, branch_lsn, messages, size):
             return head._replace(key=str(key), branch_lsn=branch_lsn, messages=messages, bytes=size)
-        case Commit(key, branch_lsn, one_phase, takes):
+        case Commit(key, branch_lsn, one_phase, assignments):
             rows = tuple(
-                TakeRow(take.name.topic, take.name.partition, take.base, take.bytes, take.count) for take in takes
+                OffsetAssignmentRow(
+                    assignment.name.topic,
+                    assignment.name.partition,
+                    assignment.base,
+                    assignment.bytes,
+                    assignment.count,
+                )
+                for assignment in assignments
             )
             return head._replace(key=str(key), branch_lsn=branch_lsn, one_phase=one_phase, takes=rows)
         case Rollback(key, branch_lsn, reason):
             return head._replace(key=str(key), branch_lsn=branch_lsn, reason=reason.name)
-        case Carry(key, branch_lsn, name, _, _, runs):
+        case Relocate(key, branch_lsn, name, _, _, runs):
             return head._replace(
                 key=str(key),
                 branch_lsn=branch_lsn,
                 topic=name.topic,
                 partition=name.partition,
-                messages=sum(run.messages for run in runs),
+                messages=sum(extent.messages for extent in runs),
                 bytes=header.body_bytes,
                 body_lsn=header.body_lsn,
             )
@@ -140,26 +150,28 @@ def _fill(head: RecordRow, header: Header, record: Record) -> RecordRow:
             return head._replace(
                 key=str(key), branch_lsn=branch_lsn, messages=messages, bytes=size, reason=decision.name
             )
+        case LedgerEntry(key, disagreement):
+            return head._replace(key=str(key), reason=disagreement.name)
         case Epoch(_, _, version):
             return head._replace(version=version)
-        case CheckpointMark(number, lsn):
+        case CheckpointWritten(number, lsn):
             return head._replace(checkpoint=number, checkpoint_lsn=lsn)
         case Decision(key, _) | Forget(key):
             return head._replace(key=str(key))
         case TopicChange(topic=topic, state=state):
             return head._replace(topic=topic, reason=state.name)
-        case Refused(topic=topic, partition=partition, offset=offset, state=state):
+        case DeadLetter(topic=topic, partition=partition, offset=offset, state=state):
             return head._replace(topic=topic, partition=partition, base_offset=offset, reason=state.name)
-        case Pad() | Lost():
+        case Pad() | DroppedRecords():
             return head
     assert_never(record)
 
 
 def count_frames(body: memoryview) -> tuple[int, int, str | None]:
-    """How many message frames stand whole in *body* (spec 3.1), how many of them compressed, and what is wrong with
-    the first that does not.
+    """Count the whole message frames in *body* (spec 3.1) and the compressed ones; the error of the first broken frame,
+    or None.
 
-    A message's attribute block and its compressed payload are the producer's affair: they are not looked into.
+    Does not look into attribute blocks and compressed payloads, which are the producer's.
     """
     frames = compressed = start = 0
     try:

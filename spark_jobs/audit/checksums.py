@@ -1,20 +1,20 @@
-"""Does every byte read back as it was written? Records by their own checksums, message frames by theirs. Pure."""
+"""Checks that every byte reads back as written: records by their checksums, message frames by theirs. Pure."""
 
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.frame import Kind
-from spark_jobs.findings import finding, findings, text
-from spark_jobs.schemas import BAD
+from journal.records.header import RecordType
+from spark_jobs.audit.findings import finding, findings, text
+from spark_jobs.source.schemas import BAD
 
-# A coordinator's and a consumer's record: an honest broker never writes one, and a fold of the journal stops there.
-FOREIGN_KINDS: Final = (Kind.DECISION.name, Kind.REFUSED.name)
+# Records of a coordinator and of a consumer: a broker never writes one, and a fold of its journal stops there.
+FOREIGN_KINDS: Final = (RecordType.DECISION.name, RecordType.REFUSED.name)
 
 
 def record_findings(records: DataFrame) -> DataFrame:
-    """Stretches that do not read back, and records that cannot stand in a broker's journal."""
+    """Find ranges that do not read back, and records that cannot stand in a broker's journal."""
     kind, lsn = F.col("kind"), F.col("lsn")
     subject = text("LSN %s", lsn)
     bad = finding("unreadable", lsn, lsn, subject, text("up to LSN %s: %s", F.col("end"), F.col("reason")))
@@ -23,12 +23,12 @@ def record_findings(records: DataFrame) -> DataFrame:
 
 
 def life_findings(records: DataFrame) -> DataFrame:
-    """Segments that begin in an earlier epoch or incarnation than one before them ended in."""
-    life = F.struct("epoch", "incarnation")
+    """Find segments that begin in an earlier epoch or incarnation than a previous one ended in."""
+    writer_epoch = F.struct("epoch", "incarnation")
     segments = (
         records.where(F.col("epoch").isNotNull())
         .groupBy("segment")
-        .agg(F.min(life).alias("first"), F.max(life).alias("last"))
+        .agg(F.min(writer_epoch).alias("first"), F.max(writer_epoch).alias("last"))
     )
     # Every pair of segments: a few million comparisons in the largest journal, and no sort of it in one task.
     earlier = segments.select(F.col("segment").alias("earlier"), F.col("last").alias("earlier_last"))
@@ -48,7 +48,8 @@ def life_findings(records: DataFrame) -> DataFrame:
 
 
 def frame_findings(records: DataFrame) -> DataFrame:
-    """Bodies whose message frames are broken, or are not as many as the record says. Needs option frames=true."""
+    """Find bodies whose message frames are broken, or differ in number from the record's count. Needs option
+    frames=true."""
     lsn, frames, error, messages = (F.col(name) for name in ("lsn", "frames", "frames_error", "messages"))
     subject = text("the %s at LSN %s", F.col("kind"), lsn)
     broken = finding("broken frame", lsn, lsn, subject, text("holds a broken message: %s", error))
@@ -56,7 +57,11 @@ def frame_findings(records: DataFrame) -> DataFrame:
         "message count", lsn, lsn, subject, text("says %s messages, its body holds %s", messages, frames)
     )
     return findings(
-        records.where(F.col("kind").isin(Kind.PUT.name, Kind.PUT_BATCH.name, Kind.TX_PUT.name, Kind.CARRY.name)),
+        records.where(
+            F.col("kind").isin(
+                RecordType.PUT.name, RecordType.PUT_BATCH.name, RecordType.TX_PUT.name, RecordType.CARRY.name
+            )
+        ),
         (error.isNotNull(), broken),
         (error.isNull() & ~frames.eqNullSafe(messages), miscounted),
     )

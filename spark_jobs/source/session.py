@@ -1,7 +1,7 @@
-"""A Spark session for one command: quick to start, small, quiet, and gone without a trace.
+"""A Spark session for one command: quick to start, small, quiet, and without remains.
 
-On this machine by default; with a master URL the same job runs on a cluster, where metaq and the journal must be
-in the same place on every worker.
+Local by default. With a master URL the same job runs on a cluster, with metaq and the journal in the same place on
+every worker.
 """
 
 import os
@@ -16,8 +16,8 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_jobs.source import PUSHDOWN
-from zk.java import java_home, stand_in_home
+from spark_jobs.source.data_source import PUSHDOWN
+from zk.embedded.java import java_home, shim_home
 
 LOCAL_MASTER: Final = "local[*]"
 _MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|yarn|(spark|k8s)://\S+")
@@ -35,11 +35,11 @@ logger.shell.level = error
 
 
 class InvalidMaster(ValueError):
-    """A master URL that Spark does not know."""
+    """A master URL that Spark does not accept."""
 
 
 def checked_master(master: str) -> str:
-    """*master* as it is. Raises InvalidMaster for what is none."""
+    """Return *master* if it is valid. Raises InvalidMaster."""
     if _MASTER.fullmatch(master) is None:
         raise InvalidMaster(f"{master!r} is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL")
     return master
@@ -49,15 +49,15 @@ def checked_master(master: str) -> str:
 def spark_session(
     master: str = LOCAL_MASTER, *, name: str = "metaq", options: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session of our own: its JVM, its files and its changes to the environment end with the block.
+    """Make a Spark session; its JVM, files and changes to the environment end with the block.
 
-    *options* are Spark's and win over the defaults. Raises JavaNotFound, InvalidMaster. One at a time in a process.
+    *options* are Spark's and override the defaults. Raises JavaNotFound, InvalidMaster. One at a time in a process.
     """
     is_local = checked_master(master).startswith("local")
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("this process has a Spark session already: give that one to audit_journal")
-    # Spark asks every Java for an incubator module, and that warns on standard error: the stand-in never asks.
-    home = stand_in_home(java_home(), os.environ)
+    # Spark asks every Java for an incubator module, which prints a warning; the shim drops that argument.
+    home = shim_home(java_home(), os.environ)
     with tempfile.TemporaryDirectory(prefix="metaq-spark-") as scratch, _environment(home, is_local=is_local):
         builder = SparkSession.builder.master(master).appName(name)
         for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options or {})).items():
@@ -93,7 +93,7 @@ def _settings(scratch: Path, *, is_local: bool) -> dict[str, str]:
             "spark.local.dir": str(scratch),
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
-            # One process has no use for more; every further one is a task to start.
+            # More partitions than cores only add tasks.
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
         }
     return settings
@@ -101,7 +101,7 @@ def _settings(scratch: Path, *, is_local: bool) -> dict[str, str]:
 
 @contextmanager
 def _environment(home: Path, *, is_local: bool) -> Iterator[None]:
-    """What PySpark reads from nowhere else, put back afterwards."""
+    """Set the variables that PySpark reads from the environment only; restore them afterwards."""
     wanted = {"JAVA_HOME": str(home)}
     if is_local:  # a cluster's workers have a Python of their own
         wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -118,13 +118,14 @@ def _environment(home: Path, *, is_local: bool) -> Iterator[None]:
 
 
 def _end_jvm() -> None:
-    """PySpark leaves its JVM to the end of the process; the scratch directory cannot wait that long."""
+    """End the JVM, which PySpark would leave to the end of the process, so that the scratch directory can be
+    removed."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
     gateway.shutdown()
     process = gateway.proc  # PySpark's own launcher puts it there
     if process.stdin is not None:
-        process.stdin.close()  # what its JVM waits for
+        process.stdin.close()  # makes its JVM exit
     process.wait()
     SparkContext._gateway = SparkContext._jvm = None

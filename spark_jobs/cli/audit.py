@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from journal.errors import JournalError
-from spark_jobs.report import AuditReport, CheckResult, Verdict
+from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
 from zk.errors import JavaNotFound
 
-_STYLES = {Verdict.HOLDS: "green", Verdict.FAILS: "bold red", Verdict.UNPROVEN: "yellow"}
+_STYLES = {AuditVerdict.HOLDS: "green", AuditVerdict.FAILS: "bold red", AuditVerdict.UNPROVEN: "yellow"}
 
 
 @click.command()
@@ -60,14 +60,14 @@ def _run(directory: Path, master: str) -> AuditReport:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
         from pyspark.errors import PySparkException
 
-        from spark_jobs.audit import audit_journal
-        from spark_jobs.directory import plan
-        from spark_jobs.session import InvalidMaster, checked_master, spark_session
+        from spark_jobs.audit.audit import audit_journal
+        from spark_jobs.source.directory import plan
+        from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
-        plan(directory)  # what is wrong with the directory is said before Spark takes its seconds to start
+        plan(directory)  # report a wrong directory before Spark takes seconds to start
         _progress(f"starting Spark at {master}")
         with spark_session(master, name="metaq audit") as spark:
             return audit_journal(spark, directory, on_progress=_progress)
@@ -78,7 +78,7 @@ def _run(directory: Path, master: str) -> AuditReport:
 
 
 def telling_line(trace: str) -> str:
-    """The line of a Java or Python stack trace that says what happened: the last that is not indented."""
+    """Return the line of a Java or Python stack trace that names the error: the last that is not indented."""
     lines = [line for line in trace.splitlines() if line and not line[0].isspace() and line != "Driver stacktrace:"]
     return (lines[-1] if lines else "no reason given").removeprefix("Caused by: ").removeprefix(": ")[:500]
 
@@ -93,12 +93,12 @@ def _fail(line: str) -> NoReturn:
 
 
 def _shown(text: str) -> str:
-    """*text* without what a terminal would obey: topics and keys come from disk."""
+    """Remove terminal control characters from *text*: topics and keys come from disk."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def print_report(report: AuditReport) -> None:
-    """The table, the totals, the examples; last, one sentence."""
+    """Print the table, the totals, the examples, and a final sentence."""
     console = Console()
     table = Table(title=Text(f"Audit of {_shown(report.path)}"), title_justify="left", show_edge=False)
     for heading in ("check", "verdict", "judged", "against it"):

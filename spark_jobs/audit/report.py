@@ -1,4 +1,4 @@
-"""What an audit answers. Pure values: safe to keep, to compare, to send and to print."""
+"""The result of an audit. Pure values: safe to keep, to compare, to send and to print."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -13,8 +13,8 @@ CLAIMS: Final = {
 }
 
 
-class Verdict(Enum):
-    """UNPROVEN: what speaks against the check lies where bytes do not read back; so does what might speak for it."""
+class AuditVerdict(Enum):
+    """Verdict of a check. UNPROVEN: bytes that do not read back may explain all its findings."""
 
     HOLDS = "holds"
     FAILS = "FAILS"
@@ -23,7 +23,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One finding. *subject* and *detail* make a sentence; *lsn* is where in the journal to look."""
+    """One finding. *subject* and *detail* make a sentence; *lsn* is its place in the journal."""
 
     problem: str
     lsn: int
@@ -36,10 +36,9 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check. *judged*: what was looked at, as in "12 branches". *counts*: findings by problem, rot's included.
-
-    *unproven*: how many of the findings rot may explain. *examples*: the first few in LSN order, sound ones first.
-    """
+    """Result of one check. *judged*: what it examined, as in "12 branches". *counts*: findings by problem, including
+    those that corruption may explain, *unproven* in number. *examples*: the first few in LSN order, proven ones
+    first."""
 
     name: str
     claim: str
@@ -53,19 +52,19 @@ class CheckResult:
         return sum(self.counts.values()) - self.unproven
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditVerdict:
         if self.failures:
-            return Verdict.FAILS
-        return Verdict.UNPROVEN if self.unproven else Verdict.HOLDS
+            return AuditVerdict.FAILS
+        return AuditVerdict.UNPROVEN if self.unproven else AuditVerdict.HOLDS
 
     @property
     def holds(self) -> bool:
-        return self.verdict is Verdict.HOLDS
+        return self.verdict is AuditVerdict.HOLDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What the journal holds. *messages* are those that consumers see; branches are counted over all of it."""
+    """Totals of the journal. *messages*: those that consumers see; branches are counted over all of it."""
 
     records: int
     segments: int
@@ -96,7 +95,7 @@ class AuditReport:
         return all(check.holds for check in self.checks)
 
     def check(self, name: str) -> CheckResult:
-        """Raises KeyError."""
+        """Return a check by name. Raises KeyError."""
         for check in self.checks:
             if check.name == name:
                 return check
@@ -104,20 +103,20 @@ class AuditReport:
 
     @property
     def sentence(self) -> str:
-        """The whole answer in one."""
+        """Return the result in one sentence."""
         totals = self.totals
         over = f"{totals.records:,} records, {totals.messages:,} messages, {totals.branches:,} branches"
         if self.holds:
             doubt = f"; {totals.in_doubt:,} branches are in doubt" if totals.in_doubt else ""
             return f"Nothing is lost and nothing is doubled: all {len(self.checks)} checks hold over {over}{doubt}."
         parts = []
-        for verdict, verb in ((Verdict.FAILS, "failed"), (Verdict.UNPROVEN, "unproven")):
+        for verdict, verb in ((AuditVerdict.FAILS, "failed"), (AuditVerdict.UNPROVEN, "unproven")):
             if names := [check.name for check in self.checks if check.verdict is verdict]:
                 parts.append(f"{verb}: {', '.join(names)}")
         return f"This journal is NOT proven whole ({'; '.join(parts)}) over {over}: keep a copy before anything else."
 
     def as_json(self) -> dict[str, object]:
-        """Plain values: what `metaq audit --json` prints."""
+        """Return plain values: the output of `metaq audit --json`."""
         totals = self.totals
         return {
             "path": self.path,

@@ -1,7 +1,7 @@
-"""What a journal record is as a row. One definition; Spark's and Arrow's schemas are derived from it.
+"""The schema of a record as a row. One definition, from which Spark's and Arrow's schemas are derived.
 
-One row a record, in LSN order within a segment. A stretch of bytes that does not read back is a row too, of kind
-BAD: it says where and why, and nothing is skipped silently. Columns that a kind does not have are null.
+One row a record, in LSN order within a segment. A range of bytes that does not read back is a row too, of kind BAD,
+with its place and reason. Columns that a kind does not have are null.
 """
 
 from types import NoneType
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-BAD: Final = "BAD"  # the one kind that is no journal.frame.Kind
+BAD: Final = "BAD"  # the one kind that is no journal.records.header.RecordType
 
 Long = Annotated[int, LongType()]
 MaybeLong = Annotated[int | None, LongType()]
@@ -29,7 +29,7 @@ MaybeFlag = Annotated[bool | None, BooleanType()]
 MaybeTime = Annotated[int | None, TimestampType()]  # microseconds since 1970, as Arrow keeps it
 
 
-class TakeRow(NamedTuple):
+class OffsetAssignmentRow(NamedTuple):
     """Offsets [base, base + bytes) of a partition that a COMMIT takes."""
 
     topic: Text
@@ -40,7 +40,7 @@ class TakeRow(NamedTuple):
 
 
 def spark_schema(row: Any) -> StructType:
-    """The Spark schema of a NamedTuple whose fields are annotated as above. A type with None is nullable."""
+    """Return the Spark schema of a NamedTuple with fields annotated as above. A type with None is nullable."""
     hints = get_type_hints(row, include_extras=True)
     return StructType([StructField(name, *_spark_type(hints[name])) for name in row._fields])
 
@@ -50,17 +50,17 @@ def _spark_type(hint: Any) -> tuple[DataType, bool]:
     return data_type, NoneType in get_args(python_type)
 
 
-TAKES: Final = ArrayType(spark_schema(TakeRow), containsNull=False)
-MaybeTakes = Annotated[tuple[TakeRow, ...] | None, TAKES]
+TAKES: Final = ArrayType(spark_schema(OffsetAssignmentRow), containsNull=False)
+MaybeOffsetAssignments = Annotated[tuple[OffsetAssignmentRow, ...] | None, TAKES]
 
 
 class RecordRow(NamedTuple):
-    """One record, or one BAD stretch [lsn, end). The defaults are what a kind without the column has."""
+    """One record, or one BAD range [lsn, end). The defaults are for kinds without the column."""
 
     segment: Long  # base LSN of the segment file
     lsn: Long  # of its first byte
     end: Long  # LSN after its last byte
-    kind: Text  # a name of journal.frame.Kind, or BAD; what no reader knows is BAD too
+    kind: Text  # a name of journal.records.header.RecordType, or BAD, also for an unknown number
     epoch: MaybeLong = None
     incarnation: MaybeLong = None
     durable_lsn: MaybeLong = None  # the journal was known durable below it when this was written
@@ -74,9 +74,9 @@ class RecordRow(NamedTuple):
     messages: MaybeLong = None  # of the body, or promised by a PREPARE, or that a HEURISTIC decided about
     bytes: MaybeLong = None  # as messages
     body_lsn: MaybeLong = None  # PUT, PUT_BATCH, TX_PUT, CARRY: where the message frames begin
-    takes: MaybeTakes = None  # COMMIT
+    takes: MaybeOffsetAssignments = None  # COMMIT
     one_phase: MaybeFlag = None  # COMMIT
-    reason: MaybeText = None  # of a ROLLBACK, what HEURISTIC decided or TOPIC changed, or why BAD is bad
+    reason: MaybeText = None  # of a ROLLBACK, of a BAD range; the decision of HEURISTIC, the change of TOPIC
     checkpoint: MaybeLong = None  # CHECKPOINT: number of the file
     checkpoint_lsn: MaybeLong = None  # CHECKPOINT: what the file covers
     version: MaybeText = None  # EPOCH: the metaq that wrote from here on
@@ -85,7 +85,7 @@ class RecordRow(NamedTuple):
     compressed: MaybeLong = None  # how many of the frames hold a compressed payload; only with option frames=true
 
 
-class StretchRow(NamedTuple):
+class UnreadableRangeRow(NamedTuple):
     """From the first to the last byte of a segment that does not read back: [lsn, end)."""
 
     lsn: Long
@@ -93,7 +93,7 @@ class StretchRow(NamedTuple):
 
 
 class FindingRow(NamedTuple):
-    """What a check found; see findings.py."""
+    """One finding of a check; see findings.py."""
 
     problem: Text
     since: Long
@@ -103,7 +103,7 @@ class FindingRow(NamedTuple):
 
 
 class StartRow(NamedTuple):
-    """Where the log of a partition begins."""
+    """Start of a partition's log."""
 
     topic: Text
     partition: Long
@@ -120,7 +120,7 @@ class CheckpointRow(NamedTuple):
 
 
 class PartitionRow(NamedTuple):
-    """What one checkpoint says of one partition: offsets [start, end)."""
+    """One partition in one checkpoint: offsets [start, end)."""
 
     number: Long
     at: Long
@@ -131,7 +131,7 @@ class PartitionRow(NamedTuple):
 
 
 class BranchRow(NamedTuple):
-    """What one checkpoint says of one live branch."""
+    """One live branch in one checkpoint."""
 
     number: Long
     at: Long
@@ -145,7 +145,7 @@ class BranchRow(NamedTuple):
 
 
 def arrow_type(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which Spark expects *data_type* from a data source."""
+    """Return the Arrow type in which Spark expects *data_type* from a data source."""
     match data_type:
         case LongType():
             return pa.int64()
@@ -167,7 +167,7 @@ def _arrow_field(field: StructField) -> pa.Field:
 
 
 def arrow_schema(row: Any) -> pa.Schema:
-    """The Arrow schema that goes with `spark_schema(row)`."""
+    """Return the Arrow schema that matches `spark_schema(row)`."""
     return pa.schema([_arrow_field(field) for field in spark_schema(row).fields])
 
 
@@ -176,7 +176,7 @@ RECORD_ARROW: Final = arrow_schema(RecordRow)
 
 
 def arrow_table(row: Any, rows: list[Any]) -> pa.Table:
-    """*rows* of the NamedTuple *row* as an Arrow table: what `createDataFrame` takes without pandas."""
+    """Return *rows* of the NamedTuple *row* as an Arrow table, which `createDataFrame` accepts without pandas."""
     schema = arrow_schema(row)
     columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     return pa.Table.from_arrays(

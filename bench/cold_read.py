@@ -1,4 +1,4 @@
-"""What readers of data that is not in memory do to everybody else: how long a send takes meanwhile."""
+"""Time of a send while other clients read data that is not in memory."""
 
 import contextlib
 import multiprocessing
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+from bench.environment import environment
 from bench.result import Result
-from bench.stage import stage
 from meta_client import Client
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Get
@@ -28,13 +28,13 @@ SEND_INTERVAL_S = 0.002
 CONFIG = f"[broker]\nsegment_bytes = {64 * MIB}\n[topics.bench]\npartitions = {PARTITIONS}\n"
 
 
-def far_p99(case: str) -> Result:
-    """Milliseconds of a send, the slowest hundredth left out, while READERS read what only the disk has.
+def p99(case: str) -> Result:
+    """Measure a send in milliseconds, the 99th percentile, while READERS read data that only the disk has.
 
-    The floor is the same with the same readers and all of it in memory: the difference is the disk alone. No send
-    waits for an fsync, or the disk would be in the figure twice.
+    The baseline is the same with the data in memory: the difference is the disk alone. No send waits for an fsync,
+    which would count the disk twice.
     """
-    with stage("interval:100", CONFIG) as on, Client(on.zookeeper) as client:
+    with environment("interval:100", CONFIG) as on, Client(on.zookeeper) as client:
         _fill(client)
         alone = _sends(client)
         with _readers(on.address):
@@ -53,7 +53,7 @@ def _fill(client: Client) -> None:
 
 
 def _sends(client: Client) -> list[float]:
-    """The percentiles of a paced sender's delays, in milliseconds, and last the 99.9th."""
+    """Return the percentiles of a paced sender's delays, in milliseconds, and last the 99.9th."""
     producer, payload, taken = client.producer(), b"x" * 1024, []
     due, end = time.perf_counter(), time.perf_counter() + SENDS_S
     while time.perf_counter() < end:
@@ -67,7 +67,7 @@ def _sends(client: Client) -> list[float]:
 
 @contextlib.contextmanager
 def _readers(address: tuple[str, int]) -> Iterator[None]:
-    """In a process of their own: their work must not delay the sender."""
+    """Run the readers in another process, so that their work does not delay the sender."""
     context = multiprocessing.get_context("spawn")
     stopping = context.Event()
     process = context.Process(target=_read_all, args=(address, stopping))
@@ -91,7 +91,7 @@ def _read_all(address: tuple[str, int], stopping: Event) -> None:
 
 
 def _read(address: tuple[str, int], number: int, stopping: Event) -> None:
-    """Round and round a partition, each reader from elsewhere."""
+    """Read a partition in a loop; each reader starts at another place."""
     each = STORED_BYTES // PARTITIONS * 9 // 10  # the partitions are not quite equal
     offset, buffer = each // READERS * number, bytearray(2 * GET_BYTES)
     with socket.create_connection(address, timeout=30) as connection:
@@ -110,7 +110,7 @@ def _read(address: tuple[str, int], number: int, stopping: Event) -> None:
 
 @contextlib.contextmanager
 def _cold(data: Path) -> Iterator[None]:
-    """Keep the journal out of the page cache, but for its last segment: as if memory were small."""
+    """Keep the journal, except its last segment, out of the page cache: as if memory were small."""
     stopping = threading.Event()
 
     def drop() -> None:

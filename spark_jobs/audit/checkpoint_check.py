@@ -1,6 +1,6 @@
-"""Does a checkpoint say what the records below its LSN add up to? Pure.
+"""Checks that each checkpoint equals the sum of the records below its LSN. Pure.
 
-The refold is done by aggregation and not by `journal.fold`: it is a second opinion on that fold, and it scales.
+Replays by aggregation instead of `journal.state.fold`: it verifies that fold independently, and it scales.
 """
 
 from typing import Final
@@ -8,22 +8,22 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
-from journal.frame import Kind
-from journal.states import BranchState
-from spark_jobs.findings import finding, findings, or_none, partition_name, text
+from journal.records.header import RecordType
+from journal.records.states import BranchState
+from spark_jobs.audit.findings import finding, findings, or_none, partition_name, text
 
 _SUM: Final = "decimal(38,0)"
 _BRANCH: Final = "%s %s with %s messages in %s bytes and %s runs"  # _branch_columns
 
 
 def _about(problem: str, first_lsn: int, detail: str, *columns: Column) -> Column:
-    """A finding about a checkpoint: any record below it could have said otherwise."""
+    """Return a finding about a checkpoint, which any record below it could explain."""
     subject = text("checkpoint.%s", F.col("number"))
     return finding(problem, F.lit(first_lsn), F.col("at"), subject, text(detail, *columns))
 
 
 def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int) -> DataFrame:
-    """Checkpoints (CheckpointRow) that the records do not reach, or that name another epoch or incarnation."""
+    """Find checkpoints (CheckpointRow) beyond the records, or of another epoch or incarnation."""
     at, reached = F.col("at"), F.col("reached")
     is_below = F.col("end") <= at
     reaches = (
@@ -31,7 +31,7 @@ def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int
         .groupBy("number")
         .agg(F.max("end").alias("reached"), F.max(F.struct("epoch", "incarnation")).alias("life"))
     )
-    says, life = F.struct("epoch", "incarnation"), F.col("life")
+    says, writer_epoch = F.struct("epoch", "incarnation"), F.col("life")
     short = _about(
         "not reached",
         first_lsn,
@@ -42,42 +42,42 @@ def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int
         "epoch differs",
         first_lsn,
         "says epoch %s, incarnation %s; the records say %s, %s",
-        *(F.col("epoch"), F.col("incarnation"), life["epoch"], life["incarnation"]),
+        *(F.col("epoch"), F.col("incarnation"), writer_epoch["epoch"], writer_epoch["incarnation"]),
     )
     return findings(
         checkpoints.join(reaches, "number", "left"),
         (~reached.eqNullSafe(at), short),
-        (reached.eqNullSafe(at) & (says != life), other_life),
+        (reached.eqNullSafe(at) & (says != writer_epoch), other_life),
     )
 
 
 def partition_findings(
     ranges: DataFrame, checkpoints: DataFrame, partitions: DataFrame, starts: DataFrame, first_lsn: int
 ) -> DataFrame:
-    """Partitions (PartitionRow) that end elsewhere than the ranges below the checkpoint, or that it leaves out.
+    """Find partitions (PartitionRow) whose end differs from the ranges below the checkpoint, or that it omits.
 
-    *starts* as in offsets.py: a partition that ends at or below its log's start has nothing left to confirm it.
+    *starts* as in offset_check.py. A partition that ends at or below its log's start cannot be confirmed.
     """
     name = ["number", "at", "topic", "partition"]
-    refolded = (
+    replayed = (
         ranges.withColumnRenamed("end", "range_end")
         .join(F.broadcast(checkpoints.select("number", "at")), F.col("lsn") < F.col("at"))
         .groupBy(*name)
-        .agg(F.max("range_end").alias("refolded_end"))
+        .agg(F.max("range_end").alias("replayed_end"))
     )
-    both = partitions.join(refolded, name, "full").join(
+    both = partitions.join(replayed, name, "full").join(
         starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left"
     )
-    end, refolded_end = F.col("end"), F.col("refolded_end")
+    end, replayed_end = F.col("end"), F.col("replayed_end")
     says = F.coalesce(end, F.lit(0))
-    is_retired = refolded_end.isNull() & (says <= F.coalesce("log_start", F.lit(0)))
+    is_retired = replayed_end.isNull() & (says <= F.coalesce("log_start", F.lit(0)))
     other_end = _about(
         "end differs",
         first_lsn,
         "says that %s ends at offset %s; by the records it ends at %s",
-        *(partition_name(), or_none(end), or_none(refolded_end)),
+        *(partition_name(), or_none(end), or_none(replayed_end)),
     )
-    return findings(both, (~is_retired & (says != F.coalesce(refolded_end, F.lit(0))), other_end))
+    return findings(both, (~is_retired & (says != F.coalesce(replayed_end, F.lit(0))), other_end))
 
 
 def branch_findings(
@@ -88,10 +88,10 @@ def branch_findings(
     first_lsn: int,
     newest: int | None,
 ) -> DataFrame:
-    """Live branches (BranchRow) that differ from the refold, that the checkpoint leaves out, or that are not live.
+    """Find live branches (BranchRow) that differ from the replay, that the checkpoint omits, or that are not live.
 
-    A branch that began below *first_lsn* is confirmed by nothing: it was carried forward. But what the *newest*
-    checkpoint knows of it must not have stood there: retention never passes a live branch's messages.
+    A branch that began below *first_lsn* cannot be confirmed, since it was relocated. But the messages that the
+    *newest* checkpoint holds of it must lie above: retention never deletes a live branch's messages.
     """
     at, branch, decided = F.col("at"), F.col("branch_lsn"), F.col("decided_lsn")
     alive = by_branch.join(
@@ -99,8 +99,8 @@ def branch_findings(
         (branch < at) & (branch >= first_lsn) & (decided.isNull() | (decided >= at)),
     ).select("number", "at", "branch_lsn", "key", "prepared_lsn")
     state = F.when(F.first("prepared_lsn") < at, BranchState.PREPARED.name).otherwise(BranchState.IN_USE.name)
-    refolded = (
-        records.where(F.col("kind") == Kind.TX_PUT.name)
+    replayed = (
+        records.where(F.col("kind") == RecordType.TX_PUT.name)
         .select("branch_lsn", "lsn", "messages", "bytes")
         .join(alive, "branch_lsn")
         .where(F.col("lsn") < at)
@@ -112,19 +112,19 @@ def branch_findings(
                 F.count("*").alias("runs"),
                 F.sum(F.col("messages").cast(_SUM)).alias("messages"),
                 F.sum(F.col("bytes").cast(_SUM)).alias("bytes"),
-            ).alias("refolded")
+            ).alias("replayed")
         )
     )
     says = F.struct(
         "key", "state", "runs", F.col("messages").cast(_SUM).alias("messages"), F.col("bytes").cast(_SUM).alias("bytes")
     )
-    both = live.join(refolded, ["number", "at", "branch_lsn"], "full")
-    is_named, is_refolded = F.col("key").isNotNull(), F.col("refolded").isNotNull()
+    both = live.join(replayed, ["number", "at", "branch_lsn"], "full")
+    is_named, is_replayed = F.col("key").isNotNull(), F.col("replayed").isNotNull()
     left_out = _about(
         "branch left out",
         first_lsn,
         "leaves out the live branch %s, begun at LSN %s",
-        *(F.col("refolded.key"), branch),
+        *(F.col("replayed.key"), branch),
     )
     not_live = _about(
         "branch not live",
@@ -136,7 +136,7 @@ def branch_findings(
         "branch differs",
         first_lsn,
         f"says of the branch begun at LSN %s: {_BRANCH}; by the records it is {_BRANCH}",
-        *(branch, *_branch_columns(""), *_branch_columns("refolded.")),
+        *(branch, *_branch_columns(""), *_branch_columns("replayed.")),
     )
     not_kept = _about(
         "branch not kept",
@@ -147,9 +147,9 @@ def branch_findings(
     return findings(
         both,
         (~is_named, left_out),
-        (~is_refolded & (branch >= first_lsn), not_live),
+        (~is_replayed & (branch >= first_lsn), not_live),
         ((F.col("number") == F.lit(newest)) & (F.col("oldest_lsn") < first_lsn), not_kept),
-        (is_named & is_refolded & (says != F.col("refolded")), differs),
+        (is_named & is_replayed & (says != F.col("replayed")), differs),
     )
 
 

@@ -1,4 +1,4 @@
-"""What consumers that wait at a broker cost it."""
+"""Processor time of a broker at which consumers wait."""
 
 import asyncio
 import os
@@ -6,8 +6,8 @@ import resource
 import time
 from pathlib import Path
 
+from bench.environment import Environment, environment
 from bench.result import Result
-from bench.stage import Stage, stage
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Fetch, Request, Version
@@ -15,29 +15,29 @@ from meta_client.protocol.responses import Data
 
 CONSUMERS = 1_000
 FETCH_WAIT_MS = 15_000  # a consumer's default
-BEAT_S = 10.0  # how long a client is silent before it sends a heart-beat
+BEAT_S = 10.0  # idle time before a client sends a heart-beat
 SETTLE_S = 3.0
 WATCH_S = 20.0  # each fetch comes back and is sent again, each connection beats twice
 CONFIG = f"[topics.bench]\npartitions = {CONSUMERS}\n"
 
 
-def waiting(case: str) -> Result:
-    """Percent of a core that the broker needs while 1,000 consumers, a connection each, wait for messages.
+def processor_share(case: str) -> Result:
+    """Measure percent of a core that the broker needs while 1,000 consumers, a connection each, wait for messages.
 
-    Each asks again whenever its wait ends, and beats as a client does. The floor is the same with the connections
-    and their heart-beats, and without a fetch.
+    Each repeats its fetch whenever its wait ends, and sends heart-beats as a client does. The baseline is the same
+    connections and heart-beats without fetches.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * CONSUMERS)), hard))
-    with stage("sync", CONFIG) as on:
+    with environment("sync", CONFIG) as on:
         idle, _ = asyncio.run(_watch(on, fetches=False))
         busy, answers = asyncio.run(_watch(on, fetches=True))
     detail = {"connections": CONSUMERS, "answers_s": round(answers / WATCH_S, 1)}
     return Result(case, busy, "% of a core", max(idle, 0.05), detail)
 
 
-async def _watch(on: Stage, *, fetches: bool) -> tuple[float, int]:
-    """The broker's share of a core while the consumers wait, and how many answers it gave meanwhile."""
+async def _watch(on: Environment, *, fetches: bool) -> tuple[float, int]:
+    """Return the broker's share of a core while the consumers wait, and the number of its replies meanwhile."""
     consumers = [_Consumer(number, fetches=fetches) for number in range(CONSUMERS)]
     tasks = [asyncio.create_task(consumer.run(*on.address)) for consumer in consumers]
     try:
@@ -56,7 +56,7 @@ async def _watch(on: Stage, *, fetches: bool) -> tuple[float, int]:
 
 
 class _Consumer:
-    """One connection with a fetch that waits, all the time."""
+    """One connection that always has a fetch waiting."""
 
     def __init__(self, number: int, *, fetches: bool) -> None:
         self._number = number

@@ -1,25 +1,32 @@
-"""Which files of a directory hold which LSNs, and which LSNs no file holds. Reads segment headers only.
+"""Maps the LSNs of a journal to the files of a directory, and finds those without a file. Reads segment headers only.
 
-Where recovery refuses to go on, an audit goes on and reports: a missing segment, a broken segment header, a file
-of the wrong length become stretches that do not read back.
+An audit continues where recovery refuses to: a missing segment, a broken segment header, or a file of the wrong length
+become unreadable ranges.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.copy_mark import read_mark
 from journal.errors import StorageFailed
-from journal.segments import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, Identity, SegmentHeader, read_header, segment_name
-from journal.storage import DirectoryStorage
+from journal.wal.recovery_point import read_recovery_point
+from journal.wal.segments import (
+    SEGMENT_BYTES_MAX,
+    SEGMENT_HEADER_BYTES,
+    Identity,
+    SegmentHeader,
+    read_header,
+    segment_name,
+)
+from journal.wal.storage import DirectoryStorage
 
 SUFFIX = ".journal"
-LSN_MAX = 2**63 - 1  # what a column of Spark holds; no journal comes near
+LSN_MAX = 2**63 - 1  # the limit of a Spark column; no journal comes near
 _NAME_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes [lsn, end) of the journal that are there, or should be, and are no records."""
+class UnreadableRange:
+    """Bytes [lsn, end) of the journal that are missing or hold no valid records."""
 
     lsn: int
     end: int
@@ -27,48 +34,50 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """LSNs [base, end) of the journal: what one Spark task reads.
+class SegmentSlice:
+    """LSNs [base, end) of the journal, read by one Spark task.
 
-    *size*: bytes of them that a file holds, 0 when there is none. *stretches*: what is known to be bad already.
-    *fsynced*: below it everything was, in a directory that was receiving a copy; None where the records tell.
+    *size*: bytes of them in the file, 0 without one. *unreadable*: ranges known to be bad already. *fsynced*: LSN below
+    which everything was fsynced, in a directory that was receiving a copy; None if the records say it.
     """
 
     base: int
     end: int
     size: int
     is_last: bool
-    stretches: tuple[Stretch, ...] = ()
+    unreadable: tuple[UnreadableRange, ...] = ()
     fsynced: int | None = None
 
 
-def plan(path: Path) -> list[Piece]:
-    """The journal in *path*, in LSN order, without holes: a missing segment is a piece without a file.
+def plan(path: Path) -> list[SegmentSlice]:
+    """Return slices of the journal in *path*, in LSN order without gaps: a missing segment is a slice without a file.
 
-    Raises StorageFailed for what is no journal directory, ForeignJournal for another version's.
+    Raises StorageFailed if *path* is no journal directory, ForeignJournal for another version's.
     """
     bases = _bases(path)
-    fsynced = read_mark(DirectoryStorage.open_for_reading(path))
-    pieces: list[Piece] = []
+    fsynced = read_recovery_point(DirectoryStorage.open_for_reading(path))
+    slices: list[SegmentSlice] = []
     owner: Identity | None = None
     for index, base in enumerate(bases):
-        if pieces and pieces[-1].end < base:
-            hole = Stretch(pieces[-1].end, base, "a segment is missing")
-            pieces.append(Piece(hole.lsn, hole.end, 0, False, (hole,)))
+        if slices and slices[-1].end < base:
+            hole = UnreadableRange(slices[-1].end, base, "a segment is missing")
+            slices.append(SegmentSlice(hole.lsn, hole.end, 0, False, (hole,)))
         header, size = _read_header(path, base)
-        known: list[Stretch] = []
+        known: list[UnreadableRange] = []
         end = base + size
         if isinstance(header, str):
-            known.append(Stretch(base, base + SEGMENT_HEADER_BYTES, header))
+            known.append(UnreadableRange(base, base + SEGMENT_HEADER_BYTES, header))
         else:
             owner = owner or header.identity
             known += _contradictions(header, base, size, owner)
             if SEGMENT_HEADER_BYTES < header.size <= SEGMENT_BYTES_MAX:
                 end = base + header.size
-        if pieces and base < pieces[-1].end:
-            known.append(Stretch(base, base + SEGMENT_HEADER_BYTES, f"the segment before it ends at {pieces[-1].end}"))
-        pieces.append(Piece(base, end, min(size, end - base), index == len(bases) - 1, tuple(known), fsynced))
-    return pieces
+        if slices and base < slices[-1].end:
+            known.append(
+                UnreadableRange(base, base + SEGMENT_HEADER_BYTES, f"the segment before it ends at {slices[-1].end}")
+            )
+        slices.append(SegmentSlice(base, end, min(size, end - base), index == len(bases) - 1, tuple(known), fsynced))
+    return slices
 
 
 def _bases(path: Path) -> list[int]:
@@ -80,7 +89,7 @@ def _bases(path: Path) -> list[int]:
     for name in names:
         digits = name.removesuffix(SUFFIX)
         if len(digits) != _NAME_DIGITS or not (digits.isascii() and digits.isdigit()):
-            continue  # someone else's file; recovery passes it over too
+            continue  # not a segment; recovery ignores it too
         if int(digits) > LSN_MAX - SEGMENT_BYTES_MAX:
             raise StorageFailed(f"{path / name}: no journal is that long: restore the file's name")
         bases.append(int(digits))
@@ -90,7 +99,7 @@ def _bases(path: Path) -> list[int]:
 
 
 def _read_header(path: Path, base: int) -> tuple[SegmentHeader | str, int]:
-    """The segment's header, or what is wrong with it; and the bytes that the file has."""
+    """Return the segment's header, or what is wrong with it; and the size of the file."""
     name = segment_name(base)
     try:
         file = DirectoryStorage.open_for_reading(path).open(name, writable=False)
@@ -102,7 +111,7 @@ def _read_header(path: Path, base: int) -> tuple[SegmentHeader | str, int]:
         file.close()
 
 
-def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity) -> list[Stretch]:
+def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity) -> list[UnreadableRange]:
     reasons = []
     if header.base != base:
         reasons.append(f"the segment header names LSN {header.base}")
@@ -113,6 +122,6 @@ def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity
     elif size != header.size:
         short = f"a file of {size} bytes that should hold {header.size}"
         if size < header.size:
-            return [Stretch(base + size, base + header.size, short)]
+            return [UnreadableRange(base + size, base + header.size, short)]
         reasons.append(short)
-    return [Stretch(base, base + SEGMENT_HEADER_BYTES, "; ".join(reasons))] if reasons else []
+    return [UnreadableRange(base, base + SEGMENT_HEADER_BYTES, "; ".join(reasons))] if reasons else []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zk.embedded import EmbeddedZooKeeper
+from zk.embedded.server import EmbeddedZooKeeper
 
 READY = re.compile(r"serves at meta://([^:]+):(\d+)")
 START_TIMEOUT_S = 30
@@ -19,8 +19,8 @@ CONFIG = "[topics.bench]\npartitions = 8\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Where to connect, and a directory on the disk that the broker writes to."""
+class Environment:
+    """Addresses to connect to, and a directory on the disk that the broker writes to."""
 
     zookeeper: str
     directory: Path
@@ -34,23 +34,23 @@ class Stage:
 
     @property
     def data(self) -> Path:
-        """The broker's directory."""
+        """Directory of the broker."""
         return self.directory / "broker"
 
     def stop(self) -> None:
-        """End the broker as an operator does. Idempotent."""
+        """End the broker with SIGTERM. Idempotent."""
         self.broker.send_signal(signal.SIGTERM)
         self.broker.wait()
 
     def memory(self) -> dict[str, float]:
-        """Resident memory of the broker in MB: all of it, and what of that is not pages of mapped files."""
+        """Return the broker's resident memory in MB: all of it, and the part that is not pages of mapped files."""
         lines = Path(f"/proc/{self.broker_pid}/status").read_text().splitlines()
         kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
         return {"rss": kib["VmRSS"] * 1024 / 1e6, "anonymous": kib["RssAnon"] * 1024 / 1e6}
 
 
 @contextlib.contextmanager
-def stage(flush: str, config: str = CONFIG) -> Iterator[Stage]:
+def environment(flush: str, config: str = CONFIG) -> Iterator[Environment]:
     """Run ZooKeeper and a broker with *config*, by default topic `bench` with 8 partitions; both end with the block."""
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         directory = Path(name)
@@ -70,7 +70,7 @@ def stage(flush: str, config: str = CONFIG) -> Iterator[Stage]:
                         raise RuntimeError(f"the broker did not start:\n{log.read_text()}")
                     time.sleep(0.02)
                 address = (ready[1], int(ready[2]))
-                yield Stage(zookeeper.connect, directory, broker, address, time.monotonic() - started)
+                yield Environment(zookeeper.connect, directory, broker, address, time.monotonic() - started)
             finally:
-                broker.send_signal(signal.SIGTERM)  # of one that has ended, nothing
+                broker.send_signal(signal.SIGTERM)  # does nothing to an ended process
                 broker.wait()

@@ -1,7 +1,7 @@
-"""Run every check over one directory: what `metaq audit` and a scheduled job both call.
+"""Runs every check over one directory: what `metaq audit` and scheduled jobs call.
 
-One pass over the journal's bytes; what it gives, some hundred bytes a record, is kept by Spark (memory, then disk)
-until the checks have been over it. The driver sees counts and a few examples, whatever the journal's size.
+Reads the journal's bytes once. Spark keeps the result, some hundred bytes a record, in memory, then on disk, for the
+checks. The driver sees only counts and a few examples, whatever the journal's size.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.storagelevel import StorageLevel
 
-from journal.frame import Kind
-from spark_jobs import transforms
-from spark_jobs.checkpoint_files import Checkpoints, read_checkpoints
-from spark_jobs.directory import Piece, plan
-from spark_jobs.report import CLAIMS, AuditReport, CheckResult, Example, Totals
-from spark_jobs.schemas import BAD, StartRow, arrow_table
-from spark_jobs.source import FORMAT, register
+from journal.records.header import RecordType
+from spark_jobs.audit import transforms
+from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
+from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, Totals
+from spark_jobs.source.data_source import FORMAT, register
+from spark_jobs.source.directory import SegmentSlice, plan
+from spark_jobs.source.schemas import BAD, StartRow, arrow_table
 
 EXAMPLES_MAX: Final = 10  # a check
 
@@ -29,42 +29,42 @@ def audit_journal(
 ) -> AuditReport:
     """Audit the journal in *path*, live, dead or archived; every worker must see it there. Changes nothing.
 
-    *on_progress* is told what is done next. Raises StorageFailed, ForeignJournal before anything is read.
+    Calls *on_progress* with the next step. Raises StorageFailed, ForeignJournal before it reads records.
     """
     register(spark)
-    checkpoints = read_checkpoints(path)  # first: a checkpoint never knows more than the records read after it
-    pieces = plan(path)
-    size = sum(piece.size for piece in pieces)
-    on_progress(f"reading {len(pieces)} segments, {size / 2**20:,.1f} MiB")
+    checkpoints = read_checkpoints(path)  # first: the records read later then cover every checkpoint
+    slices = plan(path)
+    size = sum(segment.size for segment in slices)
+    on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
     read = spark.read.format(FORMAT).option("path", str(path.absolute())).option("frames", "true").load()
     with ExitStack() as kept:
-        return _Audit(spark, path, checkpoints, pieces, _keep(kept, read), kept).run(on_progress)
+        return _Audit(spark, path, checkpoints, slices, _keep(kept, read), kept).run(on_progress)
 
 
 def _keep(kept: ExitStack, rows: DataFrame) -> DataFrame:
-    """*rows*, computed once, until *kept* closes."""
+    """Persist *rows*, computed once, until *kept* closes."""
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     kept.callback(rows.unpersist)
     return rows
 
 
 class _Audit:
-    """The DataFrames that the checks share."""
+    """DataFrames that the checks share."""
 
     def __init__(
         self,
         spark: SparkSession,
         path: Path,
         checkpoints: Checkpoints,
-        pieces: list[Piece],
+        slices: list[SegmentSlice],
         records: DataFrame,
         kept: ExitStack,
     ) -> None:
         self._spark = spark
         self._path = path
         self._checkpoints = checkpoints
-        self._pieces = pieces
-        self._first_lsn = pieces[0].base
+        self._pieces = slices
+        self._first_lsn = slices[0].base
         self._records = records
         self._ranges = transforms.offset_ranges(records)
         self._branches = _keep(kept, transforms.branches(records))
@@ -75,7 +75,7 @@ class _Audit:
         on_progress(f"judging {totals.records:,} records, {totals.branches:,} branches")
         found = transforms.all_findings(self._findings())
         if bad:
-            found = transforms.mark_explained(found, self._stretches())
+            found = transforms.mark_explained(found, self._adjacent())
         else:
             found = found.withColumn("explained", F.lit(False))
         found = _keep(self._kept, found)
@@ -87,7 +87,7 @@ class _Audit:
         records, ranges, by_branch, first_lsn = self._records, self._ranges, self._branches, self._first_lsn
         starts = self._spark.createDataFrame(arrow_table(StartRow, self._checkpoints.log_starts()))
         is_from_birth = first_lsn == 0
-        # With neither the journal's beginning nor a checkpoint, nothing says where a partition's log began.
+        # Without the journal's beginning and without a checkpoint, the start of a partition's log is unknown.
         default_start = 0 if is_from_birth or self._checkpoints.newest is not None else None
         kept, partitions, live = self._checkpoints.rows(self._spark, first_lsn)
         newest = self._checkpoints.newest
@@ -96,7 +96,7 @@ class _Audit:
             "frames": transforms.frame_findings(records),
             "offsets": transforms.offset_findings(ranges, starts, default_start),
             "outcomes": transforms.outcome_findings(by_branch, first_lsn).unionAll(
-                transforms.take_findings(records, by_branch, first_lsn)
+                transforms.assignment_findings(records, by_branch, first_lsn)
             ),
             "checkpoints": transforms.position_findings(records, kept, first_lsn)
             .unionAll(transforms.partition_findings(ranges, kept, partitions, starts, first_lsn))
@@ -104,14 +104,15 @@ class _Audit:
             .unionAll(self._checkpoints.damage(self._spark)),
         }
 
-    def _stretches(self) -> DataFrame:
-        """One a segment: rot may be in a million places, what it explains needs no finer answer."""
+    def _adjacent(self) -> DataFrame:
+        """Return one range a segment: corruption may be in a million places, and explaining findings needs no finer
+        answer."""
         bad = self._records.where(F.col("kind") == BAD).groupBy("segment")
         return bad.agg(F.min("lsn").alias("lsn"), F.max("end").alias("end")).select("lsn", "end")
 
     def _totals(self) -> tuple[Totals, int]:
-        """The totals, and how many stretches do not read back. The action that reads the journal."""
-        is_record = ~F.col("kind").isin(BAD, Kind.PAD.name)
+        """Return the totals, and the number of unreadable ranges. The action that reads the journal."""
+        is_record = ~F.col("kind").isin(BAD, RecordType.PAD.name)
         records = self._records.agg(
             _number(F.count_if(is_record), "records"),
             _number(F.count_if(F.col("kind") == BAD), "bad"),
@@ -139,8 +140,8 @@ class _Audit:
         figures: dict[str, Any] = {name: int(value) for name, value in row.asDict().items()}
         bad, self._frames, self._range_count = figures.pop("bad"), figures.pop("frames"), figures.pop("ranges")
         totals = Totals(
-            segments=sum(piece.size > 0 for piece in self._pieces),
-            bytes=sum(piece.size for piece in self._pieces),
+            segments=sum(segment.size > 0 for segment in self._pieces),
+            bytes=sum(segment.size for segment in self._pieces),
             first_lsn=self._first_lsn,
             checkpoints=len(self._checkpoints.valid) + len(self._checkpoints.damaged),
             **figures,

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured in the same run: the machine is noisy, ratios are less so."""
+"""Baselines: the machine's limits, measured in the same run, because ratios vary less than figures."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ SYNC_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class ByteFloor:
+class CopyBaseline:
     """Bytes over loopback into a preallocated file of another process, and back by sendfile."""
 
     size: int
@@ -23,7 +23,7 @@ class ByteFloor:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the whole trip, there and back."""
+        """Rate of the whole round trip."""
         return self.size / (self.in_s + self.back_s)
 
     def detail(self) -> dict[str, float]:
@@ -31,11 +31,13 @@ class ByteFloor:
         return {"floor_in_mb_s": round(mb / self.in_s, 1), "floor_back_mb_s": round(mb / self.back_s, 1)}
 
 
-def byte_floor(directory: Path, size: int) -> ByteFloor:
-    """Send *size* bytes to a child that files them, and have them sent back."""
+def copy_baseline(directory: Path, size: int) -> CopyBaseline:
+    """Send *size* bytes to a child process, which writes them to a file and sends them back."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        child = subprocess.Popen([sys.executable, "-m", "bench.floors", str(port), str(directory / "floor"), str(size)])
+        child = subprocess.Popen(
+            [sys.executable, "-m", "bench.baselines", str(port), str(directory / "baseline"), str(size)]
+        )
         connection, _ = server.accept()
     with connection:
         chunk = os.urandom(CHUNK_BYTES)
@@ -50,7 +52,7 @@ def byte_floor(directory: Path, size: int) -> ByteFloor:
             left -= connection.recv_into(buffer)
         end = time.perf_counter()
     assert child.wait() == 0
-    return ByteFloor(size // CHUNK_BYTES * CHUNK_BYTES, middle - start, end - middle)
+    return CopyBaseline(size // CHUNK_BYTES * CHUNK_BYTES, middle - start, end - middle)
 
 
 def _file_and_return(port: int, path: Path, size: int) -> None:
@@ -69,9 +71,9 @@ def _file_and_return(port: int, path: Path, size: int) -> None:
     path.unlink()
 
 
-def sync_floor(directory: Path) -> float:
-    """fdatasync calls a second, each after a write of 1 KiB into a preallocated file, one after the other."""
-    path = directory / "floor"
+def fsync_baseline(directory: Path) -> float:
+    """Return fdatasync calls a second, each after a write of 1 KiB into a preallocated file, one after the other."""
+    path = directory / "baseline"
     with path.open("w+b") as file:
         fd = file.fileno()
         os.posix_fallocate(fd, 0, 64 << 20)

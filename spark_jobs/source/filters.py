@@ -1,7 +1,7 @@
-"""What of a query's filters the reader applies itself, exactly as Spark would, so that Spark need not. Pure.
+"""Applies those of a query's filters that it can apply exactly as Spark would. Pure.
 
-Only comparisons of a plain column with a constant of its own type; everything else goes back to Spark. A null never
-satisfies a comparison. Filters on LSN also tell which segments cannot hold a match.
+Only comparisons of a plain column with a constant of its type; Spark applies the others. A null never satisfies a
+comparison. Filters on LSN also exclude whole segments.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
-from spark_jobs.directory import Piece
-from spark_jobs.schemas import RECORD_SCHEMA, RecordRow
+from spark_jobs.source.directory import SegmentSlice
+from spark_jobs.source.schemas import RECORD_SCHEMA, RecordRow
 
 Test = Callable[[Any], bool]  # of a column's value that is not null
 _COLUMNS: Final = {name: (index, RECORD_SCHEMA[name].dataType) for index, name in enumerate(RecordRow._fields)}
@@ -34,20 +34,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class RowFilter:
-    """The conjunction of the filters that `take` accepted. Pickled with the reader."""
+    """Conjunction of the filters that `take` accepted. Pickled with the reader."""
 
     def __init__(self) -> None:
         self._taken: list[Filter] = []
 
     def take(self, pushed: Filter) -> bool:
-        """Accept *pushed* if this class can apply it exactly; False leaves it to Spark."""
+        """Accept *pushed* if this class can apply it exactly. Returns False to leave it to Spark."""
         if compile_test(pushed) is None:
             return False
         self._taken.append(pushed)
         return True
 
     def compiled(self) -> Callable[[RecordRow], bool]:
-        """A predicate over rows."""
+        """Return a predicate over rows."""
         tests = [test for pushed in self._taken if (test := compile_test(pushed)) is not None]
 
         def matches(row: RecordRow) -> bool:
@@ -55,17 +55,17 @@ class RowFilter:
 
         return matches
 
-    def may_match(self, piece: Piece) -> bool:
-        """Whether any row of *piece* can satisfy the filters on LSN: every row there starts in [base, end)."""
-        return all(_may_match(pushed, piece) for pushed in self._taken)
+    def may_match(self, segment: SegmentSlice) -> bool:
+        """Return True if a row of *segment* may satisfy the filters on LSN: every row there starts in [base, end)."""
+        return all(_may_match(pushed, segment) for pushed in self._taken)
 
 
-def _may_match(pushed: Filter, piece: Piece) -> bool:
+def _may_match(pushed: Filter, segment: SegmentSlice) -> bool:
     attribute, value = getattr(pushed, "attribute", None), getattr(pushed, "value", None)
     if attribute not in (("lsn",), ("end",)) or value is None:
         return True
-    first = piece.base if attribute == ("lsn",) else piece.base + 1  # the least and the
-    beyond = piece.end if attribute == ("lsn",) else piece.end + 1  # first impossible value
+    first = segment.base if attribute == ("lsn",) else segment.base + 1  # the least and the
+    beyond = segment.end if attribute == ("lsn",) else segment.end + 1  # first impossible value
     match pushed:
         case EqualTo():
             return bool(first <= value < beyond)
@@ -83,7 +83,7 @@ def _may_match(pushed: Filter, piece: Piece) -> bool:
 
 
 def compile_test(pushed: Filter) -> Callable[[RecordRow], bool] | None:
-    """A predicate that says of a row what *pushed* does, or None."""
+    """Return a predicate over rows that is equivalent to *pushed*, or None."""
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in _COLUMNS:
         return None
@@ -129,7 +129,7 @@ def _value_test(pushed: Filter, data_type: DataType) -> Test | None:
 
 
 def _constant(value: Any, data_type: DataType) -> Any:
-    """*value* as a row holds it, or None if it is not of the column's own type."""
+    """Convert *value* to its form in a row; None if it is not of the column's type."""
     expected = _PYTHON_TYPES.get(type(data_type))
     if expected is None or type(value) is not expected:
         return None

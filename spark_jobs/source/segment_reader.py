@@ -1,30 +1,30 @@
-"""The records of one segment in LSN order, and the stretches between them that do not read back.
+"""Yields the records of one segment in LSN order, and the unreadable ranges between them.
 
-The journal's verdict, segment by segment. In a segment that another one follows everything was fsynced: what does
-not read back is rot. In the last one it is rot below the durable LSN of any later valid record; anything else is
-the tail that a crash tore, or that a live broker is writing, and the journal ends there. Where a copy was being
-received, records name what was fsynced elsewhere, and `journal.copy_mark` what was fsynced here. What the disk does not
-give back where a record is expected may have been one, and is told.
+Judges as the journal does, segment by segment. A segment with a successor was fsynced entirely: what does not read back
+is corrupt. In the last segment, bytes below the durable LSN of any later valid record are corrupt; anything else is the
+torn tail of a crash, or being written by a live broker, and the journal ends there. In a directory that was receiving a
+copy, records name the durable LSN of the master, and `journal.wal.recovery_point` the local one. Bytes that the disk
+cannot read where a record is expected are reported, since they may have been one.
 """
 
 from collections.abc import Iterator
 
-from journal.frame import ALIGNMENT, HEADER_BYTES, Bad, Header
-from journal.record_window import RecordWindow, Unreadable, read_some
-from journal.scan import SEARCH_CHUNK_BYTES, Entry, candidates
-from journal.segments import SEGMENT_HEADER_BYTES
-from journal.storage import StorageFile
-from spark_jobs.directory import Stretch
+from journal.records.header import ALIGNMENT, HEADER_BYTES, InvalidHeader, RecordHeader
+from journal.wal.record_window import RecordWindow, Unreadable, read_some
+from journal.wal.scan import SEARCH_CHUNK_BYTES, ScannedRecord, candidates
+from journal.wal.segments import SEGMENT_HEADER_BYTES
+from journal.wal.storage import StorageFile
+from spark_jobs.source.directory import UnreadableRange
 
 # The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.
 CHUNK_BYTES_MIN = 4096
 
 
-class Walk:
-    """Iterates once over the records and bad stretches in the first *size* bytes of *file*, a segment that begins at
-    LSN *base*.
+class SegmentReader:
+    """Iterates once over the records and unreadable ranges in the first *size* bytes of *file*, a segment that begins
+    at LSN *base*.
 
-    PAD records are among them. The bytes may grow meanwhile (a live broker appends); they never change once fsynced.
+    Includes PAD records. The bytes may grow meanwhile (a live broker appends), but never change once fsynced.
     """
 
     def __init__(
@@ -42,46 +42,47 @@ class Walk:
         self._base = base
         self._is_last = is_last
         self._life = (0, 0)  # epoch and incarnation of the last good record: they never fall
-        self._is_told = fsynced is not None  # instead of by records
-        self._durable = fsynced or 0  # the highest durable LSN that any valid record was seen to name
+        self._is_told = fsynced is not None  # else the records name it
+        self._durable = fsynced or 0  # the highest durable LSN of any valid record so far
 
-    def __iter__(self) -> Iterator[Entry | Stretch]:
+    def __iter__(self) -> Iterator[ScannedRecord | UnreadableRange]:
         base, size, window = self._base, self._size, self._window
         position = SEGMENT_HEADER_BYTES
         while position + HEADER_BYTES <= size:
             found = self._judge(position)
-            if isinstance(found, Header):
+            if isinstance(found, RecordHeader):
                 self._life = (found.epoch, found.incarnation)
                 self._note(found)
-                yield Entry(found, window.view, position - window.start)
+                yield ScannedRecord(found, window.view, position - window.start)
                 position += found.bytes_total
                 continue
             resume = self._resume(position)
             if self._is_last and self._durable <= base + position and not isinstance(found, Unreadable):
                 return
-            window.forget()
-            if isinstance(self._judge(position), Header):
+            window.invalidate()
+            if isinstance(self._judge(position), RecordHeader):
                 continue  # it was being written when it was judged, and is whole now
             end = size if resume is None else resume
-            yield Stretch(base + position, base + end, found.reason)
+            yield UnreadableRange(base + position, base + end, found.reason)
             position = end
 
-    def _judge(self, position: int) -> Header | Bad:
+    def _judge(self, position: int) -> RecordHeader | InvalidHeader:
         header = self._window.judge(position)
-        if isinstance(header, Header) and header.life < self._life:
-            return Bad(f"incarnation {header.incarnation} after {self._life[1]}")
+        if isinstance(header, RecordHeader) and header.writer_epoch < self._life:
+            return InvalidHeader(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
 
-    def _note(self, header: Header) -> None:
+    def _note(self, header: RecordHeader) -> None:
         if not self._is_told:
             self._durable = max(self._durable, header.durable)
 
     def _resume(self, bad: int) -> int | None:
-        """The position of the first valid record beyond *bad*; looks on until one proves *bad* was durable."""
+        """Return the position of the first valid record beyond *bad*, reading on until one proves that *bad* was
+        durable."""
         first: int | None = None
         for position in self._candidates(bad + ALIGNMENT):
             header = self._judge(position)
-            if isinstance(header, Header):
+            if isinstance(header, RecordHeader):
                 first = position if first is None else first
                 self._note(header)
                 if not self._is_last or self._durable > self._base + bad:
@@ -89,7 +90,7 @@ class Walk:
         return first
 
     def _candidates(self, position: int) -> Iterator[int]:
-        """Positions whose bytes name their own LSN where a header does: the words that are worth judging."""
+        """Yield the positions worth judging: those whose bytes hold their own LSN where a header does."""
         file, reader, size = self._file, self._file.reader(), self._size
         chunk_bytes = CHUNK_BYTES_MIN
         while position < size and (position := max(position, file.next_data(position) & -ALIGNMENT)) < size:

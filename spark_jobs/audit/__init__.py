@@ -1,0 +1,1 @@
+"""The checks over those records, and their report."""

@@ -1,0 +1,1 @@
+"""A journal directory as a DataFrame of records."""
