@@ -1,30 +1,58 @@
-"""Fixtures every package's tests share: one real ZooKeeper a worker, and a corner of it for each test."""
+"""Fixtures every package's tests share: one real ZooKeeper a worker, and a chroot of it for each test."""
 
 import itertools
 import os
 import signal
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-from zk.corner import Corner, corner
-from zk.embedded import EmbeddedZooKeeper
+from zk.embedded.chroot import Chroot, chroot
+from zk.embedded.server import EmbeddedZooKeeper
 
-pytest_plugins = ["tests.fixtures.broker", "tests.fixtures.postgres", "tests.fixtures.real_orders"]
+pytest_plugins = [
+    "tests.fixtures.broker",
+    "tests.fixtures.mariadb",
+    "tests.fixtures.postgres",
+    "tests.fixtures.real_orders",
+]
 
 # What else a machine does must not fail a test: no example has a time limit, nor has making one.
 settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metaq")
 
-# The tests start programs by the hundred: where the environment forbids bytecode, each would compile every module anew.
+# Tests start hundreds of programs: without bytecode each would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A shell ignores SIGINT for what it runs in the background, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_corner_numbers = itertools.count(1)
+# One worker's: a Spark session takes its time to start, and grows quicker with every query.
+SPARK: Final = "tests/spark_jobs/"
+# What takes longest begins first, so that no worker is left alone with it.
+LONGEST: Final = (
+    SPARK,
+    "tests/test_docs.py",
+    "tests/meta_broker/demo/",
+    "tests/meta_client/coordinator/",
+    "tests/crash/",
+    "tests/journal/",
+)
+
+WITH_SERVERS: Final = ("tests/crash/", "tests/integration/", "tests/fuzz/", "tests/bench/", "tests/test_docs.py")
+SERVERS: Final = frozenset(
+    {"zookeeper_server", "postgres_server", "mariadb_server", "broker", "shared_lone_broker", "lone_broker", "spark"}
+)
+STARTERS: Final = frozenset(
+    {"BrokerProcess", "EmbeddedMariaDb", "EmbeddedPostgres", "EmbeddedZooKeeper", "running_broker", "subprocess"}
+)
+
+_chroot_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +63,38 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 
 
 @pytest.fixture
-def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Corner]:
+def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Chroot]:
     """An empty part of the run's ZooKeeper for one test; `.connect` is its connect string."""
-    with corner(zookeeper_server.connect, f"test-{next(_corner_numbers)}") as part:
+    with chroot(zookeeper_server.connect, f"test-{next(_chroot_numbers)}") as part:
         yield part
+
+
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives each worker whole files, and one of them all of Spark's."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
+    """Schedule by files, in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return FilesTogether(config, log)
+
+
+def starts_servers(item: pytest.Item) -> bool:
+    """True if it starts a program, by a fixture or by what its module imports: `make test-fast` leaves it out."""
+    assert isinstance(item, pytest.Function)
+    return (
+        item.nodeid.startswith(WITH_SERVERS)
+        or not SERVERS.isdisjoint(item.fixturenames)
+        or not STARTERS.isdisjoint(vars(item.module))
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest first; otherwise the order stays, which is random. Mark what starts servers."""
+    for item in items:
+        if starts_servers(item):
+            item.add_marker(pytest.mark.servers)
+    items.sort(key=lambda item: next((at for at, start in enumerate(LONGEST) if item.nodeid.startswith(start)), 99))

@@ -13,17 +13,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from meta_broker.config import load
+from meta_broker.config.broker_config import BrokerSection, RetentionSection, TopicConfig, ZooKeeperSection, load
+from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.slave_section import SlaveSection
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parent.parent
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [README, *sorted(it for it in (ROOT / "docs").rglob("*.md") if it.parent.name != "reference")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "broker": BrokerSection,
+    "zookeeper": ZooKeeperSection,
+    "retention": RetentionSection,
+    "replication": ReplicationSection,
+    "slave": SlaveSection,
+    "topics.NAME": TopicConfig,
+}
 FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)
 MAKE = re.compile(r"^make ", re.MULTILINE)
 
@@ -34,19 +45,19 @@ def blocks(document: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) and d != TUTORIAL], ids=lambda path: path.name)
 def test_every_block_runs(
-    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database
+    document: Path, tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database
 ) -> None:
     follow([document], tmp_path, broker, zookeeper, database)
 
 
 def test_readme_and_tutorial_can_be_followed_one_after_the_other_and_again(
-    tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database
+    tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database
 ) -> None:
-    """On one database, one broker, in one directory."""
+    """Both run on one database, with one broker, in one directory."""
     follow([TUTORIAL, README, TUTORIAL], tmp_path, broker, zookeeper, database)
 
 
-def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeeper: Corner, database: Database) -> None:
+def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeeper: Chroot, database: Database) -> None:
     """Run every block of *documents*."""
     work = tmp_path / "work"
     work.mkdir()
@@ -58,7 +69,7 @@ def follow(documents: list[Path], tmp_path: Path, broker: BrokerProcess, zookeep
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         # As an environment has it into which this tree is installed; this one may have been installed from another.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_PLUGINS": "meta_client.testing.plugin",
+        "PYTEST_PLUGINS": "meta_broker.testing.plugin",
     }
     for document, (language, text) in [(it, block) for it in documents for block in blocks(it)]:
         if language == "toml":  # a piece of a broker's configuration file
@@ -93,8 +104,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_what_is_said_to_show_a_scenario_is_there() -> None:
-    """Every test, file and transcript that a row of docs/development.md names; and no scenario is left out."""
-    rows = re.findall(r"^\| ([ABHTU]\d\d) \|(.*)$", (ROOT / "docs/development.md").read_text(), re.MULTILINE)
+    """Every test, file and transcript that a row of docs/scenarios.md names; and no scenario is left out."""
+    rows = re.findall(r"^\| ([ABHTU]\d\d) \|(.*)$", (ROOT / "docs/scenarios.md").read_text(), re.MULTILINE)
     assert [name for name, _ in rows if name.startswith("U")] == [f"U{number:02d}" for number in range(1, 28)]
     assert [name for name, _ in rows if name.startswith("T")] == [f"T{number:02d}" for number in range(1, 10)]
     assert [name for name, _ in rows if name.startswith("A")] == [f"A{number:02d}" for number in range(1, 22)]
@@ -116,3 +127,28 @@ def test_each_line_of_what_happens_when_names_a_test_that_is_there() -> None:
         named = re.search(r"`([\w/]+\.py)::(\w+)` \|$", row)
         assert named is not None, row
         assert f"def {named[2]}(" in (ROOT / "tests" / named[1]).read_text(), row
+
+
+def test_the_configuration_reference_has_every_key_and_its_default() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text()
+    parts = dict(re.findall(r"^## `\[([\w.]+)\]`\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    for name, section in SECTIONS.items():
+        defaults = {it.name: it.default for it in msgspec.structs.fields(section)}
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", parts[name], re.MULTILINE)
+        assert sorted(key for key, _ in rows) == sorted(defaults), name
+        for key, told in rows:
+            assert told.strip("`") == as_toml(defaults[key]), f"{name}.{key}"
+
+
+def as_toml(value: object) -> str:
+    """*value* as the configuration reference writes it."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"'
+        case ():
+            return "[]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

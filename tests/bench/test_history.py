@@ -1,4 +1,4 @@
-"""What a bar means, and what a recorded run is compared with."""
+"""Bars, and the run that a benchmark is compared with."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,7 @@ from bench import history
 from bench.__main__ import main
 from bench.cases import CASES
 from bench.result import Bar, Result
+from bench.table import performance_table
 
 RESULT = Result("send-1", 50.0, "messages/s", 100.0, {"messages_s": 7})
 
@@ -57,3 +58,8 @@ def test_cases_are_listed_with_their_bars_and_unknown_ones_refused() -> None:
     refused = CliRunner().invoke(main, ["send-2"])
     assert refused.exit_code == 2
     assert "no case 'send-2'" in refused.output
+
+
+def test_the_performance_page_has_the_last_recorded_figures() -> None:
+    page = (Path(__file__).parents[2] / "docs/performance.md").read_text()
+    assert performance_table() in page, "paste what `python -m bench --table` prints into docs/performance.md"

@@ -1,4 +1,4 @@
-"""What a soak is judged by."""
+"""Criteria for a soak."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""An operator who ends branches that nobody else will end, and what has to be known of that after a crash.
+"""Operator that ends abandoned branches, and the facts about that which a crash must preserve.
 
 Its branches are its own: their coordinator prepared them and never came back. Or came back too late: then it has to be
 told what was decided.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from journal.xid import BranchKey, XaKey, Xid
+from journal.records.xid import BranchKey, XaKey, Xid
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionVerb
 from tests.crash.ledger import BranchFacts, Decision, Known
@@ -45,7 +45,8 @@ class DecisionFacts:
 
 
 class Operator(Producer):
-    """As a producer, one client through all lives of a broker; it leaves branches in doubt, and ends them by hand."""
+    """Drives one client across all restarts of a broker, as a producer does; leaves branches in doubt, then ends them
+    by hand."""
 
     def __init__(self, number: int, seed: int) -> None:
         super().__init__(number, seed)
@@ -58,7 +59,7 @@ class Operator(Producer):
 
     @property
     def standing(self) -> list[DecisionFacts]:
-        """What nobody was asked to forget."""
+        """Decisions that no client has asked the broker to forget."""
         return [one for one in self.decisions if one.decided is Known.TOLD and one.forgotten is Known.NOT_ASKED]
 
     def _leave(self, client: WireClient) -> None:
@@ -114,12 +115,12 @@ class Operator(Producer):
         one.forgotten = Known.TOLD
 
     def _look(self, client: WireClient) -> None:
-        """Whatever else is open: whether there is still a broker, it hears now and then."""
+        """Ask for the listing, which shows whether the broker is still there."""
         client.verb(V.RECOVER, None, qualifier=QUALIFIER)
 
 
 def read_listed(client: WireClient) -> tuple[set[BranchKey], Decided]:
-    """What RECOVER lists: branches in doubt, and those that an operator ended."""
+    """List what RECOVER returns: branches in doubt, and those an operator ended."""
     keys = parse_keys(client.verb(V.RECOVER, None, qualifier=QUALIFIER))
     assert len(set(keys)) == len(keys)
     in_doubt, decided = set[BranchKey](), dict[BranchKey, tuple[str, str, str]]()

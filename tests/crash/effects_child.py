@@ -1,5 +1,6 @@
 """A service that makes a database row of every message, in the transaction that keeps its offset, until it is killed.
-In style "producing" it makes a message of each, too, in the same transaction.
+In style "producing" it makes a message of each, too, in the same transaction; in "tasks" and an asynchronous way to the
+database, too, as tasks.
 
     python -m tests.crash.effects_child ZOOKEEPER DSN STYLE SEED
 
@@ -7,6 +8,7 @@ Says on stdout, a line each: its ZooKeeper session's id and password, then `took
 transaction.
 """
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -20,15 +22,18 @@ import psycopg
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from meta_client import aio
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.offset_stores import TransactionOffsetStore
+from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.transactions import Step, TransactionConfig
+from tests.meta_client.aio.transactions.ways import source
 
 GROUP = "effects"
 TOPIC, MADE = "orders", "invoices"
 FETCH_BYTES = 1500
+CONFIG = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.2)
 INSERT = "INSERT INTO effects (number, place) VALUES (%s, %s)"
 
 
@@ -76,24 +81,51 @@ class Service:
                 yield connection, lambda *row: connection.execute(INSERT, row)
 
     def _dawdle(self) -> None:
-        """So that a kill comes in the middle of a transaction as often as not."""
+        """Sleep at random, to spread kills over the middle of transactions."""
         if self._random.random() < 0.1:
             time.sleep(self._random.random() * 0.005)
+
+
+async def in_tasks(zookeeper: str, dsn: str, way: str, resolving: TransactionConfig) -> None:
+    """Do as main, with asyncio."""
+    async with (
+        aio.Client(zookeeper, session_timeout_ms=20_000, transactions=resolving) as client,
+        source(way, dsn) as lent,
+    ):
+        offsets = aio.TransactionOffsetStore(lambda: psycopg.AsyncConnection.connect(dsn), GROUP)
+
+        async def on_batch(batch: Batch) -> None:
+            async with lent.opened() as one, client.transaction(one.connection) as transaction:
+                messages = await offsets.take(one.connection, batch)
+                for message in messages:
+                    number = int(message.payload)
+                    await one.execute(f"INSERT INTO effects (number, place) VALUES ({number}, '{message.partition}')")
+                    await transaction.send(MADE, b"%d" % number)
+            say("took", len(messages), "of", len(batch.messages))
+
+        who = client.session.credentials
+        say(who.session_id, who.password.hex())
+        consumer = client.consumer(GROUP, offsets, config=CONFIG)
+        consumer.subscribe(TOPIC, on_batch, max_bytes=FETCH_BYTES)
+        async with consumer:
+            await asyncio.Event().wait()
 
 
 def main(zookeeper: str, dsn: str, style: str, seed: str) -> None:
     random = Random(seed)
 
     def dawdle(step: Step, gtrid: str) -> None:
-        """So that a kill comes between two steps as often as not."""
+        """Sleep at random, to spread kills over the gaps between steps."""
         time.sleep(random.random() * 0.01)
 
     resolving = TransactionConfig(age_s=0.5, interval_s=0.2, observer=dawdle)
+    if style.startswith("tasks "):
+        asyncio.run(in_tasks(zookeeper, dsn, style.removeprefix("tasks "), resolving))
     with Client(zookeeper, session_timeout_ms=20_000, transactions=resolving) as client:
         service = Service(dsn, style, random, client)
         who = client.session.credentials
         say(who.session_id, who.password.hex())
-        consumer = client.consumer(GROUP, service.offsets, config=ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2))
+        consumer = client.consumer(GROUP, service.offsets, config=CONFIG)
         consumer.subscribe(TOPIC, service.on_batch, max_bytes=FETCH_BYTES)
         with consumer:
             threading.Event().wait()

@@ -1,4 +1,4 @@
-"""What clients wrote down before they asked and after they were told, and what it allows a broker to hold.
+"""Requests and answers as clients wrote them down, and the states they allow a broker to be in.
 
 One line a fact, appended in one write: a killed process leaves whole lines. From the lines follows, of every branch,
 whether it was acknowledged (told committed), refused (told rolled back, or never to be committed) or is unknown.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from journal.records import PartitionName
+from journal.records.record import PartitionName
 from meta_client.protocol.messages import HEADER_BYTES
 
 Read = Mapping[PartitionName, list[tuple[int, bytes]]]  # what a consumer got, with offsets, in its order
@@ -33,7 +33,7 @@ class Did(StrEnum):
 
 @dataclass
 class Facts:
-    """What is known of one branch, or of one plain message."""
+    """Known facts about one branch, or about one plain message."""
 
     puts: list[PartitionName] = field(default_factory=list)
     did: set[Did] = field(default_factory=set)
@@ -88,7 +88,8 @@ def body_of(name: str, number: int, padding: int = 0) -> bytes:
 
 
 def check_in_doubt(history: Mapping[str, Facts], listed: set[str]) -> None:
-    """What is in doubt is what was promised and not decided; a question that got no answer may have come either way."""
+    """Check that exactly the prepared, undecided branches are in doubt; an unanswered request may have had either
+    outcome."""
     must = {name for name, facts in history.items() if facts.must_be_in_doubt()}
     may = {name for name, facts in history.items() if facts.may_be_in_doubt()}
     assert must <= listed, f"prepared, undecided and not in doubt: {sorted(must - listed)}"

@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 from random import Random
 
-from journal.carrying import copies, pieces
-from journal.flush_mode import FlushMode
-from journal.open_journal import JournalConfig
-from journal.states import BranchState
-from journal.storage import DirectoryStorage
-from journal.transaction_store import JournalTransactionStore, Transaction
-from journal.xid import LocalKey
+from journal.records.states import BranchState
+from journal.records.xid import LocalKey
+from journal.state.relocation import read_chunk, relocation_chunks
+from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.wal.flush_mode import FlushMode
+from journal.wal.open_journal import JournalConfig
+from journal.wal.storage import DirectoryStorage
 from tests.fixtures.journals import IDENTITY, ORDERS, STOCK, xa
 from tests.fixtures.ledger import Verb
 
@@ -39,7 +39,7 @@ class Child:
         self.random = random
         self.numbers = itertools.count(number)
         # Of an earlier life: the key tells the number.
-        self.live: dict[int, Transaction] = {int(key.xid.gtrid): live for key, live in store.transactions.items()}
+        self.live: dict[int, LiveBranch] = {int(key.xid.gtrid): live for key, live in store.transactions.items()}
 
     def step(self) -> None:
         random, store = self.random, self.store
@@ -56,9 +56,9 @@ class Child:
             self.put_to(number, data)
         elif roll < 0.52:
             checkpoint = store.snapshot()
-            store.note_checkpoint(store.write_checkpoint(checkpoint, {}), checkpoint)
+            store.on_checkpoint(store.write_checkpoint(checkpoint, {}), checkpoint)
         elif roll < 0.56 and store.state.branches:
-            self.carry()
+            self.relocate()
         else:
             self.go_on_with(random.choice(list(self.live)), data)
 
@@ -67,11 +67,13 @@ class Child:
         say_sent(Verb.TX_PUT, branch, live, name, data)
         say("appended", self.store.transactional_put(live, name, [data], len(data), 1))
 
-    def carry(self) -> None:
+    def relocate(self) -> None:
         """The branch furthest behind, to its end or not: no event, for nothing that counts changes."""
-        planned = list(pieces(next(iter(self.store.state.branches.values())), self.store.journal.body_bytes_max))
-        for piece in planned[: self.random.randrange(1, len(planned) + 1)]:
-            self.store.carry(piece, copies(self.store.journal, piece))
+        planned = list(
+            relocation_chunks(next(iter(self.store.state.branches.values())), self.store.journal.body_bytes_max)
+        )
+        for chunk in planned[: self.random.randrange(1, len(planned) + 1)]:
+            self.store.relocate(chunk, read_chunk(self.store.journal, chunk))
 
     def go_on_with(self, branch: int, data: bytes) -> None:
         live = self.live[branch]
@@ -90,7 +92,7 @@ class Child:
 
 
 def say_sent(
-    verb: Verb, branch: int = 0, live: Transaction | None = None, name: object = None, data: bytes = b""
+    verb: Verb, branch: int = 0, live: LiveBranch | None = None, name: object = None, data: bytes = b""
 ) -> None:
     key = None if live is None else str(live.key)
     say("sent", json.dumps({"verb": verb.name, "branch": branch, "key": key, "name": name, "data": data.decode()}))

@@ -1,4 +1,4 @@
-"""What a journal comes to up to some LSN, worked out by a plain walk over the bytes that journal/FORMAT.md draws.
+"""State of a journal up to some LSN, computed by a plain walk over the bytes that journal/FORMAT.md draws.
 
 It knows nothing of recovery, of lives, or of how a promotion compares two directories: where it and the product agree,
 two have counted. For the small journals of tests, that begin at LSN 0: all of it is in memory.
@@ -13,14 +13,14 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from journal.records import PartitionName
-from journal.xid import BranchKey, parse_key
+from journal.records.record import PartitionName
+from journal.records.xid import BranchKey, parse_key
 from meta_client.protocol.messages import iter_frames
 from tests.crash.ledger import Log
 
 
 class Kind(IntEnum):
-    """Those that matter here; the others change nothing of what is compared."""
+    """Record types that matter here; the others do not change what is compared."""
 
     PUT = 1
     TX_PUT = 2
@@ -61,14 +61,14 @@ class Raw(NamedTuple):
 
     @property
     def place(self) -> tuple[PartitionName, int, int]:
-        """Of a PUT or PUT_BATCH: its partition, offset and number of messages."""
+        """Partition, offset and number of messages of a PUT or PUT_BATCH."""
         base, count, partition = struct.unpack_from("<QII", self.meta)
         topic = self.meta[16:] if self.kind == Kind.PUT else self.meta[33 + self.meta[32] :]
         return PartitionName(topic.decode(), partition), base, count
 
     @property
     def takes(self) -> Iterator[tuple[PartitionName, int, int, int]]:
-        """Of a COMMIT: partition, offset, bytes and messages of each take."""
+        """Partition, offset, bytes and messages of each offset assignment of a COMMIT."""
         _, _, rest = self.branch
         at = 5
         for _ in range(struct.unpack_from("<I", rest, 1)[0]):
@@ -78,7 +78,7 @@ class Raw(NamedTuple):
 
     @property
     def decision(self) -> tuple[str, str, str]:
-        """Of a HEURISTIC: what was decided, who did, and why."""
+        """Decision of a HEURISTIC, its author and its reason."""
         _, _, rest = self.branch
         decision, _, _, _, who_bytes, _ = _HEURISTIC.unpack_from(rest)
         who, why = rest[_HEURISTIC.size :][:who_bytes], rest[_HEURISTIC.size + who_bytes :]
@@ -117,7 +117,7 @@ def bytes_between(directory: Path, start: int, end: int) -> bytes:
 
 @dataclass
 class Branch:
-    """One that is alive."""
+    """A live branch."""
 
     key: str
     first: int
@@ -135,7 +135,7 @@ class Listed(NamedTuple):
 
 
 class Kept:
-    """What records add up to."""
+    """State that the records add up to."""
 
     def __init__(self, records: list[Raw]) -> None:
         self.frames: dict[PartitionName, bytearray] = {}
@@ -149,7 +149,7 @@ class Kept:
         self.undone = {first for first, branch in self.branches.items() if branch.decision}
 
     def promote(self) -> "Kept":
-        """What the next master makes of it: decisions are carried out, what was not prepared is rolled back."""
+        """Apply a promotion: carry out decisions, roll back what is not prepared."""
         for first, branch in sorted(self.branches.items()):
             if branch.decision == "commit":
                 for name, frames in branch.runs:
@@ -210,7 +210,7 @@ class Kept:
 
 @dataclass
 class Told:
-    """What has to be said of a tail: as `metaq promote --old` says it, each list in the order of the records."""
+    """Expected report on a tail, as `metaq promote --former-dir` gives it; each list in record order."""
 
     ranges: dict[str, list[int]] = field(default_factory=dict)
     prepared: list[str] = field(default_factory=list)
@@ -227,7 +227,7 @@ class Told:
 
 
 def must_be_told(kept: Kept, tail: list[Raw]) -> Told:
-    """What is lost where a copy that holds *kept*, and was not promoted yet, goes on without *tail*."""
+    """Return what is lost if a copy that holds *kept*, not promoted yet, goes on without *tail*."""
     told = Told()
     prepared: dict[int, str] = {}
     again: dict[int, tuple[str, str]] = {}  # in doubt in the copy, and ended there: what became of it

@@ -1,4 +1,4 @@
-"""What clients asked of a broker and what they were told: the truth that a crash must not bend.
+"""Requests of clients and the answers they got: the facts a crash must preserve.
 
 A crash leaves questions open (asked, not told). Each check answers them, and from then on the answer must stay.
 """
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from journal.records import PartitionName
-from journal.xid import BranchKey
+from journal.records.record import PartitionName
+from journal.records.xid import BranchKey
 from meta_client.protocol.messages import Message
 
 Log = dict[PartitionName, list[tuple[int, Message]]]  # every message of every partition, with its offset
 
 
 class Known(Enum):
-    """How far a client got with a step."""
+    """Progress of a client with a step."""
 
     NOT_ASKED = 0
     ASKED = 1  # sent; the connection died before the answer
@@ -59,7 +59,7 @@ class BranchFacts:
         return self.prepared is not Known.NOT_ASKED and self.decided is not Known.TOLD
 
     def settle(self, *, visible: bool, in_doubt: bool) -> None:
-        """What was open is known now."""
+        """Record the outcome of a step that was open."""
         if in_doubt:
             self.prepared, self.decision, self.decided = Known.TOLD, Decision.NONE, Known.NOT_ASKED
         else:
@@ -68,7 +68,7 @@ class BranchFacts:
 
 @dataclass
 class Ledger:
-    """Everything one client did, over all lives of the broker. Owned by one thread at a time."""
+    """All actions of one client, across all restarts of the broker. Owned by one thread at a time."""
 
     plain: dict[tuple[PartitionName, int], tuple[int, bytes]] = field(default_factory=dict)  # acknowledged puts
     open_puts: set[bytes] = field(default_factory=set)  # plain puts without an answer

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from journal.records import PartitionName
+from journal.records.record import PartitionName
 from meta_client.protocol.responses import Result
 from tests.crash.decisions import Operator
 from tests.crash.ledger import Log
@@ -57,11 +57,11 @@ class Load:
         self._tasks.append(self._threads.submit(self._read, reader, ends))
 
     def paused(self) -> None:
-        """The master stands still: who waits for it in vain has as open a question as if it had died."""
+        """Pause of the master: a request that waits for it in vain is as open as if it had died."""
         self._may_be_silent = True
 
     def hang_up(self) -> None:
-        """Nobody hears another answer: of a master that stands still, and must not be believed when it goes on."""
+        """Close all connections, so that no client believes a paused master once it resumes."""
         self._is_over = True
         for client in list(self._clients):
             hang_up(client)

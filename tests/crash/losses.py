@@ -1,10 +1,10 @@
-"""What is lost when a slave that lacks something takes its master's place: by the two journals, and by what is told."""
+"""Expected loss when a slave that lacks records takes its master's place, from the two journals and from the report."""
 
 import re
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from journal.xid import parse_key
+from journal.records.xid import parse_key
 from tests.crash.kept import Kept, Kind, Raw, Told, bytes_between, walk
 from tests.crash.ledger import BranchFacts
 from tests.crash.shown import Shown
@@ -12,12 +12,12 @@ from tests.crash.workload import PARTITIONS
 from tests.fixtures.replicas import ReplicaProcess
 
 CUT_HEADER_BYTES = 128
-NAMED_MAX = 1_000  # keys that `metaq promote --old` names of each kind; beyond, it counts them
+NAMED_MAX = 1_000  # keys that `metaq promote --former-dir` names of each kind; beyond, it counts them
 
 
 class Loss(NamedTuple):
-    """What a master, that is gone or stands still, has in its journal, and the slave that takes its place has not: LSNs
-    [start, end). PADs, which fill segments, may stand before it or behind it."""
+    """LSNs [start, end) that a dead or paused master has and the slave that replaces it lacks. PADs, which fill
+    segments, may precede or follow."""
 
     copy: list[Raw]
     tail: list[Raw]
@@ -33,7 +33,7 @@ class Loss(NamedTuple):
 
     @classmethod
     def beyond(cls, ours: list[Raw], master: ReplicaProcess) -> Self:
-        """As between, by the records that the slave had before it took the place."""
+        """Like `between`, from the records the slave had before its promotion."""
         theirs = walk(master.data)
         assert ours == theirs[: len(ours)], "the copy is another journal"
         copy, former = ([record for record in records if record.kind != Kind.PAD] for records in (ours, theirs))
@@ -60,7 +60,7 @@ class Loss(NamedTuple):
 
 
 def shown_by(kept: Kept) -> Shown:
-    """What a broker has to show."""
+    """Return what a broker must show."""
     decided = {parse_key(key): (one.decision, one.who, one.why) for key, one in kept.decided.items()}
     return Shown({name: [] for name in PARTITIONS} | kept.log, kept.in_doubt, decided)
 
@@ -71,7 +71,7 @@ def first_of(branch: BranchFacts, full: Kept) -> int | None:
 
 
 def check_lost(told: dict[str, Any], expected: Told, loss: Loss) -> None:
-    """`metaq promote --old` tells what is lost, and nothing else."""
+    """`metaq promote --former-dir` tells what is lost, and nothing else."""
     extent = told["start"], told["end"], told["records"]
     lost = loss.start, loss.end, len(loss.tail)
     assert extent == lost, f"{extent} told, {lost} lost"

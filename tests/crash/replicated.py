@@ -1,15 +1,14 @@
-"""Stories of a master and its slaves under load: who dies, who takes whose place, and what is there afterwards.
+"""Failovers of a master and its slaves under load: processes die, slaves take over, and the outcome is checked.
 
 How the processes reach each other, and what fails between them, is the matter of Replicas and its links.
 
-What a round may expect. In mode sync whoever ZooKeeper names in sync has everything that anybody was told of, however
-many slaves there are: a slave that does not keep up leaves the set there before anything is acknowledged without it.
+A round may expect this. In mode sync each slave that ZooKeeper names in sync has everything that was acknowledged,
+however many there are: one that does not keep up leaves the set before anything is acknowledged without it.
 In mode async any slave may be promoted; what it lacks is the end of the former master's journal, and what that means
 is worked out by `kept`.
 """
 
 import contextlib
-import functools
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from journal.records import PartitionName
+from journal.records.record import PartitionName
 from tests.crash.decisions import Operator, check_decisions
 from tests.crash.kept import Kept, must_be_told
 from tests.crash.ledger import Known, Log, check
@@ -26,8 +25,8 @@ from tests.crash.losses import Loss, check_lost, first_of, shown_by
 from tests.crash.shown import Shown, check_shown, read_shown
 from tests.crash.workload import CONFIG, PARTITIONS, Reader, end_of
 from tests.fixtures.power import cut_power
-from tests.fixtures.replicas import ReplicaProcess, Replicas, check_identical, wait_until
-from zk.session import ZooKeeperSession
+from tests.fixtures.replicas import ReplicaProcess, Replicas, wait_identical, wait_until
+from zk.session.session import ZooKeeperSession
 
 PRODUCERS = 4
 
@@ -49,7 +48,7 @@ heartbeat_ms = 100
 
 
 class Story:
-    """What the rounds of one directory share."""
+    """State shared by the rounds of one directory."""
 
     def __init__(self, running: Replicas, session: ZooKeeperSession, seed: int, random: Random) -> None:
         self.running = running
@@ -145,9 +144,9 @@ class Story:
         return ", ".join(said)
 
     def is_back_in_sync(self, slave: ReplicaProcess) -> bool:
-        """As `is_in_sync`, of a master that may just begin again."""
+        """Like `Replicas.is_in_sync`, of a master that may just begin again."""
         try:
-            return self.is_in_sync(slave)
+            return self.running.is_in_sync(slave)
         except ConnectionError:
             return False
 
@@ -177,7 +176,7 @@ class Story:
         self.reader.seen = {name: seen.get(name, []) + again.seen.get(name, []) for name in PARTITIONS}
 
     def check(self) -> None:
-        """Everything that anybody was told is so, at the master of the moment."""
+        """Check every answer clients got against the current master."""
         self.producers[0].one_more(self.running.master.client)
         shown = read_shown(self.running.master.client)
         self.check_told(shown)
@@ -200,7 +199,7 @@ class Story:
         time.sleep(random.uniform(0.0, 0.3))
         if is_paused := random.random() < 0.4:
             master.pause()
-            load.hang_up()  # what it acknowledges when it goes on, nobody must hear: it is no master any more
+            load.hang_up()  # answers it gives once it resumes must not arrive: it is no master any more
         else:
             master.kill()
         load.wait()
@@ -219,7 +218,7 @@ class Story:
         full = Kept(loss.former).promote()
         self.check_told(shown_by(full))
         kept = Kept(loss.copy)
-        told = slave.dry_run("--old", str(self.as_if_dead(master)))["lost"]
+        told = slave.dry_run("--former-dir", str(self.as_if_dead(master)))["lost"]
         check_lost(told, must_be_told(kept, loss.tail), loss)
         ends = kept.ends
         kept.promote()
@@ -232,7 +231,7 @@ class Story:
         return loss, lost
 
     def as_if_dead(self, master: ReplicaProcess) -> Path:
-        """Its directory, which nobody else may hold: one that stands still is copied."""
+        """Return its directory unlocked; that of a paused process is copied."""
         if not master.is_running:
             return master.data
         copy = master.data.with_name(f"former-{self.promotions}")
@@ -270,7 +269,7 @@ class Story:
         for slave in self.running.slaves:
             if slave.link is not None:
                 slave.link.heal()
-        wait_until(lambda: all(map(self.is_in_sync, self.running.slaves)), "every slave is in sync")
+        wait_until(lambda: all(map(self.running.is_in_sync, self.running.slaves)), "every slave is in sync")
         return Load(self.workers, self.reader, self.former, self.running.master.client)
 
     def give_links(self) -> None:
@@ -280,16 +279,6 @@ class Story:
                 self.end_slave(slave)
                 slave.slave_id, slave.link = slave.number, self.running.new_link(slave)
                 slave.start()
-
-    def is_in_sync(self, slave: ReplicaProcess) -> bool:
-        """By the master's own word, and with all that it has: ZooKeeper may name one that was in sync with the last
-        master, and has not followed this one yet."""
-        with self.running.master.client() as client:
-            for words in map(str.split, client.stats("replication")):
-                if words[:2] == ["slave", str(slave.number)]:
-                    said = dict(zip(words[2::2], words[3::2], strict=True))
-                    return said["in_sync"] == "true" and said["behind_bytes"] == "0"
-        return False
 
     def disturb(self, slave: ReplicaProcess) -> str:
         """Trouble between the master and *slave*, over when this returns, or not."""
@@ -328,7 +317,7 @@ class Story:
                 slave.kill()
 
     def promote(self, slave: ReplicaProcess, *, accept_loss: bool = False) -> None:
-        """It takes its master's place, while others stand still or do not."""
+        """Promote it to master, whether or not others are paused."""
         others = [other for other in self.running.slaves if other is not slave and other.is_running]
         still = [other for other in others if self.random.random() < 0.5]
         for other in still:
@@ -353,7 +342,7 @@ class Story:
         self.running.slaves.append(former)
 
     def check_told(self, shown: Shown) -> None:
-        """Everything that anybody was told is so, and everything that was read before is there."""
+        """Check that every acknowledged fact holds and all messages read before are still there."""
         self.check_ledgers(shown)
         for name, messages in self.former.items():
             seen = messages + self.reader.seen.get(name, [])
@@ -365,8 +354,8 @@ class Story:
         self.was_put |= any(worker.ledger.plain for worker in self.workers)
 
     def check_cut(self, former: ReplicaProcess, loss: Loss, *, is_paused: bool) -> None:
-        """It follows, and what only it had is kept in a file beside its journal."""
-        wait_until(lambda: self.is_in_sync(former), "the former master follows")
+        """Check that it follows, and that its divergent tail is saved in a file beside its journal."""
+        wait_until(lambda: self.running.is_in_sync(former), "the former master follows")
         assert not loss.tail or loss.is_kept(former.data, is_more=is_paused), f"cut at {loss.start}, and not kept"
 
 
@@ -381,13 +370,4 @@ def story_of(replicas: Replicas, zookeeper: str, seed: int, random: Random) -> I
                 slave.link.heal()
         master = running.master.data
         for slave in running.slaves:
-            wait_until(functools.partial(is_identical, master, slave.data), "both copies are the same")
-            check_identical(master, slave.data)
-
-
-def is_identical(one: Path, other: Path) -> bool:
-    try:
-        check_identical(one, other)
-    except (AssertionError, FileNotFoundError):  # a segment is gone while it is looked at where a copy is being cut
-        return False
-    return True
+            wait_identical(master, slave.data)

@@ -1,8 +1,8 @@
-"""Everything that a broker shows, and whether it is what was expected."""
+"""Full view of what a broker shows, compared with what is expected."""
 
 from typing import NamedTuple
 
-from journal.xid import BranchKey
+from journal.records.xid import BranchKey
 from tests.crash.decisions import Decided, read_listed
 from tests.crash.ledger import Log
 from tests.crash.workload import PARTITIONS, Connect

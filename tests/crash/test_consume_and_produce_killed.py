@@ -1,7 +1,7 @@
 """A service that consumes, stores and produces in one block takes SIGKILL at random moments: offsets, rows and produced
 messages agree exactly.
 
-Each life is killed in the middle of its work, and the next one ends what it left prepared. METAQ_CRASH_ROUNDS rounds
+Each process is killed in the middle of its work, and the next one ends what it left prepared. METAQ_CRASH_ROUNDS rounds
 (default 3); METAQ_CRASH_SEED repeats the choices of a run that failed, not its timing.
 """
 
@@ -11,24 +11,27 @@ import time
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from meta_client.client import Client
-from meta_client.offset_stores.places import TABLE
+from meta_client.consumer.offset_stores.places import TABLE
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
 from tests.crash.effects_child import GROUP, MADE, TOPIC
-from tests.crash.effects_lives import WAIT_S, Life, kill_all
+from tests.crash.effects_service import WAIT_S, Service, kill_all
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
 from tests.fixtures.replicas import wait_until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "3"))
 MESSAGES_PER_ROUND = 600
 
 
+@pytest.mark.parametrize("style", ["producing", "tasks psycopg", "tasks asyncpg pool", "tasks asyncpg session"])
 def test_offsets_rows_and_messages_agree(
-    broker: BrokerProcess, zookeeper: Corner, database: Database, tmp_path: Path
+    broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path, style: str
 ) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
     print(f"METAQ_CRASH_SEED={seed}")
@@ -36,16 +39,16 @@ def test_offsets_rows_and_messages_agree(
     with database.connect() as connection:
         connection.execute("CREATE TABLE effects (id bigserial PRIMARY KEY, number int NOT NULL, place text NOT NULL)")
     qualifier = init(database.dsn, KEEP_S).name.qualifier
-    lives: list[Life] = []
+    services: list[Service] = []
 
-    def be_born() -> Life:
-        number = len(lives)
-        lives.append(Life(zookeeper.connect, database.dsn, "producing", number, tmp_path / f"life-{number}.err"))
-        return lives[-1]
+    def start_service() -> Service:
+        number = len(services)
+        services.append(Service(zookeeper.connect, database.dsn, style, number, tmp_path / f"service-{number}.err"))
+        return services[-1]
 
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(zookeeper.connect))
-        stack.callback(kill_all, lives)
+        stack.callback(kill_all, services)
         producer = client.producer()
         total = in_doubt = 0
         for _ in range(ROUNDS):
@@ -53,13 +56,13 @@ def test_offsets_rows_and_messages_agree(
                 producer.send_async(TOPIC, b"%d" % number)
             producer.flush()
             total += MESSAGES_PER_ROUND
-            life = be_born()
-            life.work(random.randrange(1, 9))
+            service = start_service()
+            service.work(random.randrange(1, 9))
             time.sleep(random.random() * 0.06)
-            life.kill()
+            service.kill()
             in_doubt += _prepared(client, qualifier)
-            life.expire()
-        be_born()
+            service.expire()
+        start_service()
         wait_until(lambda: database.value("SELECT count(*) FROM effects") >= total, "all rows are there", WAIT_S)
         wait_until(lambda: not _prepared(client, qualifier), "nothing is prepared", WAIT_S)
         time.sleep(0.3)  # for what would be one too many
@@ -75,7 +78,7 @@ def test_offsets_rows_and_messages_agree(
     assert made == everything, f"METAQ_CRASH_SEED={seed}"
     assert offsets == ends
     assert hazards == (0,)
-    print(f"{ROUNDS} rounds, {total} messages, rows and messages; prepared when a life was killed: {in_doubt}")
+    print(f"{ROUNDS} rounds, {total} messages, rows and messages; prepared when a process was killed: {in_doubt}")
 
 
 def _prepared(client: Client, qualifier: str) -> int:

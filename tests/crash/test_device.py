@@ -80,7 +80,7 @@ def test_of_what_the_device_has_not_flushed_a_power_cut_keeps_some_sectors(kept:
 
 
 def test_a_write_that_was_refused_stays_in_memory_and_the_next_fsync_says_nothing(device: FailingDevice) -> None:
-    """Which is why a start may not believe what it reads from memory."""
+    """A start must not trust what it reads from the page cache."""
     file = stored(device)
     device.refuse_writes()
     with pytest.raises(OSError, match="Input/output error") as raised:
@@ -204,6 +204,6 @@ def test_nothing_stays_mounted_of_a_test_that_was_killed(whom: str, tmp_path: Pa
 
 
 def left(folder: Path) -> list[str]:
-    """What stands on its device."""
+    """Bytes stored on its device."""
     loops = [loop.read_text().rstrip("\n") for loop in Path("/sys/block").glob("loop*/loop/backing_file")]
     return [path for path in [*loops, *(target for _, target in mounts())] if path.startswith(f"{folder}/")]

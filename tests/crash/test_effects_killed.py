@@ -1,7 +1,7 @@
 """A service that keeps its offsets in its own database transactions takes SIGKILL and SIGSTOP: every message has
 exactly one row.
 
-A round kills a life in the middle of its work, or stops it, has another one take over, lets it go on, and kills it
+A round kills a process in the middle of its work, or stops it, has another one take over, lets it go on, and kills it
 then: it held a row's lock, and finds that its batch was done, or does it. METAQ_CRASH_ROUNDS rounds (default 4);
 METAQ_CRASH_SEED repeats the choices of a run that failed, not its timing.
 """
@@ -14,10 +14,10 @@ from random import Random
 
 from meta_client.client import Client
 from tests.crash.effects_child import TOPIC
-from tests.crash.effects_lives import WAIT_S, Life, kill_all
+from tests.crash.effects_service import WAIT_S, Service, kill_all
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "4"))
 MESSAGES_PER_ROUND = 1200
@@ -29,7 +29,7 @@ STYLES = ("dbapi", "session")
 
 
 def test_every_message_has_one_row(
-    broker: BrokerProcess, zookeeper: Corner, database: Database, tmp_path: Path
+    broker: BrokerProcess, zookeeper: Chroot, database: Database, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED", str(time.time_ns() % 1_000_000)))
     print(f"METAQ_CRASH_SEED={seed}")
@@ -37,44 +37,48 @@ def test_every_message_has_one_row(
     with database.connect() as connection:
         connection.execute("CREATE TABLE effects (id bigserial PRIMARY KEY, number int NOT NULL, place text NOT NULL)")
     total = repeated = 0
-    lives: list[Life] = []
+    services: list[Service] = []
 
-    def be_born() -> Life:
-        lives.append(
-            Life(
-                zookeeper.connect, database.dsn, STYLES[len(lives) % 2], len(lives), tmp_path / f"life-{len(lives)}.err"
+    def start_service() -> Service:
+        services.append(
+            Service(
+                zookeeper.connect,
+                database.dsn,
+                STYLES[len(services) % 2],
+                len(services),
+                tmp_path / f"service-{len(services)}.err",
             )
         )
-        return lives[-1]
+        return services[-1]
 
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(Client(zookeeper.connect))
-        stack.callback(kill_all, lives)
+        stack.callback(kill_all, services)
         producer = client.producer()
-        old: Life | None = None
+        old: Service | None = None
         for number in range(ROUNDS):
             for sent in range(total + 1, total + MESSAGES_PER_ROUND + 1):
                 producer.send_async(TOPIC, b"%d" % sent)
             producer.flush()
             total += MESSAGES_PER_ROUND
-            life = be_born()
+            service = start_service()
             if old is not None:
                 time.sleep(random.random() * 0.5)  # it may hold the locks of all partitions: nobody gets on then
                 old.go_on()
                 time.sleep(random.random() * 0.05)
                 old.kill()
                 old = None
-            life.work(random.randrange(1, 20))
+            service.work(random.randrange(1, 20))
             time.sleep(random.random() * 0.02)
             if number % 2 and number < ROUNDS - 1:
-                life.stop()
-                life.expire()
-                old = life
+                service.stop()
+                service.expire()
+                old = service
             else:
-                life.kill()
-                life.expire()
-            repeated += life.repeated
-        be_born()
+                service.kill()
+                service.expire()
+            repeated += service.repeated
+        start_service()
         deadline = time.monotonic() + WAIT_S
         while database.value("SELECT count(*) FROM effects") < total and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.xid import XaKey, Xid
+from journal.records.xid import XaKey, Xid
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import TransactionVerb
 from tests.crash.workload import CONFIG, NO_CHECKPOINTS
@@ -140,7 +140,7 @@ def test_an_fsync_that_fails_stops_the_broker(flush: str, tmp_path: Path) -> Non
 
 
 def test_a_checkpoint_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
-    """It only means more to replay; the journal itself is well."""
+    """A failed checkpoint lengthens replay; the journal stays usable."""
     broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
     try:
         broker.start()

@@ -20,18 +20,18 @@ from random import Random
 
 import pytest
 
-from meta_client.batching.batch import SendHandle
 from meta_client.client import Client
 from meta_client.errors import SendFailed
-from meta_client.producer import Producer
+from meta_client.producer.batch import SendHandle
+from meta_client.producer.producer import Producer
 from tests.crash.groups.fleet import GROUP, TOPIC, Fleet, Member
 from tests.crash.groups.ledger import check
 from tests.crash.groups.watch import Watch
 from tests.fixtures.broker import BrokerProcess
-from zk.embedded import EmbeddedZooKeeper
-from zk.lease import now
-from zk.nodes import Partition
-from zk.session import ZooKeeperSession
+from zk.embedded.server import EmbeddedZooKeeper
+from zk.session.lease import now
+from zk.session.session import ZooKeeperSession
+from zk.tree.nodes import Partition
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "2"))
 MEMBERS = 10
@@ -172,7 +172,7 @@ def _after(delay_s: float, act: Callable[[], None]) -> None:
 
 
 def is_settled(fleet: Fleet, watch: Watch) -> bool:
-    """Whether every partition has an owner that can serve, and the members share them evenly."""
+    """Return whether every partition has an owner able to serve, shared evenly among the members."""
     looked = watch.looks
     while watch.looks < looked + 2:
         time.sleep(0.02)

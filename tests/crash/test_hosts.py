@@ -35,7 +35,7 @@ def connected(near: Host, far: Host) -> Iterator[tuple[socket.socket, socket.soc
 
 
 def nothing_comes(end: socket.socket) -> bool:
-    """No bytes, no end of the stream, and no error either."""
+    """Return whether the socket stays silent: no bytes, no end of stream, no error."""
     end.settimeout(NEVER_S)
     try:
         end.recv(1)
@@ -69,7 +69,7 @@ def test_what_is_sent_into_a_pulled_cable_gets_no_answer_and_no_error_and_arrive
         assert receive(near_end, 4) == b"news"
 
 
-def test_nobody_hears_of_a_process_that_ends_behind_a_pulled_cable(net: Network) -> None:
+def test_a_process_that_ends_behind_a_pulled_cable_ends_silently(net: Network) -> None:
     with connected(net["near"], net["far"]) as (near_end, far_end):
         net.pull(net["far"])
         far_end.close()

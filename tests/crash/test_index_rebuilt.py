@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from journal.flush_mode import FlushMode
-from journal.records import PartitionName
-from journal.xid import XaKey, Xid
-from meta_broker.config import BrokerConfig, BrokerSection
+from journal.records.record import PartitionName
+from journal.records.xid import XaKey, Xid
+from journal.wal.flush_mode import FlushMode
+from meta_broker.config.broker_config import BrokerConfig, BrokerSection
 from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.messages import encode_frame
@@ -137,8 +137,8 @@ def test_damage_in_an_old_chunk_is_noticed_by_a_reader_and_mended_while_the_brok
 
 
 def test_a_start_does_not_wait_until_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
-    """It serves: what is published from then on at once, what the index held once that is rebuilt. It stops when it is
-    told to, and a checkpoint follows the rebuilding, so that a kill costs no more than what was under way."""
+    """The broker serves new publications at once, and those of the lost index once it is rebuilt. It can be stopped
+    meanwhile. A checkpoint follows the rebuild, so a kill repeats only the work in progress."""
     broker = BrokerProcess(tmp_path / "broker", None, config=CONFIG)
     fill(broker.data, MANY)
     (broker.data / "index" / "orders-0.index").unlink()
@@ -231,7 +231,7 @@ class FailingDisk:
         subprocess.run(["umount", "--lazy", self.path], check=True)
 
     def fail(self, path: Path) -> None:
-        """Of *path* nothing can be read any more, unless somebody holds it in memory."""
+        """Make *path* unreadable, except for bytes already in memory."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
             block = bytearray(struct.pack("i", 0))
@@ -251,8 +251,8 @@ def fill(data: Path, count: int) -> None:
     store = MessageStore.open(config, "test", lambda: None, lambda: 1_700_000_000_000)
     for number in range(count + 1):
         frame = encode_frame(number, 0, b"x" * 50)
-        done = store.transactions.put(ORDERS[int(number == count)], [frame], len(frame), 1)
-        store.publish(done.publications)
+        result = store.transactions.put(ORDERS[int(number == count)], [frame], len(frame), 1)
+        store.publish(result.updates)
     store.last_checkpoint()
     store.close()
 
@@ -280,7 +280,7 @@ def before_of(found: list[object]) -> list[object]:
 
 
 def write_many(broker: BrokerProcess, count: int) -> None:
-    """As many runs of one message in orders-0."""
+    """Write as many extents of one message to orders-0."""
     with WireClient(broker.port) as client:
         client.send(*(Put("orders", 0, 0, None, None, number, b"%d" % number) for number in range(1, count + 1)))
         for _ in range(count):
@@ -305,7 +305,7 @@ def write(broker: BrokerProcess) -> None:
 
 
 def answers(broker: BrokerProcess) -> list[object]:
-    """What the broker says about every partition: all messages, and gets and offset queries at odd places."""
+    """Return the broker's answers for every partition: all messages, and gets and offset queries at odd places."""
     found: list[object] = []
     with WireClient(broker.port) as client:
         for name in ORDERS:

@@ -15,12 +15,12 @@ from random import Random
 
 import pytest
 
-from journal.check import check
-from journal.inspection import read_checkpoints
-from journal.records import PartitionName
-from journal.segments import Segments
-from journal.storage import DirectoryStorage
-from journal.xid import parse_key
+from journal.records.record import PartitionName
+from journal.records.xid import parse_key
+from journal.repair.check import check
+from journal.state.inspection import read_checkpoints
+from journal.wal.segments import Segments
+from journal.wal.storage import DirectoryStorage
 from tests.crash.journal_child import SEGMENT_BYTES
 from tests.fixtures.journals import Index, open_store
 from tests.fixtures.ledger import Event, Ledger, Truth, Verb, found_by
@@ -95,7 +95,7 @@ def note(lines: list[str], ledger: Ledger) -> tuple[int, str | None]:
 
 
 def possible_truths(ledger: Ledger, end: int, pending: str | None) -> list[tuple[Ledger, Truth]]:
-    """What may be there if the records end at *end*: with the event that was sent last, or without it."""
+    """Return the states allowed if the records end at *end*: with and without the event sent last."""
     other = Ledger()
     other.events = list(ledger.events)
     if pending is not None and (not other.events or other.events[-1].end < end):

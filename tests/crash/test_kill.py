@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: what clients were told before stays true after, for ever.
+"""SIGKILL at random moments: acknowledged facts hold after every restart.
 
 METAQ_CRASH_ROUNDS kills per flush mode (default 6); METAQ_CRASH_SEED repeats the choices of a run that failed,
 though not its timing.

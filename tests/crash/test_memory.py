@@ -1,11 +1,11 @@
-"""What transactions cost a broker in memory: by the branch and by the run, never by the byte. In full: `make crash`."""
+"""Memory cost of transactions: per branch and per extent, never per byte. In full: `make crash`."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from journal.xid import XaKey, Xid
+from journal.records.xid import XaKey, Xid
 from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import CONFIG, running_broker

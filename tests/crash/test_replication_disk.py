@@ -3,15 +3,15 @@
 import contextlib
 from pathlib import Path
 
-from tests.crash.replicated import REPLICATED, is_identical
+from tests.crash.replicated import REPLICATED
 from tests.crash.workload import CONFIG, NO_CHECKPOINTS
 from tests.fixtures.failing_device import FailingDevice, failing_device
-from tests.fixtures.replicas import ReplicaProcess, Replicas, check_identical, wait_until
+from tests.fixtures.replicas import ReplicaProcess, Replicas, wait_identical, wait_until
 from tests.fixtures.small_disk import enlarge, small_disk
 from tests.fixtures.wire import Refused, WireClient
-from zk.corner import Corner
-from zk.replication import read_replication
-from zk.session import ZooKeeperSession
+from zk.brokers.replication import read_replication
+from zk.embedded.chroot import Chroot
+from zk.session.session import ZooKeeperSession
 
 SYNC = REPLICATED.replace(CONFIG, NO_CHECKPOINTS).replace("MODE", "sync")
 SMALL, LARGE = "3m", "64m"
@@ -19,7 +19,7 @@ DEGRADING = REPLICATED.replace("MODE", "sync").replace("[replication]\n", '[repl
 BODY = bytes(20_000)
 
 
-def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, zookeeper: Corner) -> None:
+def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, zookeeper: Chroot) -> None:
     directory = tmp_path / "both"
     with (
         small_disk(directory / "1", SMALL),
@@ -45,8 +45,7 @@ def test_a_slave_without_room_ends_and_follows_once_it_has_some(tmp_path: Path, 
         slave.start()
         wait_until(lambda: in_sync() == (1,), "the slave is in sync again")
         client.put("orders", 0, b"together")
-        wait_until(lambda: is_identical(running.master.data, slave.data), "both copies are the same")
-        check_identical(running.master.data, slave.data)
+        wait_identical(running.master.data, slave.data)
 
 
 class SlaveOnDevice(Replicas):
@@ -63,9 +62,9 @@ class SlaveOnDevice(Replicas):
 
 
 def test_what_a_slave_confirms_after_its_disk_has_failed_outlives_a_power_cut(
-    tmp_path: Path, zookeeper: Corner
+    tmp_path: Path, zookeeper: Chroot
 ) -> None:
-    """What it received when its fsync failed is in its page cache alone: with that it may not go on."""
+    """The slave must not build on bytes whose fsync failed: they are in its page cache alone."""
     acknowledged: dict[int, bytes] = {}
 
     def put(count: int) -> None:

@@ -1,4 +1,4 @@
-"""As test_replication_killed, on hosts of their own: what fails is the network, and it says nothing.
+"""Failovers as in test_replication_killed, on separate hosts whose network fails silently.
 
 A master, two slaves and ZooKeeper are four hosts (`tests/fixtures/hosts.py`), and the clients are on the master's. The
 way between two of them is cut, in both directions or in one, is late or slow, or the hosts are parted; then the
@@ -10,7 +10,6 @@ not its timing.
 """
 
 import contextlib
-import functools
 import json
 import os
 import subprocess
@@ -22,18 +21,18 @@ from random import Random
 
 import pytest
 
-from meta_broker.replication.promotion import read_cluster
+from meta_broker.replication.promotion.promotion import read_cluster
 from tests.crash.kept import Kept, Told, must_be_told, walk
 from tests.crash.loads import Load, PatientProducer
 from tests.crash.losses import Loss, shown_by
-from tests.crash.replicated import PRODUCERS, REPLICATED, Story, is_identical
+from tests.crash.replicated import PRODUCERS, REPLICATED, Story
 from tests.crash.shown import check_shown, read_shown
 from tests.fixtures.host_replicas import ZOOKEEPER, HostReplicas, host_of, replicas_on_hosts
 from tests.fixtures.hosts import Network
-from tests.fixtures.replicas import WAIT_S, ReplicaProcess, check_identical, wait_until
+from tests.fixtures.replicas import WAIT_S, ReplicaProcess, wait_identical, wait_until
 from tests.fixtures.ways import LOST, late, slow
-from zk.replication import read_replication
-from zk.session import ZooKeeperSession
+from zk.brokers.replication import read_replication
+from zk.session.session import ZooKeeperSession
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "1"))
 ROUNDS_PER_DIRECTORY = 10  # everything is read back after every death
@@ -71,7 +70,7 @@ def disturb(net: Network, random: Random, master: ReplicaProcess, slave: Replica
 
 
 class HostStory(Story):
-    """What the rounds of one directory share."""
+    """State shared by the rounds of one directory."""
 
     def __init__(self, running: HostReplicas, session: ZooKeeperSession, seed: int, random: Random) -> None:
         super().__init__(running, session, seed, random)
@@ -79,7 +78,7 @@ class HostStory(Story):
         self._seed = seed
 
     def one_round(self) -> str:
-        """In mode sync: nothing is lost."""
+        """Check that mode sync loses nothing."""
         master, load = self.running.master, self.begin()
         trouble, end = self.fail(master, load)
         if end == "killed":
@@ -103,7 +102,7 @@ class HostStory(Story):
         return f"{trouble}; {end}"
 
     def lossy_round(self) -> str:
-        """In mode async: what is lost is an end, and told exactly."""
+        """Check that mode async loses only a tail, which is reported exactly."""
         master, load = self.running.master, self.begin()
         trouble, end = self.fail(master, load)
         heir = self.random.choice(self.running.slaves)
@@ -111,7 +110,7 @@ class HostStory(Story):
             loss, lost = self.lose_unseen(master, heir, load)
         else:
             if end == "paused":
-                load.hang_up()  # what it acknowledges when it goes on, nobody must hear: it is no master any more
+                load.hang_up()  # answers it gives once it resumes must not arrive: it is no master any more
             load.wait()
             loss, lost = self.lose(master, heir)
             self.producers.append(self.client_of_the_heir())
@@ -123,8 +122,8 @@ class HostStory(Story):
         return f"{trouble}; {end}: {len(loss.tail)} records and {lost} acknowledged messages lost"
 
     def lose_unseen(self, master: ReplicaProcess, heir: ReplicaProcess, load: Load) -> tuple[Loss, int]:
-        """As lose, while *master* goes on acknowledging to those who still reach it. Nobody can look into its
-        directory before."""
+        """Like `lose`, while *master* still acknowledges to clients that reach it. Its directory cannot be read
+        beforehand."""
         self.end_slave(heir)
         copy = walk(heir.data)
         kept = Kept(copy)
@@ -147,7 +146,7 @@ class HostStory(Story):
         return loss, lost
 
     def client_of_the_heir(self) -> PatientProducer:
-        """One that has put something to the new master, while the former one does not know of it."""
+        """Return a client that has put something to the new master before the former one knows of it."""
         producer = PatientProducer(PRODUCERS + self.promotions, self._seed)
         producer.one_more(self.running.master.client)
         return producer
@@ -171,8 +170,8 @@ class HostStory(Story):
 
 
 def check_told_afterwards(former: ReplicaProcess, expected: Told) -> None:
-    """`metaq journal cuts` tells of all that was lost, and maybe of what nobody was told of."""
-    words = [sys.executable, "-m", "meta_client.cli.main", "journal", "cuts", str(former.data), "--json"]
+    """`metaq journal truncations` tells of all that was lost, and maybe of what nobody was told of."""
+    words = [sys.executable, "-m", "meta_client.cli.main", "journal", "truncations", str(former.data), "--json"]
     done = subprocess.run(words, capture_output=True, timeout=WAIT_S, check=True)
     told = max((json.loads(line) for line in done.stdout.splitlines()), key=lambda cut: int(cut["epoch"]))["tail"]
     for name, (start, end, messages) in expected.ranges.items():
@@ -193,12 +192,11 @@ def story_on_hosts(directory: Path, mode: str, seed: int, random: Random) -> Ite
     ):
         yield HostStory(running, session, seed, random)
         for slave in running.slaves:
-            wait_until(functools.partial(is_identical, running.master.data, slave.data), "both copies are the same")
-            check_identical(running.master.data, slave.data)
+            wait_identical(running.master.data, slave.data)
 
 
 def tell(directory: Path, mode: str, a_round: Callable[[HostStory], str]) -> None:
-    """So many rounds."""
+    """Run the given number of rounds."""
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
     print(f"METAQ_CRASH_SEED={seed}")
     random = Random(seed)

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from journal.storage import PREPARED_SUFFIX
+from journal.wal.storage import TMP_SUFFIX
 from tests.crash.workload import NO_CHECKPOINTS
 from tests.fixtures.broker import BrokerProcess, ExecutedBroker
 from tests.fixtures.failing_device import FailingDevice, failing_device
@@ -64,7 +64,7 @@ class Story:
             self.broker.kill()
         self._device.cut_power(self._random.choice([0.0, 0.5, 1.0]), self._random.randrange(2**32))
         self._device.power_on()
-        self.undone += any(self.broker.data.glob(f"*.journal{PREPARED_SUFFIX}"))
+        self.undone += any(self.broker.data.glob(f"*.journal{TMP_SUFFIX}"))
         self._check_report()
         self.broker.start()
         self._judge()
@@ -135,7 +135,7 @@ def test_a_file_that_holds_records_is_not_deleted_because_of_its_name(tmp_path: 
                 client.put("orders", 0, body)
         broker.kill()
         newest = max(broker.data.glob("*.journal"))
-        newest.rename(newest.with_name(newest.name + PREPARED_SUFFIX))
+        newest.rename(newest.with_name(newest.name + TMP_SUFFIX))
         broker.maybe_start()
     finally:
         broker.kill()

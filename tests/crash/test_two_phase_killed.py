@@ -19,7 +19,7 @@ from random import Random
 
 import pytest
 
-from journal.records import PartitionName
+from journal.records.record import PartitionName
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.protocol.answers import parse_keys
@@ -29,7 +29,7 @@ from tests.crash.two_phase import QUALIFIER, Step, Victim, name_of
 from tests.crash.workload import CONFIG, PARTITIONS
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "10"))
 ROUNDS_PER_DIRECTORY = 10
@@ -53,7 +53,7 @@ class Nursery:
         self._process.stdin.flush()
 
     def lines(self) -> Iterator[str]:
-        """What is said until a client has ended, which must be because it was killed."""
+        """Lines printed until a client has ended, which must be because it was killed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(b"ended"):
@@ -63,7 +63,7 @@ class Nursery:
         raise AssertionError(f"the nursery ended: {self._errors.read_text()}")
 
     def close(self) -> None:
-        """A client that is alive still hears that nobody is there, and ends."""
+        """End a client that is still alive, by closing its input."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -82,7 +82,7 @@ def plans_of(broker: Step, client: Step, random: Random) -> list[Plan]:
 
 
 @pytest.mark.timeout(600 + 20 * ROUNDS)
-def test_both_sides_die_at_every_step(tmp_path: Path, zookeeper: Corner) -> None:
+def test_both_sides_die_at_every_step(tmp_path: Path, zookeeper: Chroot) -> None:
     seed = int(os.environ.get("METAQ_CRASH_SEED") or time.time_ns() % 2**32)
     print(f"METAQ_CRASH_SEED={seed}")
     random, counts = Random(seed), [0, 0, 0]
@@ -133,8 +133,8 @@ def settle(broker: BrokerProcess, history: Path) -> None:
             client.verb(verb, key)
 
 
-def read_back(lone: BrokerProcess, zookeeper: Corner) -> Read:
-    """Everything, as a consumer of a group gets it from a broker that has crashed once more."""
+def read_back(lone: BrokerProcess, zookeeper: Chroot) -> Read:
+    """Return everything a consumer group gets from the broker after one more crash."""
     lone.kill()
     found: dict[PartitionName, list[tuple[int, bytes]]] = {name: [] for name in PARTITIONS}
     with contextlib.ExitStack() as stack:

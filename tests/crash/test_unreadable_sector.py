@@ -1,4 +1,4 @@
-"""One sector of the disk can't be read any more: whoever needs it gets an error with its place, nobody else notices.
+"""One disk sector becomes unreadable: a request that needs it gets an error naming the place, all others succeed.
 
 The sector is a real one, below a real ext4 (`tests/fixtures/failing_device.py`): a read of its page is EIO, an access
 through memory SIGBUS. It lies in a closed segment, in the tail, in a checkpoint or in an index file of a real broker.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from journal.xid import XaKey, Xid
+from journal.records.xid import XaKey, Xid
 from meta_client.protocol.messages import HEADER_BYTES, iter_frames
 from meta_client.protocol.requests import TransactionVerb
 from meta_client.protocol.responses import Response, Result, Value
@@ -33,7 +33,7 @@ RECORD_BYTES = 3104  # header, what PUT says, the frame, and what fills it up to
 
 
 class Stored(NamedTuple):
-    """Where the record of a message stands."""
+    """Position of a message's record."""
 
     offset: int
     file: Path
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
     lsn: int
 
     def is_in(self, page: int) -> bool:
-        """Whether a part of it lies in the page of its file that begins at *page*."""
+        """Return whether any part of it lies in the page of its file that begins at *page*."""
         return self.position < page + PAGE and page < self.position + RECORD_BYTES
 
 
@@ -136,7 +136,7 @@ def test_in_a_closed_segment_it_fails_the_reads_of_its_messages_alone(directory:
 
 
 def check_messages(answer: Response, number: int, offset: int) -> None:
-    """Those that were put, from *number* on, which stands at *offset*."""
+    """Check the stored messages from *number* on, which is at *offset*."""
     assert isinstance(answer, Value), answer
     read = [message.payload for _, _, message in iter_frames(answer.body, offset)]
     assert read
@@ -195,7 +195,7 @@ def test_what_no_copy_has_can_be_dropped(directory: Directory) -> None:
     assert directory.broker.stop() == 0
 
 
-def test_in_a_branch_in_doubt_it_does_not_stop_the_broker_that_carries_it(directory: Directory) -> None:
+def test_in_a_branch_in_doubt_it_does_not_stop_the_broker_that_relocates_it(directory: Directory) -> None:
     """A live branch that falls four segments behind is copied forward: a worker thread reads it."""
     directory.fill(CONFIG, stop=True, in_doubt=True)
     (file,) = directory.broker.data.glob(f"{0:020d}.journal")

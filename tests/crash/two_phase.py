@@ -4,7 +4,7 @@
 
 A nursery: it reads a plan a line, forks a client that carries it out, and prints how that one ended. The client's first
 thread is the one that kills; the others are wherever they are at that moment. It says `broker` when the broker is to be
-killed, and hears `up` when it is back.
+killed, and reads `up` when it is back.
 """
 
 import functools
@@ -21,8 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from journal.records import PartitionName
-from journal.xid import XaKey, Xid
+from journal.records.record import PartitionName
+from journal.records.xid import XaKey, Xid
 from meta_client.protocol.answers import BranchStatus, parse_keys
 from meta_client.protocol.requests import Put, Transaction, TransactionVerb
 from meta_client.protocol.responses import Result
@@ -38,7 +38,7 @@ V = TransactionVerb
 
 
 class Step(StrEnum):
-    """Where a two-phase commit is. The -ING ones: asked, and not answered."""
+    """Progress of a two-phase commit. The -ING steps are requested and not answered."""
 
     LISTED = "listed"  # what is in doubt, after a start
     BEGUN = "begun"
@@ -125,7 +125,7 @@ class ClientProcess:
         os._exit(2)  # the parent is gone
 
     def _at(self, step: Step, thread: int, count: int) -> None:
-        """Kill who is to die at *step*, if it is the first thread's turn and the others had time to begin."""
+        """Kill the process due at *step*, if it is the first thread's turn and the others had time to begin."""
         if thread or not self._plan or self._plan[0][1] is not step or (count < 2 and step is not Step.LISTED):
             return
         victim, _ = self._plan.pop(0)
@@ -179,7 +179,7 @@ class ClientProcess:
             self._plain(client, branch, random.choice(PARTITIONS))
 
     def _wants(self, thread: int) -> Did | None:
-        """What the next kill needs the branch to come to."""
+        """Return the step the branch must reach for the next kill."""
         step = self._plan[0][1] if self._plan and not thread else None
         if step in (Step.ROLLING_BACK, Step.ROLLED_BACK):
             return Did.ROLLBACK
@@ -193,7 +193,7 @@ class ClientProcess:
 
     def _decide(self, client: WireClient, branch: Branch, decision: Did, at: At) -> None:
         is_commit = decision is Did.COMMIT
-        self._note(branch, decision)  # as a coordinator does: the decision is on record before anybody hears of it
+        self._note(branch, decision)  # as a coordinator does: the decision is recorded before anything is sent
         verb = V.ROLLBACK if not is_commit else _commit_verb(branch)
         self._ask(client, verb, branch, lambda: at(Step.COMMITTING if is_commit else Step.ROLLING_BACK))
         self._note(branch, Did.COMMITTED if is_commit else Did.ROLLED_BACK)

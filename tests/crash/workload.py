@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from journal.records import PartitionName
-from journal.xid import BranchKey, LocalKey, XaKey, Xid
+from journal.records.record import PartitionName
+from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from meta_client.protocol.answers import parse_keys, parse_put_place
 from meta_client.protocol.messages import HEADER_BYTES, Message
 from meta_client.protocol.requests import PARTITION_ANY, Put, Transaction, TransactionVerb
@@ -147,7 +147,7 @@ class Producer:
 
 
 class Reader:
-    """Reads every partition while others write: what it saw was acknowledged, and must be there for ever."""
+    """Reads every partition while others write: every message seen was acknowledged and must stay."""
 
     def __init__(self) -> None:
         self.seen: Log = {}
@@ -176,7 +176,7 @@ def end_of(messages: list[tuple[int, Message]]) -> int:
 
 
 def read_back(connect: Connect) -> tuple[Log, set[BranchKey]]:
-    """Everything the broker shows: messages, in offsets without gap or overlap, and branches in doubt."""
+    """Read everything the broker shows: messages, at offsets without gap or overlap, and branches in doubt."""
     with connect() as client:
         log = {name: client.read_all(*name) for name in PARTITIONS}
         keys = parse_keys(client.verb(TransactionVerb.RECOVER, None, qualifier=QUALIFIER))

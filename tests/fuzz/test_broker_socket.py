@@ -23,7 +23,7 @@ ANSWER_S = 5.0
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """One that has the topic of the vectors, so that much of what nearly is a request is one."""
+    """Broker with the topic of the vectors, so that many near-requests are valid requests."""
     broker = BrokerProcess(tmp_path / "data", None, config="[topics.meta-test]\npartitions = 4\n")
     try:
         yield broker.start()

@@ -114,7 +114,7 @@ def _batch(random: Random) -> tuple[bytes, int]:
 
 
 def _readable(data: bytes) -> int | None:
-    """How many whole, sound messages *data* is; None if it is anything else."""
+    """Number of whole, valid messages in *data*; None if it is anything else."""
     try:
         ends = [next_offset for _, next_offset, _, _, _ in walk_frames(data)]
     except InvalidMessage:

@@ -14,8 +14,8 @@ from kazoo.client import KazooClient
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
-from zk.corner import Corner, corner
-from zk.embedded import EmbeddedZooKeeper
+from zk.embedded.chroot import Chroot, chroot
+from zk.embedded.server import EmbeddedZooKeeper
 
 WIDE = """
 [topics.wide]
@@ -26,14 +26,14 @@ OpenClient = Callable[..., Client]
 
 
 @pytest.fixture
-def wide_broker(tmp_path: Path, zookeeper: Corner) -> Iterator[BrokerProcess]:
+def wide_broker(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
     """Broker 0, with topic `wide` of eight partitions beside the usual ones."""
     with running_broker(tmp_path / "broker", zookeeper.connect, config=CONFIG + WIDE) as process:
         yield process
 
 
 @pytest.fixture
-def open_client(zookeeper: Corner) -> Iterator[OpenClient]:
+def open_client(zookeeper: Chroot) -> Iterator[OpenClient]:
     """Open any number of clients; closed at the end, those that were closed before included."""
     with contextlib.ExitStack() as stack:
         yield lambda session_timeout_ms=4_000: stack.enter_context(
@@ -102,17 +102,17 @@ _shared_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def shared(zookeeper_server: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corner]:
-    """The corner of ZooKeeper of a broker that the tests of a module share; each takes a `topic` of its own."""
+def shared(zookeeper_server: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chroot]:
+    """The chroot of ZooKeeper of a broker that the tests of a module share; each takes a `topic` of its own."""
     with (
-        corner(zookeeper_server.connect, f"shared-{next(_shared_numbers)}") as part,
+        chroot(zookeeper_server.connect, f"shared-{next(_shared_numbers)}") as part,
         running_broker(tmp_path_factory.mktemp("shared") / "broker", part.connect, config=CONFIG + ONE_PARTITION),
     ):
         yield part
 
 
 @pytest.fixture
-def topic(shared: Corner) -> str:
+def topic(shared: Chroot) -> str:
     """A topic of one partition that nobody has used: what is sent to it is in order, from offset 0 on."""
     del shared
     return f"one-{next(_topic_numbers)}"

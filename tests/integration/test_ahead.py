@@ -13,7 +13,7 @@ from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, OpenClient, wait_until
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 TOPIC, NUMBER = "orders", Partition(0, 1)
 SLOT = (TOPIC, NUMBER)
@@ -40,7 +40,7 @@ def fall_back(broker: BrokerProcess, copy: Path) -> None:
 
 @pytest.fixture
 def copy(broker: BrokerProcess, tmp_path: Path) -> Path:
-    """What a slave had when three messages were there."""
+    """Copy of a slave taken when there were three messages."""
     put(broker, b"one", b"two", b"three")
     broker.stop()
     shutil.copytree(broker.data, tmp_path / "copy")
@@ -48,13 +48,13 @@ def copy(broker: BrokerProcess, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_the_partition_stops_loudly_and_goes_on_where_somebody_says(
+def test_the_partition_stops_loudly_and_goes_on_where_told(
     broker: BrokerProcess, copy: Path, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost_end = put(broker, b"lost", b"lost too")
     inbox = Inbox()
     client = open_client()
-    consumer = client.consumer("stops", config=ConsumerConfig(commit_period_s=0.1, rest_s_max=0.1, fetch_wait_s=0.2))
+    consumer = client.consumer("stops", config=ConsumerConfig(commit_period_s=0.1, backoff_s_max=0.1, fetch_wait_s=0.2))
     consumer.subscribe(TOPIC, inbox)
     with consumer, caplog.at_level(logging.ERROR):
         wait_until(lambda: len(inbox.messages) == 5)
@@ -87,7 +87,7 @@ def test_who_asked_for_it_goes_on_at_the_end_and_says_what_was_lost(
     lost_end = put(broker, b"lost", b"lost too")
     inbox = Inbox()
     client = open_client()
-    config = ConsumerConfig(commit_period_s=0.1, rest_s_max=0.1, fetch_wait_s=0.2, ahead="end")
+    config = ConsumerConfig(commit_period_s=0.1, backoff_s_max=0.1, fetch_wait_s=0.2, ahead="end")
     consumer = client.consumer("moves", config=config)
     consumer.subscribe(TOPIC, inbox)
     with consumer, caplog.at_level(logging.ERROR):

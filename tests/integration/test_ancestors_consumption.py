@@ -1,6 +1,6 @@
-"""What the ancestor's integration tests ask of messages and consumers (spec 13.1, 13.2), on two real brokers.
+"""Message and consumer scenarios of the ancestor's integration tests (spec 13.1, 13.2), on two real brokers.
 
-docs/development.md says which scenario is shown where; here are those that no other test shows in passing.
+docs/scenarios.md maps scenarios to tests; this file has those no other test covers.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from meta_client.errors import NoPartition
 from meta_client.protocol.messages import DATA_BYTES_MAX
 from tests.fixtures.broker import running_broker
 from tests.integration.conftest import OpenClient, wait_until
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 CONFIG = """
 [broker]
@@ -39,11 +39,11 @@ accept_publish = false
 partitions = 1
 accept_subscribe = false
 """
-QUICK = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2, runners=2)
+QUICK = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.2, runners=2)
 
 
 @pytest.fixture
-def two_brokers(tmp_path: Path, zookeeper: Corner) -> Iterator[None]:
+def two_brokers(tmp_path: Path, zookeeper: Chroot) -> Iterator[None]:
     with (
         running_broker(tmp_path / "zero", zookeeper.connect, config=CONFIG),
         running_broker(tmp_path / "one", zookeeper.connect, broker_id=1, config=CONFIG),

@@ -1,4 +1,4 @@
-"""Compressed messages through real brokers: who may send them, what everybody reads, what the tools say."""
+"""Compressed messages through real brokers: permission to send, the bytes read, and the tools' output."""
 
 import json
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from journal.xid import Xid
-from meta_client import allowed_codecs
+from journal.records.xid import Xid
+from meta_broker.demo.reader import read_topic
 from meta_client.client import Client
-from meta_client.demo.reader import read_topic
 from meta_client.errors import SendRefused
+from meta_client.metadata import allowed_codecs
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import LENGTH, Codec, codec_number
 from meta_client.protocol.errors import LocalProtocolError
@@ -21,7 +21,7 @@ from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq_bytes
 from tests.fixtures.topic_commands import done
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 GIB = 1024 * 1024 * 1024
 TEXT = b"six lanterns, white; " * 50
@@ -29,7 +29,7 @@ CONFIG_BOTH = CONFIG + '\n[topics.both]\npartitions = 2\ncompression = ["zstd", 
 
 
 @pytest.fixture
-def both(tmp_path: Path, zookeeper: Corner) -> Iterator[BrokerProcess]:
+def both(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
     """A broker whose topic `both` allows both codecs, and no other one any."""
     with running_broker(tmp_path / "broker", zookeeper.connect, config=CONFIG_BOTH) as process:
         yield process
@@ -52,7 +52,7 @@ def mput(client: WireClient, topic: str, *messages: tuple[int, bytes]) -> Result
     return client.result(MultiPut(topic, 0, len(messages), crc31(frames), None, None, client.opaque(), frames))
 
 
-def test_every_way_of_sending_and_reading(both: BrokerProcess, zookeeper: Corner) -> None:
+def test_every_way_of_sending_and_reading(both: BrokerProcess, zookeeper: Chroot) -> None:
     sent: list[tuple[str | None, bytes]] = []
     with Client(zookeeper.connect) as client:
         for codec in ("zstd", "lz4", None):
@@ -75,7 +75,7 @@ def test_every_way_of_sending_and_reading(both: BrokerProcess, zookeeper: Corner
     assert [codecs.count(number) for number in (0, 1, 2)] == [12, 12, 12]
 
 
-def test_a_short_or_random_payload_stays_as_it_is(both: BrokerProcess, zookeeper: Corner) -> None:
+def test_a_short_or_random_payload_stays_as_it_is(both: BrokerProcess, zookeeper: Chroot) -> None:
     with Client(zookeeper.connect) as client:
         client.producer(compression="zstd").send("both", b"short" * 51)
         client.producer(compression="zstd").send("both", bytes(range(256)))
@@ -83,7 +83,7 @@ def test_a_short_or_random_payload_stays_as_it_is(both: BrokerProcess, zookeeper
     assert sorted(stored_codecs(both, "both", 2)) == [0, 0, 1]
 
 
-def test_topics_that_do_not_allow_it_get_none(both: BrokerProcess, zookeeper: Corner) -> None:
+def test_topics_that_do_not_allow_it_get_none(both: BrokerProcess, zookeeper: Chroot) -> None:
     with Client(zookeeper.connect) as client:
         producer = client.producer(compression="lz4")
         producer.send("orders", TEXT, partition="0-0")
@@ -106,7 +106,7 @@ def test_topics_that_do_not_allow_it_get_none(both: BrokerProcess, zookeeper: Co
 
 
 def test_a_decision_is_learned_without_being_waited_for(
-    both: BrokerProcess, zookeeper: Corner, monkeypatch: pytest.MonkeyPatch
+    both: BrokerProcess, zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allowed_codecs, "REFRESH_S", 0.05)
     with Client(zookeeper.connect) as client:
@@ -121,7 +121,7 @@ def test_a_decision_is_learned_without_being_waited_for(
     raise AssertionError("the producer never learned that it may compress")
 
 
-def test_both_brokers_must_allow_it(both: BrokerProcess, zookeeper: Corner, tmp_path: Path) -> None:
+def test_both_brokers_must_allow_it(both: BrokerProcess, zookeeper: Chroot, tmp_path: Path) -> None:
     other = CONFIG + '\n[topics.both]\npartitions = 2\ncompression = ["lz4"]\n'
     with running_broker(tmp_path / "second", zookeeper.connect, broker_id=1, config=other) as second:
         with Client(zookeeper.connect) as client:
@@ -153,7 +153,7 @@ def test_a_broker_refuses_what_a_topic_does_not_allow(both: BrokerProcess) -> No
     assert stored_codecs(both, "both", 1) == [0, 1, 2, 1, 2]
 
 
-def test_the_tools_tell(both: BrokerProcess, zookeeper: Corner) -> None:
+def test_the_tools_tell(both: BrokerProcess, zookeeper: Chroot) -> None:
     def metaq(*words: str, stdin: bytes = b"") -> bytes:
         done = run_metaq_bytes(*words, stdin=stdin)
         done.check_returncode()
@@ -167,7 +167,7 @@ def test_the_tools_tell(both: BrokerProcess, zookeeper: Corner) -> None:
     assert b"  zstd=" in metaq("journal", "dump", str(both.data), "--kind", "PUT_BATCH")
 
 
-def test_a_codec_that_there_is_not(both: BrokerProcess, zookeeper: Corner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_that_there_is_not(both: BrokerProcess, zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(zookeeper.connect) as client:
         with pytest.raises(LocalProtocolError, match="compression 'gzip' is no codec: use lz4 or zstd"):
             client.producer(compression="gzip")

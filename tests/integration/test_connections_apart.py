@@ -1,10 +1,10 @@
-"""What consumers read travels apart from what is sent: neither waits for the other's answers."""
+"""Reads and sends use separate connections: neither waits for the other's answers."""
 
 from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, wait_until
-from zk.broker_url import BrokerUrl
+from zk.tree.broker_url import BrokerUrl
 
 
 def test_a_client_sends_and_reads_over_two_connections(wide_broker: BrokerProcess, client: Client) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_client.demo.generator import write_orders
+from meta_broker.demo.generator import write_orders
 from tests.fixtures import real_orders
 
 RUN_S_MAX = 500  # it takes half a minute, of which the audit's Spark needs more than its share on a busy machine
@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-c", "from meta_client.cli.main import main; main()"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Everything temporary goes to one place, which must be empty, and without a process, in the end."""
+    """Put all temporary files in one directory, which must be empty and unused at the end."""
     temporary = tmp_path / "tmp"
     temporary.mkdir(mode=0o711)
     yield os.environ | {"TMPDIR": str(temporary)}

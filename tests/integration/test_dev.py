@@ -77,8 +77,8 @@ def test_dev_names_every_port_that_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [[], ["--zk", "127.0.0.1:1"]])
-def test_who_sits_at_a_terminal_is_told_where_a_command_connects_that_was_not_told(named: list[str]) -> None:
-    """Somebody else's ZooKeeper may be there."""
+def test_at_a_terminal_a_command_without_an_address_names_the_one_it_uses(named: list[str]) -> None:
+    """The default address may be that of an unrelated ZooKeeper."""
     controller, terminal = pty.openpty()
     with os.fdopen(controller, "rb", buffering=0) as screen:
         environment = {name: value for name, value in os.environ.items() if name != "METAQ_ZK"}

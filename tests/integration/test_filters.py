@@ -9,11 +9,11 @@ from meta_client.client import Client
 from tests.fixtures.broker import CONFIG, running_broker
 from tests.fixtures.filters import install_filters
 from tests.integration.conftest import Inbox, wait_until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 
 def test_every_second_message_of_a_thousand_is_delivered_in_order(
-    tmp_path: Path, zookeeper: Corner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "meta_client.consumer.fetcher")
     install_filters(tmp_path / "site", monkeypatch)

@@ -16,15 +16,15 @@ from tests.fixtures.genuine_member import TRIES, GenuineMember
 from tests.fixtures.shares import SLOW, java_sorted
 from tests.fixtures.zookeeper_tree import snapshot
 from tests.integration.conftest import Inbox, OpenClient, wait_until
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 GROUP, TOPIC = "mixed", "wide"
 SYNC_S = 0.3  # zk.zkSyncTimeMs, 5 s in earnest
 
 
 @pytest.fixture
-def genuine(zookeeper: Corner) -> Iterator[Callable[[str, str], GenuineMember]]:
+def genuine(zookeeper: Chroot) -> Iterator[Callable[[str, str], GenuineMember]]:
     with contextlib.ExitStack() as stack:
         yield lambda name, strategy: stack.enter_context(
             GenuineMember(zookeeper.connect, GROUP, name, TOPIC, strategy, SYNC_S)
@@ -32,7 +32,7 @@ def genuine(zookeeper: Corner) -> Iterator[Callable[[str, str], GenuineMember]]:
 
 
 def join(client: Client, name: str, strategy: str, inbox: Inbox) -> Consumer:
-    config = ConsumerConfig(consumer_id=name, strategy=strategy, rest_s_max=0.2, commit_period_s=0.2)
+    config = ConsumerConfig(consumer_id=name, strategy=strategy, backoff_s_max=0.2, commit_period_s=0.2)
     consumer = client.consumer(GROUP, config=config)
     consumer.subscribe(TOPIC, inbox)
     consumer.start()
@@ -47,7 +47,7 @@ def owners(client: Client) -> dict[str, tuple[str, bool]]:
 
 
 def agreed(client: Client, strategy: str, *members: GenuineMember | Consumer) -> Callable[[], bool]:
-    """Whether the nodes are what section 9 says of these members, and each member believes the same."""
+    """Return whether the nodes match section 9 for these members, and each member's own view matches the nodes."""
     ids = java_sorted(member.consumer_id for member in members)
     expected = SLOW[strategy](java_sorted(f"0-{number}" for number in range(8)), ids)
 
@@ -106,7 +106,7 @@ def test_a_genuine_member_that_has_given_up_is_called(
     """A listener of ours holds a partition for longer than a genuine member tries; once it is free, nothing changes in
     the group any more, and nobody would own what is that member's."""
     inbox, sender = Inbox(), open_client()
-    config = ConsumerConfig(consumer_id="a", rest_s_max=0.2, watchdog_s=0.4, fetch_wait_s=0.2)
+    config = ConsumerConfig(consumer_id="a", backoff_s_max=0.2, watchdog_s=0.4, fetch_wait_s=0.2)
     ours = open_client(session_timeout_ms=2_000).consumer(GROUP, config=config)
     ours.subscribe(TOPIC, inbox)
     ours.start()

@@ -11,15 +11,15 @@ import pytest
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore, TransactionOffsetStore
 from meta_client.consumer.offsets import OffsetStore
-from meta_client.offset_stores import LocalOffsetStore, SqlOffsetStore, TransactionOffsetStore
 from tests.fixtures.broker import BrokerProcess
 from tests.integration.conftest import OpenClient, wait_until
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 TOPIC = "meta-test"
 PLACE = Partition(0, 0)
-CONFIG = ConsumerConfig(commit_period_s=0.1, rest_s_max=0.1)
+CONFIG = ConsumerConfig(commit_period_s=0.1, backoff_s_max=0.1)
 
 
 class Ledger:

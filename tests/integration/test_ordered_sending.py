@@ -8,12 +8,12 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from meta_client.batching.lanes import BatchingConfig
 from meta_client.client import Client
-from meta_client.placing import ByAttribute
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.producer.partitioners import ByAttribute
 from tests.fixtures.broker import running_broker
 from tests.fixtures.reading import read_whole
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 KEYS = 12
 KILLS = max(2, int(os.environ.get("METAQ_CRASH_ROUNDS", "0")))
@@ -63,7 +63,7 @@ class Rival:
             raise
 
 
-def test_keys_keep_their_order_through_kills(tmp_path: Path, zookeeper: Corner) -> None:
+def test_keys_keep_their_order_through_kills(tmp_path: Path, zookeeper: Chroot) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)

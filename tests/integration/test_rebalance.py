@@ -17,12 +17,12 @@ from meta_client.protocol.responses import Data, Result
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, OpenClient, expire, wait_until
-from zk.groups import list_group
-from zk.membership import ConsumerIdTaken
-from zk.nodes import Partition
+from zk.groups.listing import list_group
+from zk.groups.membership import ConsumerIdTaken
+from zk.tree.nodes import Partition
 
 ALL = [("wide", Partition(0, number)) for number in range(8)]
-QUICK = ConsumerConfig(rest_s_max=0.2, commit_period_s=0.2)
+QUICK = ConsumerConfig(backoff_s_max=0.2, commit_period_s=0.2)
 
 
 def join(client: Client, inbox: Inbox, config: ConsumerConfig = QUICK) -> Consumer:
@@ -41,7 +41,7 @@ def owners(client: Client) -> dict[TopicPartition, str | None]:
 
 
 def settled(client: Client, *consumers: Consumer) -> Callable[[], bool]:
-    """Whether these consumers, and nobody else, own everything, evenly, and ZooKeeper says so."""
+    """Return whether these consumers alone own everything, evenly, by ZooKeeper too."""
 
     def check() -> bool:
         owned = {key: consumer.consumer_id for consumer in consumers for key in consumer.owned()}
@@ -98,7 +98,7 @@ def test_what_stays_is_not_interrupted(wide_broker: BrokerProcess, open_client: 
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=staying)
     assert entered.wait(10)
-    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     wait_until(lambda: shares(one, two) == [4, 4])  # while the listener of a partition that stays is still at work
     assert not release.is_set()
     release.set()
@@ -123,7 +123,7 @@ def test_a_partition_moves_only_when_its_listener_has_returned(
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=moving)
     assert entered.wait(10)
-    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     time.sleep(0.5)
     assert ("wide", moving) not in two.owned()
     assert owners(sender)["wide", moving] == one.consumer_id
@@ -194,7 +194,7 @@ def test_a_lost_session_starts_over_and_loses_nothing(wide_broker: BrokerProcess
 def test_nothing_is_delivered_while_zookeeper_is_out_of_sight(
     wide_broker: BrokerProcess, open_client: OpenClient
 ) -> None:
-    """Another member may own our partitions by then, and nobody could tell us."""
+    """Another member may already own our partitions, and we could not know."""
     inbox, sender, client = Inbox(), open_client(), open_client()
     consumer = join(client, inbox)
     sender.producer().send("wide", b"seen")
@@ -259,9 +259,9 @@ def test_a_rebalance_is_told_with_its_reason_and_its_moves(wide_broker: BrokerPr
 def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
     wide_broker: BrokerProcess, open_client: OpenClient
 ) -> None:
-    """What a dead member left is taken over meanwhile, and the others that move do."""
+    """The partitions of a dead member are taken over meanwhile, and all other moves happen."""
     inbox, sender = Inbox(), open_client()
-    one = join(open_client(), inbox, ConsumerConfig(consumer_id="aaa", rest_s_max=0.2))
+    one = join(open_client(), inbox, ConsumerConfig(consumer_id="aaa", backoff_s_max=0.2))
     held, release, entered = Partition(0, 7), threading.Event(), threading.Event()
 
     def hold(batch: Batch) -> None:
@@ -272,7 +272,7 @@ def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=held)
     assert entered.wait(10)
-    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", rest_s_max=0.2))
+    two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     wait_until(lambda: shares(one, two) == [4, 3])
     assert owners(sender)["wide", held] == one.consumer_id
     release.set()
@@ -282,7 +282,7 @@ def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
 
 
 def test_a_partition_that_another_took_unseen_is_dropped(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
-    """As a genuine member does once our session is over and we have not heard of it: our progress stays out."""
+    """Another member takes it after our session expired unnoticed: our progress is not stored."""
     inbox, sender = Inbox(), open_client()
     one = join(open_client(), inbox)
     stolen, session = Partition(0, 3), sender.session
@@ -299,10 +299,10 @@ def test_a_partition_that_another_took_unseen_is_dropped(wide_broker: BrokerProc
     del wide_broker
 
 
-def test_a_broker_refuses_a_stale_owner_who_looks_again(
+def test_a_broker_refuses_a_stale_owner_that_looks_again(
     wide_broker: BrokerProcess, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has fetched with a higher epoch than ours. It is ours by ZooKeeper, so it is claimed above that."""
+    """Another client has fetched with a higher epoch. ZooKeeper names us as owner, so we claim with one above that."""
     inbox, sender = Inbox(), open_client()
     one = join(open_client(), inbox)
     refused = Partition(0, 3)
@@ -331,7 +331,7 @@ def test_who_pulls_hands_partitions_over_with_what_is_done(wide_broker: BrokerPr
     for number, payload in enumerate(sorted(expected)):
         producer.send_async("wide", payload, partition=Partition(0, number % 8))
     producer.flush()
-    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.2, prefetch_bytes=2000)
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.2, prefetch_bytes=2000)
     seen: list[bytes] = []
     lock = threading.Lock()
 

@@ -13,7 +13,7 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, wait_until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 KEPT = 1024 * 1024
 CONFIG = """
@@ -36,7 +36,7 @@ def started(path: Path, zookeeper: str, more: str = "") -> BrokerProcess:
 
 
 @pytest.fixture
-def keeping(tmp_path: Path, zookeeper: Corner) -> Iterator[BrokerProcess]:
+def keeping(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
     broker = started(tmp_path, zookeeper.connect)
     try:
         yield broker
@@ -54,7 +54,7 @@ def send(client: Client, first: int, count: int) -> None:
 
 
 def start_of(broker: BrokerProcess, partition: int) -> int:
-    """As a reader from 0 learns it."""
+    """Return the start offset as a reader at 0 learns it."""
     with WireClient(broker.port) as wire:
         answer = wire.get("orders", partition, 0)
     return int(answer.message) if isinstance(answer, Result) and answer.status == 301 else 0
@@ -69,7 +69,7 @@ def numbers_left(broker: BrokerProcess, partition: int) -> list[int]:
                 return [int(message.payload.split()[0]) for _, message in found]
 
 
-def test_readers_of_what_is_gone_are_moved_and_the_rest_is_whole(keeping: BrokerProcess, zookeeper: Corner) -> None:
+def test_readers_of_what_is_gone_are_moved_and_the_rest_is_whole(keeping: BrokerProcess, zookeeper: Chroot) -> None:
     with Client(zookeeper.connect) as client, WireClient(keeping.port) as slow:
         send(client, 0, 400)
         value = slow.get("orders", 0, 0, 60_000)
@@ -97,7 +97,7 @@ def test_readers_of_what_is_gone_are_moved_and_the_rest_is_whole(keeping: Broker
         assert numbers_left(keeping, partition)[-1] == 2_398 + partition
 
 
-def test_an_archive_and_what_is_left_make_the_whole(tmp_path: Path, zookeeper: Corner) -> None:
+def test_an_archive_and_what_is_left_make_the_whole(tmp_path: Path, zookeeper: Chroot) -> None:
     archive = tmp_path / "archive"
     broker = started(tmp_path, zookeeper.connect, f'policy = "archive"\narchive = "{archive}"')
     try:
@@ -117,7 +117,7 @@ def test_an_archive_and_what_is_left_make_the_whole(tmp_path: Path, zookeeper: C
 
 
 def test_it_is_killed_while_it_deletes_and_loses_nothing_that_should_stay(
-    keeping: BrokerProcess, zookeeper: Corner
+    keeping: BrokerProcess, zookeeper: Chroot
 ) -> None:
     number = 0
     with Client(zookeeper.connect) as client:

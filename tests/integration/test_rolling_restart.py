@@ -12,9 +12,9 @@ from meta_client.errors import SendFailed
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.replicas import Replicas, wait_until
 from tests.integration.conftest import Inbox, OpenClient
-from zk.corner import Corner
-from zk.nodes import Partition
-from zk.replication import read_replication
+from zk.brokers.replication import read_replication
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 TOPIC = "invoices"  # two partitions on each broker
 REPLICATED = (
@@ -82,7 +82,7 @@ def wait_all_move(sources: Collection[Source]) -> None:
     )
 
 
-def test_everything_arrives_in_its_order(tmp_path: Path, zookeeper: Corner, open_client: OpenClient) -> None:
+def test_everything_arrives_in_its_order(tmp_path: Path, zookeeper: Chroot, open_client: OpenClient) -> None:
     inbox, stop = Inbox(), threading.Event()
     with (
         Replicas(tmp_path / "a", zookeeper.connect, REPLICATED, broker_id=0) as one,
@@ -90,7 +90,7 @@ def test_everything_arrives_in_its_order(tmp_path: Path, zookeeper: Corner, open
     ):
         client = open_client()
         wait_until(lambda: in_sync(one, client) and in_sync(other, client), "both slaves are in sync")
-        config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1, fetch_wait_s=0.5)
+        config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, fetch_wait_s=0.5)
         partitions = [Partition(broker_id, number) for broker_id in (0, 1) for number in (0, 1)]
         consumers = [open_client().consumer("rolling", config=config) for _ in range(2)]
         for consumer in consumers:

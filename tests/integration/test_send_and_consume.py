@@ -15,8 +15,8 @@ from meta_client.consumer.offsets import OffsetEntry
 from meta_client.errors import ConsumerMisuse, NoBroker, SendFailed, SendUnknown
 from tests.fixtures.broker import BrokerProcess
 from tests.integration.conftest import Inbox, OpenClient, wait_until
-from zk.nodes import Partition
-from zk.offsets import ZooKeeperOffsets
+from zk.groups.offsets import ZooKeeperOffsets
+from zk.tree.nodes import Partition
 
 
 def send_many(client: Client, topic: str, count: int, prefix: str = "") -> Counter[bytes]:
@@ -100,7 +100,7 @@ def test_a_failing_listener_sees_the_same_batch_again_and_nothing_is_skipped(
             raise RuntimeError("the database is down")
 
     inbox.before = fail_twice
-    with client.consumer("group", config=ConsumerConfig(rest_s_max=0.2)) as consumer:
+    with client.consumer("group", config=ConsumerConfig(backoff_s_max=0.2)) as consumer:
         consumer.subscribe("meta-test", inbox)
         consumer.start()
         wait_until(lambda: len(inbox.messages) == 10)
@@ -168,7 +168,7 @@ def test_a_killed_broker_comes_back_and_consumption_goes_on(broker: BrokerProces
 
 def send_until_refused(client: Client) -> None:
     while True:
-        with contextlib.suppress(SendUnknown):  # one may be on its way before the client hears of the end
+        with contextlib.suppress(SendUnknown):  # one may be on its way before the client sees the end
             client.producer().send("orders", b"into the gap")
 
 

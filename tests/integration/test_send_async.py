@@ -4,17 +4,17 @@ import random
 import threading
 import time
 
-from meta_client.batching.lanes import BatchingConfig
+from meta_broker.demo.reader import read_topic
 from meta_client.client import Client
-from meta_client.demo.reader import read_topic
+from meta_client.producer.partition_queues import BatchingConfig
 from tests.fixtures.broker import BrokerProcess
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 MESSAGES = 6000
 CONFIG = BatchingConfig(batch_bytes=4096, linger_s=0.001, delivery_timeout_s=60.0)
 
 
-def test_batches_through_kills_are_stored_once_and_in_order(broker: BrokerProcess, zookeeper: Corner) -> None:
+def test_batches_through_kills_are_stored_once_and_in_order(broker: BrokerProcess, zookeeper: Chroot) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     dice = random.Random(seed)
@@ -49,7 +49,7 @@ def test_batches_through_kills_are_stored_once_and_in_order(broker: BrokerProces
         assert stored == sorted(stored)
 
 
-def test_a_clean_close_sends_what_is_gathered(broker: BrokerProcess, zookeeper: Corner) -> None:
+def test_a_clean_close_sends_what_is_gathered(broker: BrokerProcess, zookeeper: Chroot) -> None:
     with Client(zookeeper.connect) as client:
         handles = [client.producer().send_async("orders", b"kept") for _ in range(100)]
     assert all(handle.is_done for handle in handles)

@@ -1,4 +1,4 @@
-"""Slaves that can't go on where they are: what they cut, give up or refuse to give up, and who decides."""
+"""Slaves that cannot resume: automatic truncation and resync, and the cases left to an operator."""
 
 import time
 from collections.abc import Iterator
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from journal.checkpoint import checkpoint_numbers, decode_checkpoint
-from journal.offline import opened_store
-from journal.records import PartitionName
-from journal.segments import segment_base
-from journal.storage import DirectoryStorage
+from journal.records.record import PartitionName
+from journal.repair.offline import opened_store
+from journal.state.checkpoint import checkpoint_numbers, decode_checkpoint
+from journal.wal.segments import segment_base
+from journal.wal.storage import DirectoryStorage
 from meta_client.protocol.messages import Message
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.replicas import ProxyLink, ReplicaProcess, Replicas, copied_bytes, wait_until
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 SMALL = CONFIG.replace(
     "segment_bytes = 4194304\ncheckpoint_bytes = 1048576",
@@ -26,7 +26,7 @@ PATIENT = SMALL + "\n[replication]\nsilence_ms = 600000\n"
 
 
 @pytest.fixture
-def pair(tmp_path: Path, zookeeper: Corner) -> Iterator[Replicas]:
+def pair(tmp_path: Path, zookeeper: Chroot) -> Iterator[Replicas]:
     with Replicas(tmp_path / "pair", zookeeper.connect, CONFIG) as running:
         yield running
 
@@ -54,7 +54,7 @@ def wait_same(master: ReplicaProcess, slave: ReplicaProcess) -> None:
 
 
 def check_copy(master: ReplicaProcess, slave: ReplicaProcess) -> None:
-    """Stop both: the slave's segments are the master's, but for the note of that one's last checkpoint."""
+    """Stop both and compare: the slave's segments equal the master's, except for the record of its last checkpoint."""
     master.stop()
     slave.stop()
     ours, theirs = copied_bytes(slave.data), copied_bytes(master.data)
@@ -83,7 +83,7 @@ def test_what_the_master_never_had_is_cut_and_kept_and_the_slave_goes_on_by_itse
     check_copy(pair.master, slave)
 
 
-def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path: Path, zookeeper: Corner) -> None:
+def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path: Path, zookeeper: Chroot) -> None:
     other = ReplicaProcess(tmp_path / "other", None, None, CONFIG)
     other.start()
     put_all(other.port, 10)
@@ -105,7 +105,7 @@ def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path
 
 
 def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_to(
-    tmp_path: Path, zookeeper: Corner
+    tmp_path: Path, zookeeper: Chroot
 ) -> None:
     with Replicas(tmp_path / "pair", zookeeper.connect, FORGETFUL) as running:
         master, (slave,) = running.master, running.slaves
@@ -120,7 +120,7 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
         assert copied_bytes(slave.data) == before
         slave.config_path.write_text(FORGETFUL + "\n[slave]\nbegin_anew = true\n")
         slave.start()
-        wait_until(lambda: "begins anew" in slave.log, "it begins anew")
+        wait_until(lambda: "starts over" in slave.log, "it starts over")
         put_all(master.port, 5)
         wait_same(master, slave)
         with WireClient(master.port) as one, WireClient(slave.port) as two:
@@ -129,7 +129,7 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
 
 
 def read_both(one: WireClient, two: WireClient) -> list[tuple[int, Message]]:
-    """What both have of orders/0, which must be the same. Retention may go on meanwhile: then it is read again."""
+    """Return the content of orders/0, which must be the same on both. Reads again if retention moved in between."""
 
     def start() -> int:
         return max(int(wire.stats("offsets")[1].split()[4]) for wire in (one, two))
@@ -147,8 +147,8 @@ def read_both(one: WireClient, two: WireClient) -> list[tuple[int, Message]]:
 
 
 @pytest.mark.parametrize("has_more", [False, True], ids=["less than the promoted", "more than the promoted"])
-def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_replaced(
-    tmp_path: Path, zookeeper: Corner, has_more: bool
+def test_an_incomplete_copy_starts_over_by_itself_once_its_master_was_replaced(
+    tmp_path: Path, zookeeper: Chroot, has_more: bool
 ) -> None:
     """The master dies in the middle of it; the slave that is promoted never had all that its checkpoint holds."""
     running = Replicas(tmp_path / "three", zookeeper.connect, PATIENT, slaves=0)
@@ -176,7 +176,7 @@ def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_repla
         running.promote(first, accept_loss=True)
         before = len(second.log)
         link.heal()
-        wait_until(lambda: "begins anew start=" in second.log[before:], "it begins anew")
+        wait_until(lambda: "starts over start=" in second.log[before:], "it starts over")
         told = second.log[before:]
         assert "cut from=" in told if has_more else "written later than the checkpoint" in told
         put_all(first.port, 5)
@@ -188,7 +188,7 @@ def test_the_beginning_of_a_copy_begins_anew_by_itself_once_its_master_was_repla
         check_copy(first, second)
 
 
-def test_a_copy_that_is_whole_has_a_checkpoint_that_vouches_for_its_indexes(tmp_path: Path, zookeeper: Corner) -> None:
+def test_a_copy_that_is_whole_has_a_checkpoint_that_vouches_for_its_indexes(tmp_path: Path, zookeeper: Chroot) -> None:
     """The one that it began with is the master's: a kill before the next one would have every index rebuilt."""
     seldom = PATIENT.replace("checkpoint_bytes = 131072\ncheckpoint_seconds = 2.0", "checkpoint_seconds = 3600.0")
     assert seldom != PATIENT
@@ -213,7 +213,7 @@ def test_a_copy_that_is_whole_has_a_checkpoint_that_vouches_for_its_indexes(tmp_
 
 
 def add_slave(running: Replicas, ration: int | None = None) -> tuple[ReplicaProcess, ProxyLink]:
-    """Another one, whose link clogs after *ration* bytes."""
+    """Another slave, whose link clogs after *ration* bytes."""
     slave = running.add_process(len(running.slaves) + 1)
     running.slaves.append(slave)
     slave.link = link = running.new_link(slave)
@@ -232,21 +232,21 @@ def fill_until_the_beginning_is_gone(master: ReplicaProcess) -> None:
 
 
 def flushed_by_slave(master: ReplicaProcess) -> int:
-    """Where the one slave's copy ends, or a checkpoint's record later."""
+    """Return the flushed LSN of the one slave, which may be one checkpoint record ahead."""
     with WireClient(master.port) as wire:
         words = wire.stats("replication")[2].split()
         return int(words[words.index("flushed") + 1])
 
 
 def copied_up_to(slave: ReplicaProcess) -> int:
-    """Where its copy ends; 0 before it has begun."""
+    """Return the end of its copy; 0 before it has begun."""
     with WireClient(slave.port) as wire:
         words = wire.stats("replication")[1].split()
         return int(words[words.index("end") + 1])
 
 
 def newest_checkpoint(master: ReplicaProcess) -> tuple[int, int]:
-    """Its LSN, and the size of its file."""
+    """Return the newest checkpoint's LSN and the size of its file."""
     storage = DirectoryStorage.open_for_reading(master.data)
     raw = storage.read(f"checkpoint.{checkpoint_numbers(storage)[-1]}")
     checkpoint = decode_checkpoint(raw)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.xid import XaKey, Xid
-from meta_broker.replication.slave_file import SlaveFile
+from journal.records.xid import XaKey, Xid
+from meta_broker.replication.replica.slave_file import SlaveFile
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.protocol.requests import Fetch, Put, Stats, TopicCommand, TopicVerb, Transaction, TransactionVerb
@@ -19,29 +19,29 @@ from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait
 from tests.fixtures.wire import Refused, WireClient
 from tests.fixtures.zookeeper_tree import snapshot
 from tests.integration.conftest import Inbox, OpenClient
-from zk.corner import Corner
-from zk.replication import read_replication
-from zk.session import ZooKeeperSession
+from zk.brokers.replication import read_replication
+from zk.embedded.chroot import Chroot
+from zk.session.session import ZooKeeperSession
 
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
-PATIENT = ConsumerConfig(rest_s_max=0.1)
+PATIENT = ConsumerConfig(backoff_s_max=0.1)
 
 
 @pytest.fixture
-def pair(tmp_path: Path, zookeeper: Corner) -> Iterator[Replicas]:
+def pair(tmp_path: Path, zookeeper: Chroot) -> Iterator[Replicas]:
     """Master 0 and its slave 1."""
     with Replicas(tmp_path / "pair", zookeeper.connect, QUICK) as running:
         yield running
 
 
 @pytest.fixture
-def session(zookeeper: Corner) -> Iterator[ZooKeeperSession]:
+def session(zookeeper: Chroot) -> Iterator[ZooKeeperSession]:
     with ZooKeeperSession(zookeeper.connect) as session:
         yield session
 
 
 def topics_of(session: ZooKeeperSession, name: str) -> dict[str, tuple[bytes, bool]]:
-    """What ZooKeeper says of one broker's topics, below the name it has there."""
+    """Return ZooKeeper's topics of one broker, under its name there."""
     return {path: found for path, found in snapshot(session).items() if path.endswith(f"/{name}")}
 
 
@@ -107,7 +107,7 @@ def test_a_slave_is_registered_beside_its_master_and_serves_what_that_has_acknow
         assert answer.behind.silent_ms < 2000
         told = stats(copy)
         assert (told["slave"], told["slave_id"], told["master"]) == ("true", "1", pair.master.url)
-        assert told["behind_bytes"] == "0"
+        assert told["lag_bytes"] == "0"
         assert stats(master)["slave"] == "false"
         # A fetch that waits at a slave is answered when the master's message has come.
         copy.send(Fetch("orders", "g", 0, int(answer.log_end), 1000, 1, 10_000, 8))
@@ -175,8 +175,8 @@ def test_a_slave_takes_no_writes_and_names_its_master(pair: Replicas, session: Z
         assert stats(copy)["put_failed"] == "1"
 
 
-def test_a_slave_waits_for_its_first_master_and_shows_nothing_until_it_has_heard_from_one(
-    tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession
+def test_a_slave_waits_for_its_first_master_and_shows_nothing_until_it_has_reached_one(
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession
 ) -> None:
     retention = "\n[retention]\nhours = 1.0\nbytes = 4194304\nwhen = 0.1\n"  # that has nothing to look at yet
     slave = ReplicaProcess(tmp_path / "slave", zookeeper.connect, 3, QUICK + retention)
@@ -215,7 +215,7 @@ def test_a_slave_that_was_killed_shows_what_was_acknowledged_while_its_master_is
 
     def is_written() -> bool:
         facts = SlaveFile(slave.data).read()
-        return facts is not None and facts.fence == facts.end > 4_000 and facts.master == pair.master.url
+        return facts is not None and facts.high_watermark == facts.end > 4_000 and facts.master == pair.master.url
 
     wait_until(is_written, "slave.json is up to date")
     pair.master.kill()
@@ -233,7 +233,7 @@ def test_a_slave_that_was_killed_shows_what_was_acknowledged_while_its_master_is
 def test_consumers_go_on_while_a_slave_comes_and_goes_and_while_the_master_does(
     pair: Replicas, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
-    """H01, H02: every message once, whoever is there."""
+    """Every message arrives once, whichever replicas are up (H01, H02)."""
     (slave,), inbox = pair.slaves, Inbox()
     wait_registered(session)
     with reading(open_client, inbox) as consumer:
@@ -261,7 +261,7 @@ def test_consumers_go_on_while_a_slave_comes_and_goes_and_while_the_master_does(
 
 
 def test_two_masters_and_three_slaves_one_of_which_starts_again(
-    tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession, open_client: OpenClient
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
     """H03, H08: totals are right, and each slave follows its own master alone."""
     inbox = Inbox()
@@ -294,10 +294,10 @@ def test_two_masters_and_three_slaves_one_of_which_starts_again(
 
 
 def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
-    tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession, open_client: OpenClient
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
     """With no memory to speak of, whatever is not the newest message is out of it."""
-    config = QUICK.replace("[broker]\n", "[broker]\nmemory_ratio = 0\n")
+    config = QUICK.replace("[broker]\n", "[broker]\nhot_read_memory_ratio = 0\n")
     inbox = Inbox()
     with Replicas(tmp_path / "pair", zookeeper.connect, config) as running:
         (slave,) = running.slaves
@@ -320,7 +320,7 @@ def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
 
 
 def test_synchronously_ten_producers_reach_ten_groups_and_go_on_where_the_slave_is_promoted(
-    tmp_path: Path, zookeeper: Corner, session: ZooKeeperSession, open_client: OpenClient
+    tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
     """H04, H05: they swap roles."""
     config = QUICK + '\n[replication]\nmode = "sync"\n[slave]\nregister = true\n'

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.errors import SendRefused, TransactionFailed
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
@@ -17,7 +17,7 @@ from tests.integration.conftest import Inbox, OpenClient, wait_until
 
 
 def consumed(client: Client, *topics: str, group: str = "reader") -> list[bytes]:
-    """What a group sees when it has read to the end."""
+    """Return the messages a group has seen once it reached the end."""
     inbox = Inbox()
     with client.consumer(group) as consumer:
         for topic in topics:
@@ -28,7 +28,7 @@ def consumed(client: Client, *topics: str, group: str = "reader") -> list[bytes]
 
 
 def consumed_by_ten_groups(client: Client, *topics: str) -> list[list[bytes]]:
-    """As consumed, for ten groups at the same time."""
+    """Like consumed, for ten groups at the same time."""
     with ThreadPoolExecutor(10) as threads:
         return list(threads.map(lambda number: consumed(client, *topics, group=f"reader-{number}"), range(10)))
 
@@ -176,10 +176,11 @@ def test_ten_producers_of_one_client_commit_every_other_branch(broker: BrokerPro
     del broker
 
 
-def test_a_branch_that_somebody_else_finished_is_told_committed_from_rolled_back(
+def test_the_outcome_of_a_branch_finished_elsewhere_is_known(
     broker: BrokerProcess, client: Client, open_client: OpenClient
 ) -> None:
-    """Its broker only says that there is no such branch; what it remembers tells the rest, after a crash too."""
+    """The broker answers only that there is no such branch; its record of outcomes gives the rest, even after a
+    crash."""
     names = [Xid.of(f"order-{number}", "metaq") for number in range(4)]
     owners = [client.producer("shop") for _ in names]
     for owner, xid in zip(owners, names, strict=True):

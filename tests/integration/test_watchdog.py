@@ -8,12 +8,12 @@ from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from tests.fixtures.broker import BrokerProcess
 from tests.integration.conftest import Inbox, OpenClient, wait_until
-from zk.membership import ConsumerMembership
-from zk.nodes import Partition
+from zk.groups.membership import ConsumerMembership
+from zk.tree.nodes import Partition
 
 ALL = [("wide", Partition(0, number)) for number in range(8)]
 WATCHFUL = ConsumerConfig(
-    rest_s_max=0.1, commit_period_s=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.5, watchdog_s=0.4, runners=2
+    backoff_s_max=0.1, commit_period_s=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.5, watchdog_s=0.4, runners=2
 )
 
 

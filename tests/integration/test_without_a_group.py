@@ -11,13 +11,13 @@ from meta_client.errors import BrokerAway, ConsumerMisuse, InvalidGroup, NotConn
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.integration.conftest import OpenClient, expire, wait_until
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 TOPIC = "meta-test"  # one partition
 
 
-def test_assigned_partitions_are_read_whoever_else_reads_them(broker: BrokerProcess, client: Client) -> None:
+def test_assigned_partitions_are_read_whatever_others_read(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     for number in range(40):
         producer.send("orders", b"%d" % number)
@@ -133,7 +133,7 @@ def test_a_browser_shows_what_there_is_and_ends(broker: BrokerProcess, client: C
         list(client.browse("orders"))
 
 
-def test_a_browser_and_an_early_reader_begin_with_what_is_left(tmp_path: Path, zookeeper: Corner) -> None:
+def test_a_browser_and_an_early_reader_begin_with_what_is_left(tmp_path: Path, zookeeper: Chroot) -> None:
     config = """
 [topics.meta-test]
 partitions = 1

@@ -9,7 +9,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
 from tests.fixtures.broker import running_broker
 from tests.integration.conftest import Inbox, wait_until
-from zk.embedded import EmbeddedZooKeeper
+from zk.embedded.server import EmbeddedZooKeeper
 from zk.errors import ZooKeeperUnavailable
 
 
@@ -22,7 +22,7 @@ def test_zookeeper_is_killed_and_restarted(tmp_path: Path, session_ms: int, away
         EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
         running_broker(tmp_path / "broker", server.connect),
         Client(server.connect, session_timeout_ms=session_ms) as client,
-        client.consumer("group", config=ConsumerConfig(rest_s_max=0.2)) as consumer,
+        client.consumer("group", config=ConsumerConfig(backoff_s_max=0.2)) as consumer,
     ):
         consumer.subscribe("orders", inbox)
         consumer.start()

@@ -1,4 +1,4 @@
-"""A client on the test's corner of ZooKeeper, and scripted brokers that are really registered there."""
+"""A client on the test's chroot of ZooKeeper, and scripted brokers that are really registered there."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ import pytest
 
 from meta_client.client import Client
 from tests.meta_client.peer import Handler, Peer, listening, ok
-from zk.broker_url import BrokerUrl
-from zk.corner import Corner
-from zk.nodes import BrokerName
-from zk.registration import BrokerRegistration, TopicRegistration
-from zk.session import ZooKeeperSession
+from zk.brokers.registration import BrokerRegistration, TopicRegistration
+from zk.embedded.chroot import Chroot
+from zk.session.session import ZooKeeperSession
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import BrokerName
 
 
 class StartBroker(Protocol):
@@ -30,13 +30,13 @@ class ScriptedBroker:
 
 
 @pytest.fixture
-def client(zookeeper: Corner) -> Iterator[Client]:
+def client(zookeeper: Chroot) -> Iterator[Client]:
     with Client(zookeeper.connect, session_timeout_ms=4_000) as it:
         yield it
 
 
 @pytest.fixture
-def start_broker(zookeeper: Corner) -> Iterator[StartBroker]:
+def start_broker(zookeeper: Chroot) -> Iterator[StartBroker]:
     """Start scripted brokers, each with a ZooKeeper session of its own; topics are given with their partitions."""
     with contextlib.ExitStack() as stack:
 

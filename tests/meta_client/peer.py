@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.requests import Dropped, Request
-from zk.broker_url import BrokerUrl
+from zk.tree.broker_url import BrokerUrl
 
 Handler = Callable[[Request], bytes | None]  # what to send for a request; None: nothing
 HANG_UP = b"\x00hang up"  # as an answer: close the connection instead
@@ -49,7 +49,7 @@ class Peer:
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._accepting.join()  # first: what it has accepted by then is hung up on too
+        self._accepting.join()  # first: connections it has already accepted are closed too
         self._listener.close()
         self._shut_down()
         for thread in self._serving:

@@ -18,7 +18,7 @@ PUTS_AT_A_TIME = 16
 
 
 class PooledBroker:
-    """What the pool stored, in the order in which it did. A put takes from no time at all to two milliseconds."""
+    """Broker that keeps the messages of a pool in storage order. A put takes up to two milliseconds."""
 
     def __init__(self, topics: dict[str, int], start_broker: StartBroker) -> None:
         self.stored: dict[int, list[bytes]] = defaultdict(list)  # by partition
@@ -60,7 +60,7 @@ class PooledBroker:
 
 @contextmanager
 def pooled_broker(topics: dict[str, int], start_broker: StartBroker) -> Iterator[PooledBroker]:
-    """One of them, whose pool ends with the block."""
+    """Run a broker whose pool ends with the block."""
     broker = PooledBroker(topics, start_broker)
     with broker.pool:
         yield broker

@@ -10,13 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from journal.xid import Xid
-from meta_client.batching import sender
-from meta_client.batching.lanes import BatchingConfig
+from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.coordinator.errors import CoordinatorClosed
 from meta_client.errors import ClientClosed, SendFailed, SendUnknown, TransactionFailed, TransactionUnknown
+from meta_client.producer import sender
+from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.errors import XaError
 from meta_client.transactions import Step, TransactionConfig
 from meta_client.transactions.databases import init
@@ -24,7 +24,7 @@ from meta_client.transactions.table import KEEP_S
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def test_closing_a_client_wakes_every_thread_that_waits_for_it(
-    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "CLOSE_TIMEOUT_S", 0.3)
     waiting: dict[str, Future[object]] = {}
@@ -99,9 +99,9 @@ def test_closing_a_client_wakes_every_thread_that_waits_for_it(
 
 
 def test_closing_a_client_ends_a_listener_s_wait_for_a_broker(
-    zookeeper: Corner, broker: BrokerProcess, database: Database
+    zookeeper: Chroot, broker: BrokerProcess, database: Database
 ) -> None:
-    """Whose transaction is decided."""
+    """The listener's transaction is already decided."""
     init(database.dsn, KEEP_S)
     raised: list[BaseException] = []
 

@@ -12,7 +12,7 @@ from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 # The child tries everything, leaves every block, and ends as an interpreter does; the parent goes on meanwhile.
 THREADS = """
@@ -20,7 +20,7 @@ import json, os, sys
 import psycopg
 from meta_client import Client
 from meta_client.coordinator import Coordinator
-from zk.forks import MadeBeforeFork
+from zk.forks import CreatedBeforeFork
 
 zookeeper, dsn, directory = sys.argv[1:]
 read, write = os.pipe()
@@ -49,7 +49,7 @@ def child():
     }.items():
         try:
             use()
-        except MadeBeforeFork as error:
+        except CreatedBeforeFork as error:
             refused[name] = str(error)
         except BaseException as error:
             refused[name] = f"{type(error).__name__}: {error}"
@@ -60,7 +60,7 @@ def child():
     os.write(write, json.dumps(refused).encode())
 
 
-from meta_client.opaques import next_opaque
+from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import Version
 
 with Client(zookeeper) as client, Coordinator.open(directory, "shop") as coordinator:
@@ -91,7 +91,7 @@ with Client(zookeeper) as client, Coordinator.open(directory, "shop") as coordin
 
 TASKS = """
 import asyncio, json, os, sys
-from zk.forks import MadeBeforeFork
+from zk.forks import CreatedBeforeFork
 import psycopg
 from meta_client.aio import Client
 from meta_client.aio.coordinator import Coordinator
@@ -125,7 +125,7 @@ async def work():
                 }.items():
                     try:
                         await use()
-                    except MadeBeforeFork as error:
+                    except CreatedBeforeFork as error:
                         refused[name] = str(error)
                     else:
                         refused[name] = ""
@@ -147,7 +147,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize(("program", "of_the_child"), [(THREADS, {b"from the child"}), (TASKS, set[bytes]())])
 def test_a_child_is_refused_and_its_parent_goes_on(
-    zookeeper: Corner, broker: BrokerProcess, database: Database, tmp_path: Path, program: str, of_the_child: set[bytes]
+    zookeeper: Chroot, broker: BrokerProcess, database: Database, tmp_path: Path, program: str, of_the_child: set[bytes]
 ) -> None:
     with psycopg.connect(database.dsn) as connection:
         connection.execute("CREATE TABLE placed (id int PRIMARY KEY)")

@@ -1,5 +1,4 @@
-"""Everything that users meet has a docstring that answers what they ask: what it does, who may call it, what to do
-about an error."""
+"""Every public name has a docstring that gives effect, permitted callers and the remedy for errors."""
 
 import dataclasses
 import enum
@@ -19,19 +18,20 @@ import meta_client.aio
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 
-OURS = ("meta_client", "journal", "zk")
+OURS = ("meta_client", "journal", "zk", "meta_broker.testing")
 # What an error tells its reader to do, or what is done for him.
 REMEDY = re.compile(
-    r"\b(again|ask|change|choose|close|compare|correct|do|drop|fix|flush|free|get|give|install|leave|list|look|make|name|"
-    r"must be closed|nothing was sent|open|raise|read|rebalance|repair|report|restore|roll|seek|send|settle|skip|start|"
-    r"stop|subclass|take|try|use|wait)\b",
+    r"\b(again|ask|change|check|choose|close|compare|continue|correct|do|drop|fix|flush|free|get|give|handle|install|"
+    r"leave|list|look|make|must be closed|name|nothing was sent|open|raise|read|rebalance|repair|report|restore|retry|"
+    r"roll|seek|send|settle|skip|start|stop|subclass|take|try|use|wait)\b",
     re.IGNORECASE,
 )
 THREADS = re.compile(r"\b(thread|threads|task|tasks|loop|pure|immutable)\b", re.IGNORECASE)
 
 
 def is_ours(thing: object) -> bool:
-    return (getattr(thing, "__module__", "") or "").partition(".")[0] in OURS
+    module = getattr(thing, "__module__", "") or ""
+    return any(f"{module}.".startswith(f"{name}.") for name in OURS)
 
 
 def classes_in(hint: object) -> Iterator[type]:

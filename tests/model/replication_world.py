@@ -1,4 +1,4 @@
-"""What the replication model moves: directories as lists of units, the links between them, and masters that run.
+"""Moving parts of the replication model: directories as lists of units, the links between them, and running masters.
 
 A journal's unit is as many bytes as a record has at least, which say who wrote it; a link is a queue of bytes each way.
 """
@@ -6,27 +6,27 @@ A journal's unit is as many bytes as a record has at least, which say who wrote 
 import struct
 from collections import deque
 
-from journal.frame import Lsn
-from journal.lives import Life
-from journal.segments import Identity
-from meta_broker.replication.frames import (
-    Anew,
-    Data,
-    Fetch,
-    FrameDecoder,
-    Hello,
-    Part,
-    Position,
-    Refused,
-    Report,
-    Welcome,
+from journal.records.epoch_history import WriterEpoch
+from journal.records.header import Lsn
+from journal.wal.segments import Identity
+from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.replication.link_protocol import (
+    Accept,
+    FetchTail,
+    FlushAck,
+    FullResync,
+    Handshake,
+    Heartbeat,
+    JournalChunk,
+    LinkDecoder,
+    Reject,
+    SnapshotChunk,
     encode,
 )
-from meta_broker.replication.in_sync import InSync
-from meta_broker.replication.master_side import Extent, MasterSide
-from meta_broker.replication.section import ReplicationSection
-from meta_broker.replication.slave_side import Holding, SlaveSide
-from zk.replication import ReplicationNode
+from meta_broker.replication.master.handshake import MasterJournal, SendProgress
+from meta_broker.replication.master.in_sync_replicas import InSyncReplicas
+from meta_broker.replication.replica.handshake import ReplicaJournal, ReplicaLinkState
+from zk.brokers.replication import ReplicationNode
 
 IDENTITY = Identity("metaq", 0)
 UNIT = struct.Struct("<BHI49x")  # epoch, incarnation, unit at which the life began; as long as a record is at least
@@ -37,7 +37,7 @@ class Copy:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.units: list[Life] = []
+        self.units: list[WriterEpoch] = []
         self.flushed = 0  # units
         self.master: MasterProcess | None = None
         self.link: Link | None = None  # as a slave
@@ -48,7 +48,7 @@ class Copy:
         self.is_whole = True  # nothing acknowledged is missing, as it was written down
 
     @property
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[WriterEpoch]:
         return list(dict.fromkeys(self.units))
 
     @property
@@ -61,7 +61,7 @@ class Copy:
         return raw[start % UNIT.size :][: end - start]
 
     def power_cut(self, kept: int) -> None:
-        """What was fsynced stays, and of the rest the first *kept* units."""
+        """Keep the fsynced units, and the first *kept* of the rest."""
         del self.units[self.flushed + kept :]
         self.flushed = len(self.units)
         self.rest = b""
@@ -75,14 +75,14 @@ class Link:
         self.master, self.slave = master, slave
         self.to_master: deque[bytes] = deque()
         self.to_slave: deque[bytes] = deque()
-        self.at_master = FrameDecoder(Hello, Report, Data)
-        self.at_slave = FrameDecoder(Welcome, Anew, Fetch, Refused, Part, Data, Position)
-        self.feeding: MasterSide | None = None
+        self.at_master = LinkDecoder(Handshake, FlushAck, JournalChunk)
+        self.at_slave = LinkDecoder(Accept, FullResync, FetchTail, Reject, SnapshotChunk, JournalChunk, Heartbeat)
+        self.feeding: SendProgress | None = None
         self.wanted: tuple[Lsn, Lsn] | None = None  # what the master lost, and asked for
         self.fetched = b""
-        holding = Holding(tuple((*life,) for life in slave.lives), Lsn(0), slave.end)
-        self.side = SlaveSide(IDENTITY, slave.number, holding, serves=False, product="")
-        self.to_master.append(encode(self.side.hello))
+        holding = ReplicaJournal(tuple((*life,) for life in slave.lives), Lsn(0), slave.end)
+        self.side = ReplicaLinkState(IDENTITY, slave.number, holding, serves=False, product="")
+        self.to_master.append(encode(self.side.handshake))
 
 
 class MasterProcess:
@@ -104,22 +104,22 @@ class MasterProcess:
         incarnation = max((life.incarnation for life in copy.units), default=0) + 1
         self.copy = copy
         self.epoch = epoch
-        self.life = Life(epoch, incarnation, copy.end)
+        self.life = WriterEpoch(epoch, incarnation, copy.end)
         copy.units.append(self.life)
         self.links: dict[int, Link] = {}
-        self.in_sync = InSync(section, epoch, f"meta://{copy.number}:1", now)
-        self.in_sync.recovered(node, now, is_whole=is_whole)
+        self.in_sync = InSyncReplicas(section, epoch, f"meta://{copy.number}:1", now)
+        self.in_sync.load(node, now, is_whole=is_whole)
         self.authorities = node.in_sync if node is not None and node.mode == "sync" else ()
-        self.is_whole = is_whole or not self.in_sync.unheard
+        self.is_whole = is_whole or not self.in_sync.unconfirmed
         self.is_interval = is_interval
         self.fed: set[int] = set()
-        self.fence = Lsn(copy.watermark * UNIT.size)
+        self.high_watermark = Lsn(copy.watermark * UNIT.size)
         self.writing: ReplicationNode | None = None  # on its way to ZooKeeper
         self.written: ReplicationNode | None = None  # there, and the answer is on its way
 
     def is_authority(self, slave: int) -> bool:
-        """As `Master` has it."""
-        return slave in self.authorities and self.fence <= self.life.lsn
+        """Equivalent of `Master.is_authority`."""
+        return slave in self.authorities and self.high_watermark <= self.life.lsn
 
     @property
     def acknowledged_here(self) -> int:
@@ -127,5 +127,5 @@ class MasterProcess:
         return len(self.copy.units) if self.is_interval else self.copy.flushed
 
     @property
-    def extent(self) -> Extent:
-        return Extent(self.copy.lives, Lsn(0), self.copy.end)
+    def extent(self) -> MasterJournal:
+        return MasterJournal(self.copy.lives, Lsn(0), self.copy.end)

@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance
 from tests.fixtures.shares import SLOW, java_sorted
-from zk.cluster import subscribable_partitions
-from zk.nodes import BrokerName, Partition, TopicNode
-from zk.strategy import STRATEGIES
+from zk.brokers.cluster import subscribable_partitions
+from zk.groups.strategy import STRATEGIES
+from zk.tree.nodes import BrokerName, Partition, TopicNode
 
 TOPICS = ("orders", "invoices")
 topics = st.sampled_from(TOPICS)
@@ -78,7 +78,7 @@ class Group(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Everybody tries until nothing is left to do: twice is enough, once to let go and once to take."""
+        """Rebalance all members until nothing is left to do: twice is enough, once to let go and once to take."""
         for _ in range(2):
             for member in self.members:
                 self.rebalance(member)
@@ -106,7 +106,7 @@ class Group(RuleBasedStateMachine):
         return GroupSnapshot(consumers, {topic: subscribable_partitions(self.brokers[topic]) for topic in TOPICS})
 
     def shares(self) -> dict[TopicPartition, str]:
-        """Who should own what, by the slow way."""
+        """Return the expected owners, computed the slow way."""
         shares: dict[TopicPartition, str] = {}
         for topic, consumers in self.snapshot().consumers.items():
             offered = {

@@ -13,28 +13,28 @@ from greenlet import getcurrent, greenlet
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorError, PrepareFailed, Unreachable
-from meta_client.coordinator.finishing import Closing
-from meta_client.coordinator.flight import Flight
+from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.names import LogName
 from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.recovery import Recovered, recover
+from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.resolver import Resolver
 from meta_client.coordinator.transaction import Shared, Transaction
-from meta_client.coordinator.verdicts import Action
 from tests.model.playing import Counted, play
 
 ACTORS_MAX = 4
 
 
 class _Cancelled(BaseException):
-    """As a task's."""
+    """Cancellation of a task."""
 
 
 class _Dead(BaseException):
-    """Its process is gone: it does nothing any more."""
+    """Marks the end of a process: the code under test stops here."""
 
 
 class _Process:
@@ -42,7 +42,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.is_alive = True
-        self.flight = Flight()
+        self.in_flight = InFlight()
         self.leaving: list[greenlet] = []  # whose transaction left something to the resolver
 
     def pause(self) -> None:
@@ -177,14 +177,14 @@ class _Participant:
         with self._asked() as resource:
             return sorted(resource.prepared)
 
-    def where(self) -> str:
+    def resource_id(self) -> str:
         return self.name.split()[1]
 
     def receipt(self) -> str:
-        return self.where()
+        return self.resource_id()
 
-    def reaches(self, where: str) -> bool:
-        return self.where() == where
+    def reaches(self, resource_id: str) -> bool:
+        return self.resource_id() == resource_id
 
     def spare(self) -> Any:
         raise NotImplementedError
@@ -222,7 +222,7 @@ class CoordinatorMachine(Counted):
         process, database, broker = self.process, *self._participants()
         shared = Shared(
             cast(DecisionLog, self.log.of(process)),
-            process.flight,
+            process.in_flight,
             cast(Resolver, process),
             cast(Closing, process),
             None,
@@ -252,7 +252,7 @@ class CoordinatorMachine(Counted):
         process, database, broker = self.process, *self._participants()
         try:
             log = cast(DecisionLog, self.log.of(process))
-            self.reports += recover(log, process.flight, [database], [broker], told=told)
+            self.reports += recover(log, process.in_flight, [database], [broker], told=told)
         except (Unreachable, _Cancelled, _Dead):
             return
 

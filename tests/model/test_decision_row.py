@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.errors import (
     CoordinatorError,
     DecisionUnknown,
@@ -23,13 +23,13 @@ from meta_client.coordinator.errors import (
     Unreachable,
 )
 from meta_client.coordinator.participants import Ended
-from meta_client.transactions.brokers import Brokers, Told
-from meta_client.transactions.committing import Committing
+from meta_client.producer.xa_verbs import Listing
+from meta_client.transactions.brokers import Brokers, SentCommit
+from meta_client.transactions.commit_sequence import CommitSequence
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.names import TableName
-from meta_client.transactions.resolver import Decided, Resolver
+from meta_client.transactions.resolver import DecidedTransaction, Resolver
 from meta_client.transactions.table import DATABASE, KEEP_S, Identity, Outcome, Row
-from meta_client.xa_verbs import Listing
 from tests.model.playing import Counted, play
 
 NAME = TableName("0" * 32)
@@ -37,11 +37,11 @@ TRANSACTIONS_MAX, RESOLVERS_MAX, BROKERS = 4, 2, (0, 1)
 
 
 class _Cancelled(BaseException):
-    """As Ctrl-C."""
+    """Interruption, as by Ctrl-C."""
 
 
 class _Dead(BaseException):
-    """Its process is gone: it does nothing any more."""
+    """Marks the end of a process: the code under test stops here."""
 
 
 class _Refused(Exception):
@@ -214,18 +214,19 @@ class _Broker:
         self.active: set[str] = set()
         self.prepared: set[str] = set()
         self.ended: dict[str, Ended] = {}
+        self.findings: set[str] = set()
         self.is_down = False
         self.loses_answers = 0
 
 
 class _Asking:
-    """What the code asks of brokers: as a transaction's branches, as Brokers, and as a Finisher."""
+    """Brokers as the code uses them: as a transaction's branches, as Brokers, and as a Finisher."""
 
     def __init__(self, brokers: dict[int, _Broker], process: _Process, gtrid: str = "") -> None:
         self._brokers = brokers
         self._process = process
         self._gtrid = gtrid
-        self.decided: list[Decided] = []
+        self.decided: list[DecidedTransaction] = []
 
     @contextmanager
     def _asked(self, broker_id: int) -> Iterator[_Broker]:
@@ -267,12 +268,12 @@ class _Asking:
 
     # -- what is decided
 
-    def tell(self, gtrid: str, broker_ids: Collection[int], *, waits: bool) -> None:
-        told = tuple(cast(Told, broker_id) for broker_id in broker_ids)
-        self.decided.append(Decided(gtrid, told, is_whole=True))
+    def send_commit(self, gtrid: str, broker_ids: Collection[int], *, waits: bool) -> None:
+        sent = tuple(cast(SentCommit, broker_id) for broker_id in broker_ids)
+        self.decided.append(DecidedTransaction(gtrid, sent, all_sent=True))
 
-    def hear(self, gtrid: str, told: Any) -> None:
-        self.commit(gtrid, told)
+    def confirm(self, gtrid: str, sent: Any) -> None:
+        self.commit(gtrid, sent)
 
     def commit(self, gtrid: str, broker_id: int) -> bool:
         with self._asked(broker_id) as broker:
@@ -296,6 +297,10 @@ class _Asking:
             return broker.ended.get(gtrid, Ended.UNKNOWN)
 
     rollback = roll_back
+
+    def note(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
+        with self._asked(broker_id) as broker:
+            broker.findings.add(gtrid)
 
     def listed(self) -> Listing:
         keys: dict[int, Any] = {}
@@ -353,10 +358,10 @@ class DecisionRowMachine(Counted):
         asking = _Asking(self.brokers, process, gtrid)
         session = self.sessions[gtrid] = _Session(self.database, process, gtrid)
         asking.begin(where)
-        committing = Committing(gtrid, cast(Any, session), _Branches(asking), asking, process.rest)
+        sequence = CommitSequence(gtrid, cast(Any, session), _Branches(asking), asking, process.rest)
         try:
             process.pause()
-            committing.commit()
+            sequence.commit()
         except (PrepareFailed, _Refused):
             self.refused.add(gtrid)
         except _Dead:
@@ -369,7 +374,7 @@ class DecisionRowMachine(Counted):
             self._finish(asking, process)
 
     def _finish(self, asking: _Asking, process: _Process) -> None:
-        """As the service's background thread."""
+        """Finish transactions, as the service's background thread does."""
         resolver = self._resolver(process, asking)
         try:
             resolver.finish(asking.decided)
@@ -508,6 +513,7 @@ class DecisionRowMachine(Counted):
         assert row or gtrid not in self.returned, "the block ended well, and there is nothing"
         assert not (row and gtrid in self.refused), "told to be rolled back, and it is there"
         assert gtrid not in self.database.hazards, "a hazard that is none"
+        assert not any(gtrid in broker.findings for broker in self.brokers.values()), "a finding that is none"
 
     def _run_to_its_end(self, work: Callable[[], None]) -> None:
         actor = greenlet(work)

@@ -15,17 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from journal.records import PartitionName
-from meta_broker.processors.owners import Owned, OwnerEpochs
+from journal.records.record import PartitionName
+from meta_broker.handlers.owners import Owned, OwnerEpochs
 from tests.fixtures.model_tree import ModelTree, SessionOver
-from zk import lease as lease_module
-from zk.claims import Claimed, OwnedBy, OwnerPlace, decode_epoch, plan_claim, plan_release, still_ours
-from zk.lease import Lease
-from zk.nodes import Node, OffsetNode, decode_offset_node
-from zk.transactions import Transaction, Write
+from zk.session import lease as lease_module
+from zk.session.lease import Lease
+from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, decode_epoch, ownership_check, plan_claim, plan_release
+from zk.tree.nodes import Node, OffsetNode, decode_offset_node
+from zk.tree.transactions import Transaction, Write
 
 TIMEOUT_S = 10.0
-PLACE, OFFSET = OwnerPlace("/owner", "/epoch"), "/offset"
+PLACE, OFFSET = OwnerPaths("/owner", "/epoch"), "/offset"
 OWNED = Owned("g", PartitionName("t", 0))
 JAVA = "g_java"
 
@@ -86,7 +86,7 @@ class Owners(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2))
     def ask(self, who: int) -> None:
-        """What keeps a session and its lease."""
+        """Answer a process's ping, which keeps its session and its lease."""
         process, asked_at = self.process(who), self.now
         if process is not None:
             self.send(process, lambda: None, lambda: process.lease.renew(asked_at))
@@ -139,11 +139,11 @@ class Owners(RuleBasedStateMachine):
                 assert owner == process.consumer_id
                 assert self.epoch() == claimed.epoch
 
-        self.transact(process, (*still_ours(PLACE, claimed), write), lambda: None, arrives)
+        self.transact(process, (*ownership_check(PLACE, claimed), write), lambda: None, arrives)
 
     @rule(who=st.integers(0, 2))
     def start_over(self, who: int) -> None:
-        """The group's thread hears of the lost session."""
+        """Deliver the lost session to the group's thread."""
         if (process := self.process(who)) is not None and process.is_paused:
             process.claimed = None
             process.is_paused = False
@@ -155,7 +155,7 @@ class Owners(RuleBasedStateMachine):
         if process is None or process.claimed is None or process.is_paused or not process.lease.is_valid():
             return
         self.tree.expire(self.now)
-        assert self.owner() == process.consumer_id  # for whoever looks, it owns the partition at this very moment
+        assert self.owner() == process.consumer_id  # to any observer it owns the partition at this moment
         assert self.epoch() == process.claimed.epoch
         assert process.claimed.epoch >= self.epoch_delivered
         self.epoch_delivered = process.claimed.epoch

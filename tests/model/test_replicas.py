@@ -1,8 +1,8 @@
-"""Two directories, one of which a master writes and the other follows, through anything that can happen to either.
+"""Two directories, one written by a master and the other following it, under random failures of either.
 
 Power cuts on each side, bytes that only one of them has, restarts, promotions, retention, checkpoints. Whenever both
-meet again they agree where they part, one of them cuts or begins anew, and at the end their files are the same bytes.
-What both had fsynced at the same time is there, whoever of them became the master.
+meet again they agree where they diverge, one of them truncates or starts over, and at the end their files are equal.
+Bytes that both had fsynced at the same time stay, whichever became the master.
 """
 
 import contextlib
@@ -12,21 +12,22 @@ from random import Random
 
 import pytest
 
-from journal.bootstrap import begin_copy, read_bootstrap
-from journal.check import check
-from journal.cut_file import Cut, entries_of, list_cuts
-from journal.cutting import cut, empty
-from journal.errors import CutTooDeep, StorageFailed
-from journal.flush_mode import SYNC, FlushMode
-from journal.follower import JournalFollower
-from journal.heuristics import HeuristicDecision
-from journal.inspection import read_checkpoints
-from journal.lives import parting
-from journal.open_journal import JournalConfig
-from journal.scan import Scanner
-from journal.segments import SEGMENT_HEADER_BYTES
-from journal.stream_writer import StreamWriter
-from journal.transaction_store import JournalTransactionStore, Transaction
+from journal.errors import StorageFailed, TruncationTooDeep
+from journal.records.epoch_history import divergence_lsn
+from journal.records.heuristics import HeuristicDecision
+from journal.records.ledger import Disagreement, LedgerEntry
+from journal.repair.check import check
+from journal.replica.follower import JournalFollower
+from journal.replica.replica_appender import ReplicaAppender
+from journal.state.initial_sync import begin_initial_sync, read_initial_sync
+from journal.state.inspection import read_checkpoints
+from journal.state.saved_tail import DivergentTail, entries_of, list_saved_tails
+from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.truncation import clear, truncate
+from journal.wal.flush_mode import SYNC, FlushMode
+from journal.wal.open_journal import JournalConfig
+from journal.wal.scan import Scanner
+from journal.wal.segments import SEGMENT_HEADER_BYTES
 from tests.fixtures.copies import feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import IDENTITY, INTERVAL, ORDERS, SEGMENT_BYTES, STOCK, Clock, Index, xa
@@ -62,11 +63,11 @@ class Replicas:
         self.flush: FlushMode = self.random.choice((SYNC, INTERVAL))
         self.epoch = 1  # no two promotions get the same: in a cluster ZooKeeper sees to that
         self.master = open_master(self.disk, self.index, self.epoch)
-        self.branches: list[Transaction] = []
+        self.branches: list[LiveBranch] = []
         self.count = 0
         self.safe: dict[int, bytes] = {}  # by LSN, every record that both had fsynced at the same time
         self.safe_end = 0
-        self.cuts = self.anews = self.promotions = 0
+        self.cuts = self.resyncs = self.promotions = 0
         self.follower = self.meet()
 
     # -- what happens -----------------------------------------------------------------------------------------
@@ -77,9 +78,9 @@ class Replicas:
             self.count += 1
             data = b"<%d %s>" % (self.count, b"." * random.randrange(500))
             name = random.choice((ORDERS, STOCK))
-            match random.randrange(6):
+            match random.randrange(7):
                 case 0 | 1:
-                    self.index.publish_all(master.put(name, [data], len(data), 1).publications)
+                    self.index.publish_all(master.put(name, [data], len(data), 1).updates)
                 case 2:
                     branch = master.begin(xa(f"order-{self.count}"))
                     master.transactional_put(branch, name, [data], len(data), 1)
@@ -92,12 +93,17 @@ class Replicas:
                     branch = self.branches.pop(random.randrange(len(self.branches)))
                     if branch.state.name == "PREPARED" and random.random() < 0.3:
                         decision = random.choice(list(HeuristicDecision))
-                        self.index.publish_all(master.decide(branch, decision, "a test", "to see").publications)
+                        self.index.publish_all(master.decide(branch, decision, "a test", "to see").updates)
                     else:
                         one_phase = branch.state.name == "IN_USE"
-                        self.index.publish_all(master.commit(branch, one_phase=one_phase).publications)
+                        self.index.publish_all(master.commit(branch, one_phase=one_phase).updates)
                 case 5 if self.branches:
                     master.rollback(self.branches.pop())
+                case 6:
+                    key, disagreement = xa(f"order-{random.randrange(self.count)}"), random.choice(list(Disagreement))
+                    master.record_finding(LedgerEntry(key, disagreement, "a test", "to see", "row: commit"))
+                    if random.random() < 0.3:
+                        master.forget(key)
 
     def send(self) -> None:
         """The follower gets some of what the master's operating system has."""
@@ -132,7 +138,7 @@ class Replicas:
     def checkpoint(self) -> None:
         if self.random.random() < 0.5:
             taken = self.master.snapshot()
-            self.master.note_checkpoint(self.master.write_checkpoint(taken, {}), taken)
+            self.master.on_checkpoint(self.master.write_checkpoint(taken, {}), taken)
         elif self.follower.is_complete and self.follower.end:
             self.follower.write_checkpoint(self.follower.snapshot(), {})
 
@@ -155,13 +161,13 @@ class Replicas:
         self.follower = self.meet()
 
     def master_falls(self) -> None:
-        """And starts again."""
+        """Crash and restart the master."""
         self.disk = self.fell(self.master, self.disk)
         self.start_master()
 
     def promote(self) -> None:
         """The master is gone; its follower, if it has everything that is safe, takes its place, and it follows."""
-        is_whole = self.follower.is_complete and read_bootstrap(self.other) is None  # durably
+        is_whole = self.follower.is_complete and read_initial_sync(self.other) is None  # durably
         if not is_whole or self.follower.journal.flushed < max(self.safe_end, SEGMENT_HEADER_BYTES):
             return
         self.promotions += 1
@@ -175,7 +181,7 @@ class Replicas:
         self.start_master()
 
     def fell(self, store: JournalTransactionStore | JournalFollower, storage: FaultyStorage) -> FaultyStorage:
-        """What is left of *storage* after a power cut, or after a kill, which the operating system survives."""
+        """Return what is left of *storage* after a power cut, or after a kill, which the page cache survives."""
         is_kill = self.random.random() < 0.3
         if is_kill and isinstance(store, JournalTransactionStore):
             self.written()
@@ -195,28 +201,28 @@ class Replicas:
     # -- how they meet ------------------------------------------------------------------------------------------
 
     def meet(self) -> JournalFollower:
-        """What a slave and its master do when the one has dialled the other."""
+        """Run the handshake of a slave that has dialled its master."""
         self.written()
         copy, master = open_follower(self.other, flush=self.flush), self.master
         first = master.journal.start_lsn - SEGMENT_HEADER_BYTES
-        lives, end, is_complete = copy.lives, copy.end, copy.is_complete
+        lives, end, is_complete = copy.epoch_history, copy.end, copy.is_complete
         if not lives and first == end == 0:
             return copy
-        shared = parting(master.state.lives, master.journal.end, lives, end)
+        shared = divergence_lsn(master.state.epoch_history, master.journal.end, lives, end)
         is_of_use = shared is not None and shared >= max(first, copy.journal.start_lsn - SEGMENT_HEADER_BYTES)
         if is_of_use and shared == end and (is_complete or copy.state.epoch == master.state.epoch):
             return copy
         copy.close()
         if is_of_use and shared is not None and is_complete:
-            with contextlib.suppress(CutTooDeep):
-                cut(self.other, IDENTITY, shared, NOW_MS)
+            with contextlib.suppress(TruncationTooDeep):
+                truncate(self.other, IDENTITY, shared, NOW_MS)
                 self.cuts += 1
                 return open_follower(self.other, flush=self.flush)
-        self.anews += 1
-        empty(self.other, IDENTITY, shared if is_complete else None, NOW_MS)
+        self.resyncs += 1
+        clear(self.other, IDENTITY, shared if is_complete else None, NOW_MS)
         if first:
             number = max(int(name.split(".")[1]) for name in self.disk.blobs if name.startswith("checkpoint."))
-            begin_copy(self.other, first, self.disk.blobs[f"checkpoint.{number}"])
+            begin_initial_sync(self.other, first, self.disk.blobs[f"checkpoint.{number}"])
         return open_follower(self.other, flush=self.flush)
 
     def meet_again_if_passed(self) -> None:
@@ -228,7 +234,7 @@ class Replicas:
     # -- what must hold -----------------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Everything is sent: both are the same, and what was safe is there."""
+        """Check, with everything sent, that both are the same, and that all safe bytes are there."""
         self.master.journal.wait_flushed(self.master.journal.end)
         self.meet_again_if_passed()
         feed(self.follower, stream(self.disk, self.follower.end, self.random, 3000))
@@ -237,7 +243,8 @@ class Replicas:
         assert mine.branches == theirs.branches
         assert mine.outcomes == theirs.outcomes
         assert mine.heuristics == theirs.heuristics
-        assert mine.lives == theirs.lives
+        assert mine.ledger == theirs.ledger
+        assert mine.epoch_history == theirs.epoch_history
         assert [(at.topic, at.end) for at in mine.partitions] == [(at.topic, at.end) for at in theirs.partitions]
         self.master.close()
         self.follower.close()
@@ -253,15 +260,15 @@ class Replicas:
             if lsn >= segments.start:
                 assert segments.read(lsn, len(raw)) == raw, f"the record at LSN {lsn} was safe"
         for storage in (self.disk, self.other):
-            for name, made in list_cuts(storage):
-                assert isinstance(made, Cut)
+            for name, made in list_saved_tails(storage):
+                assert isinstance(made, DivergentTail)
                 assert made.end > made.lsn
                 assert list(entries_of(storage.open(name, writable=False), made))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_two_directories_through_anything(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamWriter, "mark_every_s", 0.001)
+    monkeypatch.setattr(ReplicaAppender, "recovery_point_every_s", 0.001)
     replicas = Replicas(seed)
     steps = [replicas.append] * 6 + [replicas.send] * 6 + [replicas.fsync] * 4 + [replicas.checkpoint] * 2
     steps += [replicas.retain, replicas.follower_falls, replicas.master_falls, replicas.promote]

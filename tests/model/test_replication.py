@@ -12,28 +12,35 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from journal.checksum import crc32
-from journal.fence import LSN_MAX
-from journal.frame import Lsn
-from journal.lives import Life
+from journal.records.epoch_history import WriterEpoch
+from journal.records.header import Lsn
+from journal.wal.high_watermark import LSN_MAX
+from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.replication.errors import LinkRefused
-from meta_broker.replication.frames import (
-    Anew,
-    Data,
-    Fetch,
-    Hello,
-    Position,
-    Report,
-    Welcome,
-    data_head,
+from meta_broker.replication.link_protocol import (
+    Accept,
+    FetchTail,
+    FlushAck,
+    FullResync,
+    Handshake,
+    Heartbeat,
+    JournalChunk,
     encode,
+    journal_chunk_head,
 )
-from meta_broker.replication.master_side import Lacking, MasterSide, Share, drops, judge
-from meta_broker.replication.section import ReplicationSection
-from meta_broker.replication.slave_side import BeginAnew, CheckProof, Cut, Heard, Receive, SendTail
+from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartStream, decide_start, would_truncate
+from meta_broker.replication.replica.handshake import (
+    AppendChunk,
+    InstallSnapshot,
+    MasterProgress,
+    SendLostTail,
+    TruncateFrom,
+    VerifyProof,
+)
 from meta_client.protocol.errors import RemoteProtocolError
 from tests.model.playing import TIMEOUT_S, Counted, play
 from tests.model.replication_world import IDENTITY, UNIT, Copy, Link, MasterProcess
-from zk.replication import ReplicationNode
+from zk.brokers.replication import ReplicationNode
 
 BROKERS = 3
 ID = st.integers(0, BROKERS - 1)
@@ -49,7 +56,7 @@ class ReplicationMachine(Counted):
         self.now = 0.0
         self.node: ReplicationNode | None = None
         self.version = 0
-        self.acknowledged: list[Life] = []  # every unit that any master ever acknowledged, in order
+        self.acknowledged: list[WriterEpoch] = []  # every unit that any master ever acknowledged, in order
         self.copies = [Copy(number) for number in range(BROKERS)]
         self.copies[0].is_master = True
         self.start_master(0)
@@ -76,7 +83,7 @@ class ReplicationMachine(Counted):
         self.count()
         copy = self.copies[number]
         if (master := copy.master) is not None:
-            copy.watermark = master.fence // UNIT.size
+            copy.watermark = master.high_watermark // UNIT.size
             copy.is_whole = master.is_whole and not self.is_interval
 
     @rule(number=ID, units=st.integers(1, 5))
@@ -95,10 +102,10 @@ class ReplicationMachine(Counted):
     def advance(self, copy: Copy) -> None:
         if (master := copy.master) is None:
             return
-        fence = min(master.acknowledged_here * UNIT.size, master.in_sync.replicated)
-        if fence > master.fence:
-            master.fence = Lsn(fence)
-            units = copy.units[: fence // UNIT.size]
+        high_watermark = min(master.acknowledged_here * UNIT.size, master.in_sync.replicated)
+        if high_watermark > master.high_watermark:
+            master.high_watermark = Lsn(high_watermark)
+            units = copy.units[: high_watermark // UNIT.size]
             shared = min(len(units), len(self.acknowledged))
             assert units[:shared] == self.acknowledged[:shared], "acknowledged, and something else stands there"
             self.acknowledged += units[shared:]
@@ -111,7 +118,7 @@ class ReplicationMachine(Counted):
             for copy in self.copies:
                 if (master := copy.master) is not None:
                     if (
-                        wanted := master.in_sync.look(master.fence, self.now, Lsn(copy.flushed * UNIT.size))
+                        wanted := master.in_sync.plan(master.high_watermark, self.now, Lsn(copy.flushed * UNIT.size))
                     ) is not None:
                         assert master.writing is None
                         master.writing = wanted
@@ -119,8 +126,8 @@ class ReplicationMachine(Counted):
                         if link.feeding is not None:
                             link.to_slave.append(encode(self.position(master)))
 
-    def position(self, master: MasterProcess) -> Position:
-        return Position(master.fence, master.copy.end, 0, False, "sync")
+    def position(self, master: MasterProcess) -> Heartbeat:
+        return Heartbeat(master.high_watermark, master.copy.end, 0, False, "sync")
 
     @rule(number=ID)
     def zookeeper_takes_it(self, number: int) -> None:
@@ -138,7 +145,7 @@ class ReplicationMachine(Counted):
     def zookeeper_answers(self, number: int) -> None:
         self.count()
         if (master := self.copies[number].master) is not None and master.written is not None:
-            master.in_sync.written(master.written)
+            master.in_sync.on_written(master.written)
             master.written = None
             self.advance(master.copy)
 
@@ -177,7 +184,7 @@ class ReplicationMachine(Counted):
             slave.link, slave.rest = None, b""
             if link.master.links.get(slave.number) is link:
                 del link.master.links[slave.number]
-                link.master.in_sync.lost(slave.number)
+                link.master.in_sync.on_disconnected(slave.number)
 
     @rule(number=ID, size=st.sampled_from([7, 56, 91, 700]))
     def feed(self, number: int, size: int) -> None:
@@ -187,15 +194,15 @@ class ReplicationMachine(Counted):
         side, copy = link.feeding, link.master.copy
         size = min(size, side.next_bytes(copy.end, LSN_MAX))
         if size:
-            link.to_slave.append(data_head(side.sent, size) + copy.bytes_of(side.sent, side.sent + size))
-            side.went(size)
+            link.to_slave.append(journal_chunk_head(side.sent, size) + copy.bytes_of(side.sent, side.sent + size))
+            side.advance(size)
 
     @rule(number=ID)
     def report(self, number: int) -> None:
         self.count()
         copy = self.copies[number]
         if copy.link is not None and copy.link.side.is_streaming:
-            copy.link.to_master.append(encode(Report(Lsn(copy.flushed * UNIT.size))))
+            copy.link.to_master.append(encode(FlushAck(Lsn(copy.flushed * UNIT.size))))
 
     @rule(number=ID, frames=st.integers(1, 5))
     def deliver_to_master(self, number: int, frames: int) -> None:
@@ -212,57 +219,57 @@ class ReplicationMachine(Counted):
     def master_hears(self, link: Link, frame: object) -> None:
         master, number = link.master, link.slave.number
         match frame:
-            case Hello():
+            case Handshake():
                 if link.feeding is not None:
                     raise LinkRefused("twice")
-                found = judge(
+                found = decide_start(
                     frame,
                     IDENTITY,
                     master.extent,
                     is_authority=master.is_authority(number),
-                    was_fed=number in master.fed,
+                    was_streamed=number in master.fed,
                 )
-                if master.in_sync.unheard and drops(frame, found):
+                if master.in_sync.unconfirmed and would_truncate(frame, found):
                     raise LinkRefused("not now")
-                if isinstance(found, Lacking):
+                if isinstance(found, StartFetch):
                     link.wanted = found.parting, Lsn(frame.end)
-                    master.in_sync.doubt(number)
+                    master.in_sync.require_confirmation(number)
                     master.is_whole = False
                     proof = crc32(master.copy.bytes_of(0, found.parting))
-                    asked = Fetch(
+                    asked = FetchTail(
                         epoch=master.epoch, parting=found.parting, proof_bytes=found.parting, proof=proof, master="m"
                     )
                     link.to_slave.append(encode(asked))
                     return
-                begin = found.parting if isinstance(found, Share) else Lsn(0)
-                if isinstance(found, Share):
+                begin = found.parting if isinstance(found, StartStream) else Lsn(0)
+                if isinstance(found, StartStream):
                     greeting = encode(self.welcome(master, begin))
                 else:
-                    greeting = encode(self.anew(master, found.reason))
-                link.feeding = MasterSide(number, begin, is_shared=isinstance(found, Share))
+                    greeting = encode(self.full_resync(master, found.reason))
+                link.feeding = SendProgress(number, begin, keeps_own_journal=isinstance(found, StartStream))
                 master.fed.add(number)
-                master.in_sync.linked(number, master.copy.end, self.now)
+                master.in_sync.on_connected(number, master.copy.end, self.now)
                 master.links[number] = link
                 link.to_slave.append(greeting)
-            case Report(flushed):
+            case FlushAck(flushed):
                 if link.feeding is None:
                     raise LinkRefused("early")
                 link.feeding.report(flushed)
-                master.in_sync.heard(number, flushed, master.copy.end, self.now)
-                if link.feeding.is_shared and master.in_sync.confirmed(number):
+                master.in_sync.on_ack(number, flushed, master.copy.end, self.now)
+                if link.feeding.keeps_own_journal and master.in_sync.confirm(number):
                     master.is_whole = True
                     for other in self.copies:
                         if other.link is not None and other.link.master is master and other.link.wanted is not None:
                             self.drop(other)
                 self.advance(master.copy)
-            case Data(lsn, data):
+            case JournalChunk(lsn, data):
                 if link.wanted is None or lsn != link.wanted[0] + len(link.fetched):
                     raise LinkRefused("not asked for")
                 link.fetched += data
                 if lsn + len(data) == link.wanted[1]:
-                    self.take_back(master, link)
+                    self.restore_tail(master, link)
 
-    def take_back(self, master: MasterProcess, link: Link) -> None:
+    def restore_tail(self, master: MasterProcess, link: Link) -> None:
         """The master stops, puts what came into its journal, and starts again."""
         assert link.wanted is not None
         copy, (parting, _) = master.copy, link.wanted
@@ -271,7 +278,7 @@ class ReplicationMachine(Counted):
             if other.link is not None and other.link.master is master:
                 self.drop(other)
         for epoch, incarnation, began in UNIT.iter_unpack(fetched):
-            units.append(Life(epoch, incarnation, Lsn(began * UNIT.size)))
+            units.append(WriterEpoch(epoch, incarnation, Lsn(began * UNIT.size)))
         assert units[: len(self.acknowledged)] == self.acknowledged, "what was acknowledged is still not there"
         copy.units, copy.flushed, copy.is_whole = units, len(units), True
         type(self).taken_back += 1
@@ -289,21 +296,27 @@ class ReplicationMachine(Counted):
         del copy.units[max(len(copy.units) - older, copy.watermark) :]
         copy.flushed = len(copy.units)
 
-    def welcome(self, master: MasterProcess, parting: Lsn) -> Welcome:
+    def welcome(self, master: MasterProcess, parting: Lsn) -> Accept:
         proof = crc32(master.copy.bytes_of(0, parting))
-        return Welcome(
+        return Accept(
             epoch=master.epoch,
             parting=parting,
             proof_bytes=parting,
             proof=proof,
-            beat_ms=500,
+            heartbeat_ms=500,
             silence_ms=3000,
             master="m",
         )
 
-    def anew(self, master: MasterProcess, reason: str) -> Anew:
-        return Anew(
-            epoch=master.epoch, start=0, checkpoint_bytes=0, reason=reason, beat_ms=500, silence_ms=3000, master="m"
+    def full_resync(self, master: MasterProcess, reason: str) -> FullResync:
+        return FullResync(
+            epoch=master.epoch,
+            start=0,
+            checkpoint_bytes=0,
+            reason=reason,
+            heartbeat_ms=500,
+            silence_ms=3000,
+            master="m",
         )
 
     @rule(number=ID, frames=st.integers(1, 9))
@@ -321,33 +334,33 @@ class ReplicationMachine(Counted):
     def slave_acts(self, link: Link, action: object) -> None:
         slave = link.slave
         match action:
-            case CheckProof(parting, size, _):
-                cut = link.side.proved(crc32(slave.bytes_of(parting - size, parting)))
-                if isinstance(cut, SendTail):
-                    end = link.side.hello.end
+            case VerifyProof(parting, size, _):
+                cut = link.side.verified(crc32(slave.bytes_of(parting - size, parting)))
+                if isinstance(cut, SendLostTail):
+                    end = link.side.handshake.end
                     slave.flushed = max(slave.flushed, end // UNIT.size)
                     for lsn in range(cut.lsn, end, 84):
                         size = min(84, end - lsn)
-                        link.to_master.append(data_head(lsn, size) + slave.bytes_of(lsn, lsn + size))
-                if isinstance(cut, Cut):
+                        link.to_master.append(journal_chunk_head(lsn, size) + slave.bytes_of(lsn, lsn + size))
+                if isinstance(cut, TruncateFrom):
                     type(self).cuts += 1
                     gone = slave.units[cut.lsn // UNIT.size :]
                     kept = cut.lsn // UNIT.size
                     assert self.acknowledged[kept : kept + 1] != gone[:1], "cut what was acknowledged"
                     del slave.units[kept:]
                     slave.flushed = min(slave.flushed, kept)
-            case BeginAnew():
-                assert not slave.units, "nobody is to begin anew here: every life is known"
-            case Receive(lsn, data):
+            case InstallSnapshot():
+                assert not slave.units, "no full resync is needed here: every epoch is known"
+            case AppendChunk(lsn, data):
                 assert lsn == slave.end + len(slave.rest)
                 raw = slave.rest + bytes(data)
                 whole = len(raw) - len(raw) % UNIT.size
                 for epoch, incarnation, began in UNIT.iter_unpack(raw[:whole]):
-                    slave.units.append(Life(epoch, incarnation, Lsn(began * UNIT.size)))
+                    slave.units.append(WriterEpoch(epoch, incarnation, Lsn(began * UNIT.size)))
                 slave.rest = raw[whole:]
-            case Heard(fence):
-                slave.heard = fence // UNIT.size
-                count = min(fence, slave.end) // UNIT.size
+            case MasterProgress(high_watermark):
+                slave.heard = high_watermark // UNIT.size
+                count = min(high_watermark, slave.end) // UNIT.size
                 assert slave.units[:count] == self.acknowledged[:count], "a slave shows what nobody acknowledged"
 
     @rule(number=ID, repeat=st.booleans(), to_slave=st.booleans())
@@ -388,7 +401,8 @@ class ReplicationMachine(Counted):
 
     @rule(number=ID, dies=st.booleans())
     def promote(self, number: int, dies: bool) -> None:
-        """As `metaq promote` does, of a slave that ZooKeeper calls in sync; the master may be dead, or only cut off."""
+        """Promote a slave that ZooKeeper calls in sync, as `metaq promote` does; the master may be dead, or only cut
+        off."""
         self.count()
         copy = self.copies[number]
         if copy.is_master or self.node is None or number not in self.node.in_sync:
@@ -410,7 +424,7 @@ class ReplicationMachine(Counted):
 
     @rule(number=ID, whom=ID, tail=st.integers(0, 3), dies=st.booleans(), silent=st.booleans(), written=st.booleans())
     def a_slave_takes_over(self, number: int, whom: int, tail: int, dies: bool, silent: bool, written: bool) -> None:
-        """And the former master, with a tail that nobody else has, follows it."""
+        """Promote a slave; the former master, with a tail only it has, follows it."""
         self.all_goes_well(number, whom)
         if silent:
             self.cut_link(number)
@@ -430,7 +444,7 @@ class ReplicationMachine(Counted):
 
     @rule(number=ID, whom=ID, tail=st.integers(1, 5), kept=st.integers(0, 3), late=st.booleans(), again=st.booleans())
     def a_master_loses_its_tail(self, number: int, whom: int, tail: int, kept: int, late: bool, again: bool) -> None:
-        """What its slave has fsynced, and it has not."""
+        """Lose bytes of a master that its slave has fsynced."""
         self.all_goes_well(number, whom)
         self.append(whom, tail)
         for _ in range(3):
@@ -457,7 +471,7 @@ class ReplicationMachine(Counted):
     def what_is_acknowledged_stands_with_its_master(self) -> None:
         for copy in getattr(self, "copies", ()):
             if (master := copy.master) is not None:
-                count = master.fence // UNIT.size
+                count = master.high_watermark // UNIT.size
                 assert copy.units[:count] == self.acknowledged[:count]
 
 

@@ -19,21 +19,22 @@ from hypothesis.stateful import (
     rule,
 )
 
-from journal.carrying import Piece, copies, pieces
-from journal.check import check
-from journal.checkpoint import Checkpoint
 from journal.errors import StorageFailed
-from journal.flush_mode import SYNC, FlushMode
-from journal.heuristics import HeuristicDecision
-from journal.inspection import read_checkpoints
-from journal.publications import Publication
-from journal.records import PartitionName, RollbackReason
-from journal.states import BranchState, HeuristicallyEnded, XaCode, XaError
-from journal.transaction_store import Transaction
-from journal.xid import LocalKey, XaKey
+from journal.records.heuristics import HeuristicDecision
+from journal.records.index_updates import IndexUpdate
+from journal.records.ledger import Disagreement
+from journal.records.record import PartitionName, RollbackReason
+from journal.records.states import BranchState, HeuristicallyEnded, XaCode, XaError
+from journal.records.xid import LocalKey, XaKey, parse_key
+from journal.repair.check import check
+from journal.state.checkpoint import Checkpoint
+from journal.state.inspection import read_checkpoints
+from journal.state.relocation import RelocationChunk, read_chunk, relocation_chunks
+from journal.state.transaction_store import LiveBranch
+from journal.wal.flush_mode import SYNC, FlushMode
 from tests.fixtures.faulty_storage import GATE_TIMEOUT_S, FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa
-from tests.fixtures.ledger import Event, Ledger, Truth, Verb, appended, found_by, note_decision
+from tests.fixtures.ledger import Event, Ledger, Truth, Verb, appended, found_by, note_decision, note_finding
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.retention import Cut, choose, drop
 from tests.model.playing import TIMEOUT_S, Counted, play
@@ -53,11 +54,11 @@ class TransactionStoreMachine(Counted):
         self.storage = FaultyStorage(self.random)
         self.ledger = Ledger()
         self.written = 0  # how many pieces of data were made so far
-        self.live: dict[int, Transaction] = {}
-        self.kept: dict[PartitionName, list[Publication]] = {}
+        self.live: dict[int, LiveBranch] = {}
+        self.kept: dict[PartitionName, list[IndexUpdate]] = {}
         self.cut: Cut | None = None  # chosen, and nothing is dropped yet
-        self.planned: list[Piece] = []  # what is left of a carry
-        self.taken: tuple[Checkpoint, dict[PartitionName, list[Publication]]] | None = None
+        self.planned: list[RelocationChunk] = []  # rest of a relocation
+        self.taken: tuple[Checkpoint, dict[PartitionName, list[IndexUpdate]]] | None = None
         self.open(lost=frozenset())
 
     # -- lives ------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class TransactionStoreMachine(Counted):
         assert found_by(self.store, self.index) == self.truth_at(self.store.recovered.end)
 
     def truth_at(self, lsn: int) -> Truth:
-        """What must be there, but for what retention has taken."""
+        """Return the expected state, except for what retention has taken."""
         return self.ledger.at(lsn).since(self.index.starts)
 
     # -- the writer -------------------------------------------------------------------------------------------
@@ -124,18 +125,18 @@ class TransactionStoreMachine(Counted):
 
         def is_settled() -> bool:
             done = journal.acknowledged_here if self.flush.interval_ms else journal.flushed
-            return self.storage.parked or done == journal.end
+            return self.storage.is_blocked or done == journal.end
 
         self.storage.wait_until(is_settled)
 
-    @precondition(lambda self: self.storage.parked)
+    @precondition(lambda self: self.storage.is_blocked)
     @rule(steps=st.integers(1, 6))
     def let_the_writer_go_on(self, steps: int) -> None:
         self.go_on(steps)
 
     def go_on(self, steps: int) -> None:
         for _ in range(steps):
-            if self.storage.parked:
+            if self.storage.is_blocked:
                 self.storage.let_one_pass()
                 self.settle()
 
@@ -154,9 +155,9 @@ class TransactionStoreMachine(Counted):
     @rule(name=NAMES, size=SIZES)
     def put(self, name: PartitionName, size: int) -> None:
         data = self.data(size)
-        done = self.store.put(name, [data], len(data), 1)
-        self.ledger.add(Event(done.lsn, Verb.PUT, name=name, data=data))
-        self.index.publish_all(done.publications)
+        result = self.store.put(name, [data], len(data), 1)
+        self.ledger.add(Event(result.lsn, Verb.PUT, name=name, data=data))
+        self.index.publish_all(result.updates)
         self.settle()
 
     @rule(target=branches, key=KEYS, local=st.booleans())
@@ -229,9 +230,9 @@ class TransactionStoreMachine(Counted):
                 self.store.commit(live, one_phase=False)
             assert (live.state, self.store.journal.end) == (before, end)
             one_phase = True
-        done = self.store.commit(live, one_phase=one_phase)
-        self.index.publish_all(done.publications)
-        self.over(branch, live, before, Verb.COMMIT, done.lsn, end)
+        result = self.store.commit(live, one_phase=one_phase)
+        self.index.publish_all(result.updates)
+        self.over(branch, live, before, Verb.COMMIT, result.lsn, end)
 
     @rule(branch=consumes(branches))
     def rollback(self, branch: int) -> None:
@@ -261,8 +262,8 @@ class TransactionStoreMachine(Counted):
             assert self.store.journal.end == end
             return
         with appended(self.store) as records:
-            done = self.store.decide(live, decision, "the model", "to see")
-        self.index.publish_all(done.publications)
+            result = self.store.decide(live, decision, "the model", "to see")
+        self.index.publish_all(result.updates)
         note_decision(self.ledger, records, branch, live.key)
         del self.live[branch]
         assert isinstance(live.key, XaKey)
@@ -270,17 +271,22 @@ class TransactionStoreMachine(Counted):
             self.store.find(live.key)
         self.settle()
 
+    @rule(key=KEYS, disagreement=st.sampled_from(Disagreement))
+    def find(self, key: str, disagreement: Disagreement) -> None:
+        note_finding(self.store, self.ledger, xa(key), disagreement)
+        self.settle()
+
     @rule(key=KEYS)
     def forget(self, key: str) -> None:
         name, end = xa(key), self.store.journal.end
-        is_decided = name in self.store.state.heuristics
+        is_kept = name in self.store.state.heuristics or self.store.state.ledger.find(str(name)) is not None
         lsn = self.store.forget(name)
-        assert (lsn > end) == is_decided
-        if is_decided:
+        assert (lsn > end) == is_kept
+        if is_kept:
             self.ledger.add(Event(lsn, Verb.FORGET, key=name))
         self.settle()
 
-    def over(self, branch: int, live: Transaction, before: BranchState, verb: Verb, lsn: int, end: int) -> None:
+    def over(self, branch: int, live: LiveBranch, before: BranchState, verb: Verb, lsn: int, end: int) -> None:
         assert live.state is BranchState.FINISHED
         del self.live[branch]
         if before is BranchState.START:
@@ -309,7 +315,7 @@ class TransactionStoreMachine(Counted):
         assert self.store.journal.flushed >= checkpoint.lsn, "the checkpoint knows more than the journal"
         self.kept = kept
         self.storage.hold()
-        self.store.note_checkpoint(number, checkpoint)
+        self.store.on_checkpoint(number, checkpoint)
         self.settle()
 
     @rule()
@@ -317,23 +323,23 @@ class TransactionStoreMachine(Counted):
         self.take_a_snapshot()
         self.write_the_checkpoint()
 
-    # -- carrying, retention ----------------------------------------------------------------------------------
+    # -- relocation, retention ----------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store.state.branches)
     @rule(data=st.data())
     def begin_to_carry(self, data: st.DataObject) -> None:
         branch = data.draw(st.sampled_from(list(self.store.state.branches.values())))
-        self.planned = list(pieces(branch, self.store.journal.body_bytes_max))
+        self.planned = list(relocation_chunks(branch, self.store.journal.body_bytes_max))
 
     @precondition(lambda self: self.planned)
     @rule(count=st.integers(1, 4))
-    def carry(self, count: int) -> None:
-        """Some of it; what is left waits while other things happen, as it does in a broker, or is never carried."""
+    def relocate(self, count: int) -> None:
+        """Some of it; what is left waits while other things happen, as it does in a broker, or is never relocated."""
         self.wait_until_all_is_durable()
-        for piece in self.planned[:count]:
-            is_live = piece.branch.first_lsn in self.store.state.branches
-            frames = copies(self.store.journal, piece) if is_live else []  # retention may have passed the others
-            assert (self.store.carry(piece, frames) is not None) == is_live
+        for chunk in self.planned[:count]:
+            is_live = chunk.branch.first_lsn in self.store.state.branches
+            frames = read_chunk(self.store.journal, chunk) if is_live else []  # retention may have passed the others
+            assert (self.store.relocate(chunk, frames) is not None) == is_live
             self.settle()
         del self.planned[:count]
 
@@ -355,16 +361,22 @@ class TransactionStoreMachine(Counted):
         self.cut = None
         self.storage.hold()
         assert self.store.journal.start_lsn <= min(
-            [run.lsn for one in self.store.state.branches.values() for runs in one.runs.values() for run in runs],
+            [
+                extent.lsn
+                for one in self.store.state.branches.values()
+                for runs in one.extents.values()
+                for extent in runs
+            ],
             default=self.store.journal.end,
         )
 
     @rule()
-    def carry_everything_and_let_go(self) -> None:
-        """What single rules seldom come to: branches whose every record is gone."""
+    def relocate_everything_and_let_go(self) -> None:
+        """Relocate everything and drop segments, which single rules seldom reach: branches whose every record is
+        gone."""
         for branch in list(self.store.state.branches.values()):
-            self.planned = list(pieces(branch, self.store.journal.body_bytes_max))
-            self.carry(len(self.planned))
+            self.planned = list(relocation_chunks(branch, self.store.journal.body_bytes_max))
+            self.relocate(len(self.planned))
         self.choose_what_may_go(1)
         if self.cut is not None:
             self.let_it_go()
@@ -378,27 +390,29 @@ class TransactionStoreMachine(Counted):
     @invariant()
     def memory_says_what_was_appended(self) -> None:
         truth = self.ledger.at(self.store.journal.end)
-        assert {name: span.end for name, span in self.store.state.spans.items()} == {
+        assert {name: offset_range.end for name, offset_range in self.store.state.offset_ranges.items()} == {
             name: len(data) for name, data in truth.visible.items()
         }
         assert {live.key for live in self.store.recover()} == truth.prepared.keys()
         assert {one.key: one.outcome for one in self.store.state.outcomes} == truth.ended
         assert {key: one.decision for key, one in self.store.state.heuristics.items()} == truth.decided
+        found = {parse_key(finding.key): finding.disagreement for finding in self.store.state.ledger}
+        assert found == truth.found
         in_flight = {live.key for live in self.live.values() if not isinstance(live.key, LocalKey)}
         assert self.store.transactions.keys() == in_flight
 
     @invariant()
     def what_is_durable_reads_back(self) -> None:
-        """Every publication below the fence, as a consumer would read it."""
+        """Every publication below the high watermark, as a consumer would read it."""
         segments, flushed = self.store.journal.segments, self.store.journal.flushed
         visible = self.ledger.at(flushed).visible
         for name, data in visible.items():
             at = min(self.index.starts.get(name, 0), len(data))
-            for _, base, run in self.index.entries[name]:
+            for _, base, extent in self.index.entries[name]:
                 if base < len(data):
                     assert base == at
-                    assert segments.read(run.lsn, run.bytes) == data[at : at + run.bytes]
-                    at += run.bytes
+                    assert segments.read(extent.lsn, extent.bytes) == data[at : at + extent.bytes]
+                    at += extent.bytes
             assert at == len(data)
 
     @invariant()
@@ -407,9 +421,9 @@ class TransactionStoreMachine(Counted):
         prepared = self.ledger.at(self.store.journal.end).prepared
         for live in self.store.recover():
             assert live.branch is not None
-            for name, runs in live.branch.runs.items():
-                if all(run.lsn + run.bytes <= flushed for run in runs):
-                    got = b"".join(segments.read(run.lsn, run.bytes) for run in runs)
+            for name, runs in live.branch.extents.items():
+                if all(extent.lsn + extent.bytes <= flushed for extent in runs):
+                    got = b"".join(segments.read(extent.lsn, extent.bytes) for extent in runs)
                     assert got == prepared[live.key][name]
 
     def teardown(self) -> None:

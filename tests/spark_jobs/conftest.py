@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.audit import audit_journal
-from spark_jobs.report import AuditReport
-from spark_jobs.session import spark_session
-from spark_jobs.source import register
+from spark_jobs.audit.audit import audit_journal
+from spark_jobs.audit.report import AuditReport
+from spark_jobs.source.data_source import register
+from spark_jobs.source.session import spark_session
 from tests.spark_jobs.journals import write_honest_journal
 
 # A query here reads some hundred rows: compiling it costs more than running it.

@@ -6,17 +6,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from journal.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from journal.flush_mode import SYNC
-from journal.frame import Header, Lsn, Offset
-from journal.journal import Journal
-from journal.open_journal import JournalConfig
-from journal.records import NO_BRANCH, Commit, Epoch, PartitionName, Prepare, Put, Record, Take, TxPut
-from journal.scan import Entry, Scanner
-from journal.segments import Identity, Segments, segment_name
-from journal.storage import DirectoryStorage
-from journal.transaction_store import JournalTransactionStore, Transaction
-from journal.xid import XaKey, Xid
+from journal.records.header import Lsn, Offset, RecordHeader
+from journal.records.record import (
+    NO_BRANCH,
+    Commit,
+    Epoch,
+    OffsetAssignment,
+    PartitionName,
+    Prepare,
+    Put,
+    Record,
+    TxPut,
+)
+from journal.records.xid import XaKey, Xid
+from journal.state.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.wal.flush_mode import SYNC
+from journal.wal.journal import Journal
+from journal.wal.open_journal import JournalConfig
+from journal.wal.scan import ScannedRecord, Scanner
+from journal.wal.segments import Identity, Segments, segment_name
+from journal.wal.storage import DirectoryStorage
 from meta_client.protocol.messages import encode_frame
 
 IDENTITY = Identity("test", 3)
@@ -53,13 +63,13 @@ class Pen:
         self.journal.close()
         self._storage.close()
 
-    def write(self, record: Record, frames: bytes = b"") -> Header:
+    def write(self, record: Record, frames: bytes = b"") -> RecordHeader:
         self.clock_ms += 1000
         header = self.journal.append(record, self.clock_ms, [frames], len(frames))
         self.journal.wait_flushed(header.end)
         return header
 
-    def put(self, name: PartitionName, base: int, count: int) -> Header:
+    def put(self, name: PartitionName, base: int, count: int) -> RecordHeader:
         return self.write(Put(name, Offset(base), count), body(count))
 
     def tx_put(self, branch: str, branch_lsn: int, name: PartitionName, count: int) -> Lsn:
@@ -67,12 +77,12 @@ class Pen:
         header = self.write(TxPut(key(branch), Lsn(branch_lsn), name, count), body(count))
         return header.lsn if branch_lsn == NO_BRANCH else Lsn(branch_lsn)
 
-    def prepare(self, branch: str, branch_lsn: Lsn, count: int) -> Header:
+    def prepare(self, branch: str, branch_lsn: Lsn, count: int) -> RecordHeader:
         return self.write(Prepare(key(branch), branch_lsn, count, count * 100))
 
-    def commit(self, branch: str, branch_lsn: Lsn, *takes: tuple[PartitionName, int, int]) -> Header:
+    def commit(self, branch: str, branch_lsn: Lsn, *takes: tuple[PartitionName, int, int]) -> RecordHeader:
         """*takes*: partition, base offset, messages."""
-        taken = tuple(Take(name, Offset(base), count * 100, count) for name, base, count in takes)
+        taken = tuple(OffsetAssignment(name, Offset(base), count * 100, count) for name, base, count in takes)
         return self.write(Commit(key(branch), branch_lsn, False, taken))
 
 
@@ -97,7 +107,7 @@ def put(store: JournalTransactionStore, name: PartitionName, count: int) -> None
     store.put(name, [frames], len(frames), count)
 
 
-def transaction(store: JournalTransactionStore, name: str, *puts: tuple[PartitionName, int]) -> Transaction:
+def transaction(store: JournalTransactionStore, name: str, *puts: tuple[PartitionName, int]) -> LiveBranch:
     begun = store.begin(key(name))
     for partition, count in puts:
         frames = body(count)
@@ -107,7 +117,7 @@ def transaction(store: JournalTransactionStore, name: str, *puts: tuple[Partitio
 
 def checkpoint(store: JournalTransactionStore) -> None:
     taken = store.snapshot()
-    store.note_checkpoint(store.write_checkpoint(taken, {}), taken)
+    store.on_checkpoint(store.write_checkpoint(taken, {}), taken)
 
 
 def write_honest_journal(path: Path) -> None:
@@ -159,7 +169,7 @@ def edit_checkpoint(path: Path, source: int, target: int, edit: Callable[[Checkp
     (path / f"checkpoint.{target}").write_bytes(encode_checkpoint(edit(said)))
 
 
-def records_of(path: Path) -> list[Entry]:
+def records_of(path: Path) -> list[ScannedRecord]:
     """Every record by the journal's own scan, PAD left out. The views stay mapped until they are dropped."""
     segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
     return list(Scanner(segments, segments.start))

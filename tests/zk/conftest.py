@@ -1,4 +1,4 @@
-"""Sessions on the test's corner of ZooKeeper, closed when it ends, and the means to break one."""
+"""Sessions on the test's chroot of ZooKeeper, closed when it ends, and the means to break one."""
 
 import contextlib
 import time
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from zk.corner import Corner
-from zk.session import ZooKeeperSession
+from zk.embedded.chroot import Chroot
+from zk.session.session import ZooKeeperSession
 
 
 @pytest.fixture
-def open_session(zookeeper: Corner) -> Iterator[Callable[..., ZooKeeperSession]]:
-    """Open any number of sessions on this test's corner; options are ZooKeeperSession's."""
+def open_session(zookeeper: Chroot) -> Iterator[Callable[..., ZooKeeperSession]]:
+    """Open any number of sessions on this test's chroot; options are ZooKeeperSession's."""
     with contextlib.ExitStack() as stack:
 
         def open_one(**options: Any) -> ZooKeeperSession:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zk.session import ZooKeeperSession
+from zk.session.session import ZooKeeperSession
 
 COMMAND = [sys.executable, "-m", "meta_client.cli.main", "zookeeper"]
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from tests.crash.groups.ledger import Delivery, Incident, read_deliveries
 from tests.fixtures.tcp_proxy import TcpProxy
-from zk.lease import now
+from zk.session.lease import now
 
 GROUP, TOPIC = "fleet", "work"
 
@@ -33,7 +33,7 @@ class Member:
 
 
 class Fleet:
-    """Starts, hurts and ends members; remembers what was done to whom and when. Thread-safe."""
+    """Starts, hurts and ends members; records each incident with its member and time. Thread-safe."""
 
     def __init__(self, directory: Path, zookeeper_port: int, chroot: str, session_ms: int) -> None:
         self._directory = directory
@@ -47,7 +47,7 @@ class Fleet:
 
     @property
     def members(self) -> list[Member]:
-        """Those that run."""
+        """Running members."""
         with self._lock:
             return [member for member in self._members if member.process.poll() is None]
 
@@ -85,7 +85,7 @@ class Fleet:
         return member
 
     def leave(self, member: Member) -> None:
-        """As an operator stops a service."""
+        """Stop a member as an operator stops a service."""
         member.process.send_signal(signal.SIGTERM)
         status = member.process.wait(30)
         member.link.__exit__(None, None, None)
@@ -111,7 +111,7 @@ class Fleet:
         self.note(began, member, "stopped")
 
     def cut_for(self, member: Member, seconds: float, *, swallow: bool) -> None:
-        """Its link to ZooKeeper fails, by silence or by refusal."""
+        """Cut a member's link to ZooKeeper, by silence or by refusal."""
         began = now()
         member.is_well = False
         (member.link.swallow if swallow else member.link.refuse)()

@@ -1,4 +1,4 @@
-"""What members wrote down, and what must be true of it. Pure but for reading files."""
+"""Records that members wrote, and the invariants they must satisfy. Pure except for reading files."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Incident(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What reading the ledgers found."""
+    """Result of reading the ledgers."""
 
     problems: list[str] = field(default_factory=list)
     messages: int = 0
@@ -44,7 +44,7 @@ class Findings:
 
 
 def read_deliveries(member: str, log: Path) -> list[Delivery]:
-    """Everything a member was handed; a last line that a kill cut short counts as well as it is."""
+    """Read all deliveries of a member; a last line cut short by a kill counts as far as it goes."""
     found = []
     for line in log.read_text().splitlines() if log.exists() else ():
         words = line.split()
@@ -105,7 +105,7 @@ def _check_partition(partition: str, found: list[Delivery], incidents: Sequence[
 
 
 def _explanation(before: Delivery, again: Delivery, incidents: Sequence[Incident]) -> str | None:
-    """What happened to who had it before, or to who has it again: the latest thing, and first what was done to one."""
+    """Return the latest incident of either owner, a member's own before a general one."""
     possible = [
         incident
         for incident in incidents

@@ -19,7 +19,7 @@ from pathlib import Path
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
-from zk.lease import now
+from zk.session.lease import now
 
 COMMIT_S = 0.5
 
@@ -29,13 +29,13 @@ def main(connect: str, group: str, topic: str, name: str, session_ms: str, log: 
     signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     file = os.open(Path(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    config = ConsumerConfig(consumer_id=name, runners=2, rest_s_max=0.2, commit_period_s=COMMIT_S)
+    config = ConsumerConfig(consumer_id=name, runners=2, backoff_s_max=0.2, commit_period_s=COMMIT_S)
     with Client(connect, session_timeout_ms=int(session_ms)) as client:
         consumer = client.consumer(group, config=config)
 
         def on_batch(batch: Batch) -> None:
             began = now()
-            claimed = consumer._holdings._claims.get((batch.topic, batch.partition))
+            claimed = consumer._owned._claims.get((batch.topic, batch.partition))
             epoch = -1 if claimed is None else claimed.epoch  # -1: it was taken away in this very moment
             numbers = ",".join(message.payload.decode() for message in batch.messages)
             os.write(

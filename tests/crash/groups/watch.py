@@ -1,15 +1,15 @@
-"""Who serves which partition, as ZooKeeper and the test know it: how long each is without an owner that can serve."""
+"""Owners of partitions as ZooKeeper and the test know them, and the time each partition has no owner able to serve."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from zk.cluster import read_topic, subscribable_partitions
+from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
-from zk.groups import list_group
-from zk.lease import now
-from zk.paths import TopicKind
-from zk.session import ZooKeeperSession
+from zk.groups.listing import list_group
+from zk.session.lease import now
+from zk.session.session import ZooKeeperSession
+from zk.tree.paths import TopicKind
 
 LOOK_S = 0.1
 AWAY_S = 0.4  # a look that takes longer than this had to wait for a connection

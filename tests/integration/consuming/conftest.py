@@ -1,4 +1,4 @@
-"""A client whose session is soon over, and a consumer that does not rest for long."""
+"""Client with a short session, and a consumer with a short back-off."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import pytest
 from meta_client.client import Client
 from meta_client.consumer.consumer import Consumer
 from tests.fixtures.consuming import QUICK
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 
 @pytest.fixture
-def client(shared: Corner) -> Iterator[Client]:
+def client(shared: Chroot) -> Iterator[Client]:
     with Client(shared.connect, session_timeout_ms=4_000) as it:
         yield it
 

@@ -1,4 +1,4 @@
-"""What a consumer does with messages: every form, through a real broker and ZooKeeper."""
+"""Delivery of messages to a consumer: every form, through a real broker and ZooKeeper."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from meta_client.consumer.refusing import Reject, Retry
+from meta_client.consumer.error_policy import Reject, Retry
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.integration.conftest import expire, wait_until
@@ -79,7 +79,7 @@ def test_what_was_taken_before_a_message_that_fails_is_committed(
     assert b"3" not in calls.payloads
 
 
-def test_a_refused_message_is_dropped_or_handed_to_a_function_that_is_called_until_it_returns(
+def test_a_rejected_message_is_dropped_or_handed_to_a_function_that_is_called_until_it_returns(
     client: Client, topic: str
 ) -> None:
     for policy in ("drop", "own"):
@@ -123,7 +123,7 @@ def test_reject_needs_no_repetition_and_retry_says_when(client: Client, consumer
     assert times[1] - times[0] >= 0.5
 
 
-def test_a_partition_stops_at_a_refused_message_until_it_is_told_to_go_on(
+def test_a_partition_stops_at_a_rejected_message_until_it_is_resumed(
     client: Client, consumer: Consumer, topic: str
 ) -> None:
     calls = Calls(m1=[RuntimeError("bad")] * 2)
@@ -138,7 +138,7 @@ def test_a_partition_stops_at_a_refused_message_until_it_is_told_to_go_on(
     assert consumer.paused() == []
 
 
-def test_of_a_batch_that_fails_only_the_message_to_blame_is_refused(
+def test_of_a_batch_that_fails_only_the_message_to_blame_is_rejected(
     client: Client, consumer: Consumer, topic: str
 ) -> None:
     batches: list[list[bytes]] = []
@@ -255,7 +255,7 @@ def test_closing_from_elsewhere_ends_an_iteration(client: Client, topic: str) ->
 
 def test_what_is_fetched_ahead_is_bounded(client: Client, topic: str) -> None:
     send(client, topic, 2000)
-    config = ConsumerConfig(rest_s_max=0.1, prefetch_bytes=5000, runners=2)
+    config = ConsumerConfig(backoff_s_max=0.1, prefetch_bytes=5000, runners=2)
     with client.consumer("group", config=config) as consumer:
         consumer.subscribe(topic, max_bytes=1000)
         consumer.start()
@@ -313,11 +313,11 @@ def test_manual_acknowledgement_of_what_was_fetched(client: Client, topic: str) 
 
 def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: Client, topic: str) -> None:
     expected = send(client, topic, 50)
-    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=3600, duplicates_max=100)
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=3600, duplicates_max=100)
     cached, plain = Calls(), Calls()
     with (
         client.consumer("cached", config=config) as one,
-        client.consumer("plain", config=ConsumerConfig(rest_s_max=0.1, commit_period_s=3600)) as other,
+        client.consumer("plain", config=ConsumerConfig(backoff_s_max=0.1, commit_period_s=3600)) as other,
     ):
         one.subscribe(topic, on_message=cached)
         other.subscribe(topic, on_message=plain)

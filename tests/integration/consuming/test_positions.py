@@ -1,4 +1,4 @@
-"""Where a consumer reads: sought, begun at a time or at the end, paused; through a real broker and ZooKeeper."""
+"""Read positions of a consumer: seek, start at a time or at the end, pause; through a real broker and ZooKeeper."""
 
 import time
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, send, stored
 from tests.integration.conftest import wait_until
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 
 def test_seeking_drops_what_is_fetched_ahead_and_moves_progress(client: Client, topic: str) -> None:
@@ -66,12 +66,12 @@ def test_a_group_may_begin_at_a_time_or_always_at_the_end(client: Client, topic:
     time.sleep(0.01)
     noon = datetime.now(UTC)
     expected = send(client, topic, 10, "later-")
-    with client.consumer("group", config=ConsumerConfig(start=noon, rest_s_max=0.1)) as consumer:
+    with client.consumer("group", config=ConsumerConfig(start=noon, backoff_s_max=0.1)) as consumer:
         consumer.subscribe(topic)
         consumer.start()
         assert [message.payload for message in consumer.fetch(100)] == expected
     missed = send(client, topic, 5, "missed-")
-    config = ConsumerConfig(start="latest", starts_anew=True, rest_s_max=0.1)
+    config = ConsumerConfig(start="latest", starts_anew=True, backoff_s_max=0.1)
     with client.consumer("group", config=config) as consumer:
         consumer.subscribe(topic)
         consumer.start()

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from journal.checkpoint import read_newest
 from journal.checksum import crc32
-from journal.segments import segment_base
-from journal.storage import DirectoryStorage
-from journal.xid import LocalKey, XaKey, Xid
-from meta_broker.replication.frames import Anew, LifeNumbers, Refused, Welcome
+from journal.records.xid import LocalKey, XaKey, Xid
+from journal.state.checkpoint import read_newest
+from journal.wal.segments import segment_base
+from journal.wal.storage import DirectoryStorage
+from meta_broker.replication.link_protocol import Accept, EpochNumbers, FullResync, Reject
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.requests import Get, Put, Replicate, TopicCommand, TopicVerb, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
@@ -24,9 +24,9 @@ from tests.fixtures.links import RawSlave, raw_slave
 from tests.fixtures.replicas import wait_until
 from tests.fixtures.wire import Refused as RefusedWrite
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
-from zk.replication import ReplicationNode, claim_epoch, read_replication
-from zk.session import ZooKeeperSession
+from zk.brokers.replication import ReplicationNode, claim_epoch, read_replication
+from zk.embedded.chroot import Chroot
+from zk.session.session import ZooKeeperSession
 
 FAST = "[replication]\nheartbeat_ms = 100\nsilence_ms = 1000\nlag_ms = 1000\ntimeout_ms = 500\n"
 SYNC = CONFIG + FAST + 'mode = "sync"\n'
@@ -64,12 +64,12 @@ def follow_all(slave: RawSlave, client: WireClient) -> None:
     slave.report()
 
 
-def lives_of(directory: Path) -> tuple[list[LifeNumbers], int]:
-    """Who wrote a journal that was stopped cleanly; and how far its last checkpoint reaches."""
+def epochs_of(directory: Path) -> tuple[list[EpochNumbers], int]:
+    """Return the epoch history of a journal that was stopped cleanly, and the LSN of its last checkpoint."""
     content = read_newest(DirectoryStorage.open_for_reading(directory)).content
     assert content is not None
     state = content[1]
-    return [(life.epoch, life.incarnation, life.lsn) for life in state.lives], state.lsn
+    return [(life.epoch, life.incarnation, life.lsn) for life in state.epoch_history], state.lsn
 
 
 def test_a_slave_is_sent_the_journal_byte_by_byte_through_segments_and_while_it_grows(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_a_slave_is_sent_the_journal_byte_by_byte_through_segments_and_while_it_
         follow_all(slave, client)
         assert len(slave.stream) > 3 * 131072
         assert stored(broker.data)[: slave.end] == slave.stream
-        slave.follow_until_fence(slave.end)
+        slave.follow_until_watermark(slave.end)
         wait_until(lambda: "in_sync true" in replication_lines(client)[1], "the slave is in sync", 1.0)
         words = words_of(replication_lines(client)[1])
-        assert (words["slave"], words["behind_bytes"], words["behind_ms"], words["serves"]) == ("1", "0", "0", "true")
+        assert (words["slave"], words["lag_bytes"], words["lag_ms"], words["serves"]) == ("1", "0", "0", "true")
 
 
 def test_after_a_break_the_stream_goes_on_where_the_logs_part_and_the_master_proves_it(tmp_path: Path) -> None:
@@ -98,19 +98,19 @@ def test_after_a_break_the_stream_goes_on_where_the_logs_part_and_the_master_pro
         with WireClient(broker.port) as client:
             client.put("orders", 0, BODY)
         assert broker.stop() == 0
-        lives, lsn = lives_of(broker.data)
+        lives, lsn = epochs_of(broker.data)
         whole = stored(broker.data)
         broker.start()
         with raw_slave(broker.port) as slave:
-            slave.hello(*lives, start=128, end=lsn)
-            welcome = slave.expect(Welcome)
+            slave.handshake(*lives, start=128, end=lsn)
+            welcome = slave.expect(Accept)
             assert (welcome.parting, welcome.epoch) == (lsn, 1)
             assert welcome.proof == crc32(whole[lsn - welcome.proof_bytes : lsn])
             assert 0 < welcome.proof_bytes <= 4096
         with WireClient(broker.port) as client, raw_slave(broker.port) as slave:
             # A tail that no master ever had, of a life that nobody knows: the slave is told to cut it.
-            slave.hello(*lives, (1, 9, lsn), start=128, end=lsn + 5000)
-            assert slave.expect(Welcome).parting == lsn
+            slave.handshake(*lives, (1, 9, lsn), start=128, end=lsn + 5000)
+            assert slave.expect(Accept).parting == lsn
             follow_all(slave, client)
             assert stored(broker.data)[lsn : slave.end] == slave.stream
 
@@ -123,32 +123,32 @@ def test_a_slave_beyond_retention_gets_the_newest_checkpoint_and_then_the_stream
         first = broker.data / f"{0:020d}.journal"
         wait_until(lambda: not first.exists(), "retention drops the first segment")
         with raw_slave(broker.port) as slave:
-            slave.hello()
-            anew = slave.expect(Anew)
+            slave.handshake()
+            resync = slave.expect(FullResync)
             follow_all(slave, client)
-            assert len(slave.checkpoint) == anew.checkpoint_bytes > 0
-            assert anew.start > 0
+            assert len(slave.checkpoint) == resync.checkpoint_bytes > 0
+            assert resync.start > 0
             assert slave.checkpoint.startswith(b"%08x\n" % crc32(slave.checkpoint[9:-1]))
-            with raw_slave(broker.port, 2) as other:  # as the first one says after it has begun anew
-                other.hello((1, 1, 0), start=anew.start, end=anew.start)
-                assert isinstance(other.expect(Anew), Anew)  # a life that the master does not know
+            with raw_slave(broker.port, 2) as other:  # as the first one says after its full resync
+                other.handshake((1, 1, 0), start=resync.start, end=resync.start)
+                assert isinstance(other.expect(FullResync), FullResync)  # a life that the master does not know
 
 
-def test_who_does_not_belong_here_is_told_why(lone_broker: BrokerProcess) -> None:
+def test_a_foreign_slave_is_told_why_it_is_refused(lone_broker: BrokerProcess) -> None:
     with raw_slave(lone_broker.port) as slave:
-        slave.hello(cluster="another")
-        assert "is of broker 0 of cluster 'another'" in slave.expect(Refused).text
+        slave.handshake(cluster="another")
+        assert "is of broker 0 of cluster 'another'" in slave.expect(Reject).text
         assert list(slave.frames()) == []
     with raw_slave(lone_broker.port) as slave:
         slave.begin()
         slave.report(1 << 40)
-        assert "claims to have LSN 1099511627776" in slave.expect(Refused).text
+        assert "claims to have LSN 1099511627776" in slave.expect(Reject).text
     with raw_slave(lone_broker.port) as slave:
         slave.report(0)
-        assert "before it was let in" in slave.expect(Refused).text
+        assert "before it was let in" in slave.expect(Reject).text
     with raw_slave(lone_broker.port) as slave:
         slave.socket.sendall(b"get orders g 0 0 100 1\r\n")
-        assert "nobody says here" in slave.expect(Refused).text
+        assert "an unexpected frame" in slave.expect(Reject).text
     with WireClient(lone_broker.port) as client:
         client.send(Replicate(1), Version(2))  # asks for more before the link is there
         assert client.receive().opaque == 1
@@ -157,7 +157,7 @@ def test_who_does_not_belong_here_is_told_why(lone_broker: BrokerProcess) -> Non
 
 
 def test_what_a_connection_began_as_a_client_ends_when_it_becomes_a_link(lone_broker: BrokerProcess) -> None:
-    """Nobody would end it any more: the broker would keep it, and the journal from there on, until it starts again."""
+    """Otherwise the broker would keep the branch, and the journal from there on, until its next start."""
     key = LocalKey("s", 1)
     with WireClient(lone_broker.port) as client, WireClient(lone_broker.port) as other:
         client.verb(TransactionVerb.BEGIN, key)
@@ -202,7 +202,7 @@ def test_sync_nothing_is_answered_or_seen_before_the_slave_has_it(sync_broker: B
         before = slave.end
         slave.follow_to(before + len(BODY))
         assert consumer.result(Get("orders", "g", 0, 0, 10_000, 1)).status == Status.NOT_FOUND
-        assert words_of(replication_lines(consumer)[0])["fence"] == str(before)
+        assert words_of(replication_lines(consumer)[0])["high_watermark"] == str(before)
         slave.report()
         answer = producer.receive()
         assert isinstance(answer, Result)
@@ -295,7 +295,7 @@ def anonymous_kib(pid: int) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
 
 
-def test_who_is_in_sync_stands_in_zookeeper_before_it_counts(tmp_path: Path, zookeeper: Corner) -> None:
+def test_the_in_sync_set_is_in_zookeeper_before_it_counts(tmp_path: Path, zookeeper: Chroot) -> None:
     def found() -> ReplicationNode | None:
         return read_replication(session, 0).node
 

@@ -11,14 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.aio import sender
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.coordinator import Coordinator
 from meta_client.aio.producer import BranchHandle
 from meta_client.aio.sender import SendHandle
-from meta_client.batching.lanes import BatchingConfig
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator.errors import CoordinatorClosed
@@ -31,18 +30,19 @@ from meta_client.errors import (
     TransactionFailed,
     TransactionUnknown,
 )
+from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.errors import XaError
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, until
 from tests.fixtures.postgres import Database
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 CONSUMERS = 40
 
 
 @in_loop
-async def test_many_consumers_are_closed_together(zookeeper: Corner, broker: BrokerProcess) -> None:
-    """Whose listeners need the default executor, of which there are fewer threads than consumers."""
+async def test_many_consumers_are_closed_together(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """Their listeners need the default executor, which has fewer threads than there are consumers."""
     entered: set[int] = set()
     ready = asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_many_consumers_are_closed_together(zookeeper: Corner, broker: Bro
 
 @in_loop
 async def test_a_client_waits_for_a_consumer_whose_closing_was_cancelled(
-    zookeeper: Corner, broker: BrokerProcess
+    zookeeper: Chroot, broker: BrokerProcess
 ) -> None:
     is_entered, is_done = asyncio.Event(), False
 
@@ -102,7 +102,7 @@ async def test_a_client_waits_for_a_consumer_whose_closing_was_cancelled(
 
 
 @in_loop
-async def test_a_listener_that_closes_its_client_is_told_so(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_a_listener_that_closes_its_client_is_told_so(zookeeper: Chroot, broker: BrokerProcess) -> None:
     told: list[str] = []
     async with Client(zookeeper.connect) as client:
 
@@ -121,7 +121,7 @@ async def test_a_listener_that_closes_its_client_is_told_so(zookeeper: Corner, b
 
 @in_loop
 async def test_closing_a_client_wakes_every_task_that_sends_with_it(
-    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker is stopped in the middle, and then away."""
     monkeypatch.setattr(sender, "CLOSE_TIMEOUT_S", 0.3)
@@ -176,7 +176,7 @@ async def test_closing_a_client_wakes_every_task_that_sends_with_it(
 
 
 @in_loop
-async def test_closing_a_client_ends_fetching_and_iteration(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_closing_a_client_ends_fetching_and_iteration(zookeeper: Chroot, broker: BrokerProcess) -> None:
     async def iterate(consumer: Consumer) -> int:
         return len([message async for message in consumer])
 
@@ -194,7 +194,7 @@ async def test_closing_a_client_ends_fetching_and_iteration(zookeeper: Corner, b
 
 
 def _take_no_connection(stack: contextlib.ExitStack, port: int) -> None:
-    """Whoever connects to *port* waits, as for a host that is gone."""
+    """Let connections to *port* hang, as those to a host that is gone."""
     stack.enter_context(socket.create_server(("127.0.0.1", port), backlog=0))
     for _ in range(4):
         filling = stack.enter_context(socket.socket())
@@ -204,9 +204,9 @@ def _take_no_connection(stack: contextlib.ExitStack, port: int) -> None:
 
 @in_loop
 async def test_closing_a_client_ends_the_wait_for_a_decided_transaction(
-    zookeeper: Corner, broker: BrokerProcess, database: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, database: Database, tmp_path: Path
 ) -> None:
-    """Its broker is away, and nobody but this client's producer could tell it."""
+    """The broker is away, and only this client's producer could deliver the decision."""
 
     def kill(step: Step, xid: Xid) -> None:
         if step is Step.DECIDED:

@@ -11,7 +11,7 @@ from meta_client.aio.bridge import run
 from meta_client.aio.connection import Connection
 from meta_client.aio.connections import Connections
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.opaques import next_opaque
+from meta_client.net.opaques import next_opaque
 from meta_client.protocol.requests import Put, Request, Version
 from meta_client.protocol.responses import Response, Result
 from tests.fixtures.loops import in_loop, until
@@ -69,6 +69,24 @@ async def test_answers_in_any_order_find_the_tasks_that_wait(peer: Peer) -> None
     assert [response.message for response in responses if isinstance(response, Result)] == [
         b"%d" % number for number in range(100)
     ]
+
+
+@in_loop
+async def test_threads_wait_for_answers_too(peer: Peer) -> None:
+    """A thread's wait ends with the answer, by its time limit, or when the connection breaks."""
+    peer.handler = lambda request: ok(request, b"1") if isinstance(request, Put) and request.body == b"answer" else None
+    async with connected(peer) as connection:
+        answered, silent, broken = (connection.submit(put(body)) for body in (b"answer", b"none", b"none"))
+        response = await asyncio.to_thread(answered.wait, 5)
+        assert isinstance(response, Result)
+        assert response.message == b"1"
+        with pytest.raises(ReplyTimeout):
+            await asyncio.to_thread(silent.wait, 0.05)
+        waiting = asyncio.create_task(asyncio.to_thread(broken.wait, 30))
+        await asyncio.sleep(0.05)
+        peer.hang_up()
+        with pytest.raises(ConnectionLost):
+            await waiting
 
 
 @in_loop
@@ -149,11 +167,11 @@ async def test_outstanding_requests_are_bounded(peer: Peer, monkeypatch: pytest.
 
 
 @in_loop
-async def test_an_idle_connection_beats_and_a_deaf_peer_is_given_up(
+async def test_an_idle_connection_beats_and_a_silent_peer_is_given_up(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meta_client.heartbeat.IDLE_S", 0.05)
-    monkeypatch.setattr("meta_client.heartbeat.ANSWER_S", 0.05)
+    monkeypatch.setattr("meta_client.net.heartbeat.IDLE_S", 0.05)
+    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.05)
     async with connected(peer) as connection:
         await until(lambda: len(peer.received) >= 5)  # answered: it goes on
         assert not connection.is_broken
@@ -165,8 +183,8 @@ async def test_an_idle_connection_beats_and_a_deaf_peer_is_given_up(
 
 @in_loop
 async def test_bad_answers_to_heart_beats_count(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meta_client.heartbeat.IDLE_S", 0.02)
-    monkeypatch.setattr("meta_client.heartbeat.ANSWER_S", 0.5)  # the next look is no earlier
+    monkeypatch.setattr("meta_client.net.heartbeat.IDLE_S", 0.02)
+    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.5)  # the next look is no earlier
     peer.handler = lambda request: b"result 500 0 %d\r\n" % opaque_of(request)
     async with connected(peer) as connection:
         await until(lambda: connection.is_broken)

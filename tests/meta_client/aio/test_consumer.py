@@ -12,12 +12,12 @@ from meta_client.aio.consumer import Consumer
 from meta_client.aio.producer import Producer
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.refusing import Reject
+from meta_client.consumer.error_policy import Reject
 from meta_client.errors import ClientClosed, ConsumerMisuse, NothingToRead
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 PATIENCE_S = 20
 
@@ -33,7 +33,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 @in_uvloop
-async def test_a_listener_gets_everything_once_and_in_order(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_a_listener_gets_everything_once_and_in_order(zookeeper: Chroot, broker: BrokerProcess) -> None:
     seen: defaultdict[object, list[int]] = defaultdict(list)
     payloads: Counter[bytes] = Counter()
 
@@ -58,7 +58,7 @@ async def test_a_listener_gets_everything_once_and_in_order(zookeeper: Corner, b
 
 
 @in_loop
-async def test_iteration_goes_on_where_the_last_message_was_left(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_iteration_goes_on_where_the_last_message_was_left(zookeeper: Chroot, broker: BrokerProcess) -> None:
     """The message that a task was busy with when it left comes again; what it had finished does not."""
     async with Client(zookeeper.connect) as client:
         await send(client.producer(), numbers(0, 500))
@@ -88,7 +88,7 @@ async def _first(consumer: Consumer, count: int) -> AsyncIterator[ReceivedMessag
 
 
 @in_loop
-async def test_fetch_waits_for_messages_and_counts_when_asked_again(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_fetch_waits_for_messages_and_counts_when_asked_again(zookeeper: Chroot, broker: BrokerProcess) -> None:
     async with Client(zookeeper.connect) as client:
         consumer = client.consumer("reader")
         consumer.subscribe("orders")
@@ -102,7 +102,7 @@ async def test_fetch_waits_for_messages_and_counts_when_asked_again(zookeeper: C
 
 
 @in_loop
-async def test_what_a_listener_raises_over_comes_again(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_what_a_listener_raises_over_comes_again(zookeeper: Chroot, broker: BrokerProcess) -> None:
     seen: list[bytes] = []
 
     async def on_message(message: ReceivedMessage) -> None:
@@ -111,7 +111,7 @@ async def test_what_a_listener_raises_over_comes_again(zookeeper: Corner, broker
             raise LookupError("not yet")
 
     async with Client(zookeeper.connect) as client:
-        consumer = client.consumer("reader", config=ConsumerConfig(rest_s_max=0.1))
+        consumer = client.consumer("reader", config=ConsumerConfig(backoff_s_max=0.1))
         consumer.subscribe("orders", on_message=on_message)
         async with consumer:
             await client.producer().send("orders", b"hard", partition="0-0")
@@ -120,8 +120,8 @@ async def test_what_a_listener_raises_over_comes_again(zookeeper: Corner, broker
 
 
 @in_loop
-async def test_what_is_refused_waits_in_the_store_and_is_offered_again(
-    zookeeper: Corner, broker: BrokerProcess, tmp_path: Path
+async def test_a_dead_letter_waits_in_the_store_and_is_offered_again(
+    zookeeper: Chroot, broker: BrokerProcess, tmp_path: Path
 ) -> None:
     taken: list[bytes] = []
     is_mended = False
@@ -133,21 +133,21 @@ async def test_what_is_refused_waits_in_the_store_and_is_offered_again(
         taken.append(message.payload)
 
     async with Client(zookeeper.connect) as client:
-        consumer = client.consumer("reader", config=ConsumerConfig(refused_directory=str(tmp_path / "refused")))
-        consumer.subscribe("orders", on_message=on_message, on_reject="park")
+        consumer = client.consumer("reader", config=ConsumerConfig(dead_letter_directory=str(tmp_path / "refused")))
+        consumer.subscribe("orders", on_message=on_message, on_reject="dead_letter")
         async with consumer:
             for payload in (b"first", b"bad", b"last"):
                 await client.producer().send("orders", payload, partition="0-0")
             await until(lambda: taken == [b"first", b"last"])
-            assert len(consumer.refused()) == 1
+            assert len(consumer.dead_letters()) == 1
             is_mended = True
             consumer.redeliver()
             await until(lambda: taken == [b"first", b"last", b"bad"])
-            await until(lambda: not consumer.refused())
+            await until(lambda: not consumer.dead_letters())
 
 
 @in_loop
-async def test_without_a_share_of_a_group(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_without_a_share_of_a_group(zookeeper: Chroot, broker: BrokerProcess) -> None:
     """Partitions by hand, every message for every instance, and a browser."""
     async with Client(zookeeper.connect) as client:
         await send(client.producer(), numbers(0, 1000))
@@ -170,7 +170,7 @@ async def test_without_a_share_of_a_group(zookeeper: Corner, broker: BrokerProce
 
 
 @in_loop
-async def test_two_members_share_and_a_leaving_one_hands_over(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_two_members_share_and_a_leaving_one_hands_over(zookeeper: Chroot, broker: BrokerProcess) -> None:
     seen: Counter[bytes] = Counter()
 
     async def on_batch(batch: Batch) -> None:
@@ -192,14 +192,14 @@ async def test_two_members_share_and_a_leaving_one_hands_over(zookeeper: Corner,
 
 
 @in_loop
-async def test_a_broker_that_dies_is_waited_for(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_a_broker_that_dies_is_waited_for(zookeeper: Chroot, broker: BrokerProcess) -> None:
     seen: set[bytes] = set()
 
     async def on_batch(batch: Batch) -> None:
         seen.update(message.payload for message in batch.messages)
 
     async with Client(zookeeper.connect) as client:
-        consumer = client.consumer("reader", config=ConsumerConfig(rest_s_max=0.1))
+        consumer = client.consumer("reader", config=ConsumerConfig(backoff_s_max=0.1))
         consumer.subscribe("orders", on_batch)
         async with consumer:
             await send(client.producer(), numbers(0, 100))
@@ -211,7 +211,7 @@ async def test_a_broker_that_dies_is_waited_for(zookeeper: Corner, broker: Broke
 
 
 @in_loop
-async def test_manual_acknowledgement_and_misuse(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_manual_acknowledgement_and_misuse(zookeeper: Chroot, broker: BrokerProcess) -> None:
     async with Client(zookeeper.connect) as client:
         await send(client.producer(), numbers(0, 20))
         consumer = client.consumer("reader")
@@ -234,7 +234,7 @@ async def test_manual_acknowledgement_and_misuse(zookeeper: Corner, broker: Brok
 
 
 @in_loop
-async def test_a_listener_that_closes_its_consumer_is_told_so(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_a_listener_that_closes_its_consumer_is_told_so(zookeeper: Chroot, broker: BrokerProcess) -> None:
     told: list[str] = []
     async with Client(zookeeper.connect) as client:
         consumer = client.consumer("reader")

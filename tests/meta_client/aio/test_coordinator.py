@@ -23,7 +23,7 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.fixtures.postgres import Database
 from tests.meta_client.aio.test_producer import consumed
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 REQUESTS = int(os.environ.get("METAQ_CRASH_ROUNDS", "25"))  # of each of eight tasks
 PLACED_BY_A_SERVICE = """
@@ -70,7 +70,7 @@ def rows(database: Database) -> set[str]:
 
 @in_uvloop
 async def test_both_or_neither_and_many_tasks_at_once(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     async with (
         Client(zookeeper.connect) as client,
@@ -102,7 +102,7 @@ async def test_both_or_neither_and_many_tasks_at_once(
 
 @in_loop
 async def test_a_service_killed_at_any_step_is_finished_by_the_next(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     steps = [
         Step.BEGUN,
@@ -133,7 +133,7 @@ async def test_a_service_killed_at_any_step_is_finished_by_the_next(
 
 @in_loop
 async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_after_it(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     last = [Step.BEGUN]
 
@@ -170,7 +170,7 @@ async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_
 
 @in_loop
 async def test_requests_that_are_cancelled_at_any_moment_leave_nothing_prepared(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     """While others recover all the time; after the last one nobody asks any more."""
     random, stop = Random(0), asyncio.Event()
@@ -221,7 +221,7 @@ async def test_requests_that_are_cancelled_at_any_moment_leave_nothing_prepared(
 
 @in_loop
 async def test_another_task_that_sends_with_the_producer_of_an_open_block_is_told(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     async with (
         Client(zookeeper.connect) as client,
@@ -252,7 +252,7 @@ async def test_another_task_that_sends_with_the_producer_of_an_open_block_is_tol
 
 @in_loop
 async def test_what_can_not_be_enlisted_and_a_closed_coordinator(
-    zookeeper: Corner, broker: BrokerProcess, table: Database, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     async with (
         Client(zookeeper.connect) as client,

@@ -13,17 +13,17 @@ import pytest
 from meta_client.aio.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.refusing import Reject
+from meta_client.consumer.error_policy import Reject
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 current: contextvars.ContextVar[bytes] = contextvars.ContextVar("current")
-config = ConsumerConfig(runners=1, rest_s_max=0.05)  # one, so that nothing at all would be served any more
+config = ConsumerConfig(runners=1, backoff_s_max=0.05)  # one, so that nothing at all would be served any more
 
 
 class Fatal(BaseException):
-    """No Exception, and nobody's but the test's."""
+    """Error of the test that is no Exception."""
 
 
 async def awaits_what_is_cancelled() -> None:
@@ -53,7 +53,7 @@ FAULTS: list[Callable[[], Any]] = [
 ]
 
 
-async def whatever_a_listener_raises(zookeeper: Corner) -> None:
+async def whatever_a_listener_raises(zookeeper: Chroot) -> None:
     seen: list[bytes] = []
 
     async def on_message(message: ReceivedMessage) -> None:
@@ -74,7 +74,7 @@ async def whatever_a_listener_raises(zookeeper: Corner) -> None:
 
 @in_uvloop
 async def test_whatever_a_listener_raises_its_runner_goes_on(
-    zookeeper: Corner, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+    zookeeper: Chroot, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, "meta_client"):
         await whatever_a_listener_raises(zookeeper)
@@ -91,7 +91,7 @@ async def test_whatever_a_listener_raises_its_runner_goes_on(
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_an_exit_ends_the_program_and_if_it_does_not_the_runner_goes_on(
-    zookeeper: Corner, broker: BrokerProcess, error: type[BaseException]
+    zookeeper: Chroot, broker: BrokerProcess, error: type[BaseException]
 ) -> None:
     seen: list[bytes] = []
 
@@ -117,15 +117,15 @@ def test_an_exit_ends_the_program_and_if_it_does_not_the_runner_goes_on(
         task = loop.create_task(main(3))
         with pytest.raises(error):
             loop.run_until_complete(task)
-        loop.run_until_complete(task)  # whoever runs it goes on nevertheless
+        loop.run_until_complete(task)  # its runner goes on nevertheless
     finally:
         loop.close()
     assert seen == [b"hard"] * 3  # the first of them twice
 
 
 @in_loop
-async def test_a_parked_message_s_listener_exits(zookeeper: Corner, broker: BrokerProcess, tmp_path: Path) -> None:
-    """On the thread that offers it again, which goes on."""
+async def test_the_listener_of_a_dead_letter_exits(zookeeper: Chroot, broker: BrokerProcess, tmp_path: Path) -> None:
+    """The exit happens on the thread that redelivers, which goes on."""
     tried: list[bytes] = []
 
     async def on_message(message: ReceivedMessage) -> None:
@@ -135,13 +135,13 @@ async def test_a_parked_message_s_listener_exits(zookeeper: Corner, broker: Brok
         if len(tried) < 4:
             raise asyncio.CancelledError if len(tried) == 2 else Fatal
 
-    parking = ConsumerConfig(refused_directory=str(tmp_path / "refused"), redelivery_period_s=0.1)
+    parking = ConsumerConfig(dead_letter_directory=str(tmp_path / "refused"), redelivery_period_s=0.1)
     async with Client(zookeeper.connect) as client:
         consumer = client.consumer("reader", config=parking)
-        consumer.subscribe("orders", on_message=on_message, on_reject="park")
+        consumer.subscribe("orders", on_message=on_message, on_reject="dead_letter")
         async with consumer:
             await client.producer().send("orders", b"bad")
-            await until(lambda: len(tried) >= 4 and not consumer.refused())
+            await until(lambda: len(tried) >= 4 and not consumer.dead_letters())
     assert tried == [b"bad"] * 4
 
 
@@ -154,7 +154,7 @@ class Callables:
 
 
 @in_loop
-async def test_coroutine_functions_of_any_kind_are_taken_and_plain_ones_refused(zookeeper: Corner) -> None:
+async def test_coroutine_functions_of_any_kind_are_taken_and_plain_ones_refused(zookeeper: Chroot) -> None:
     async def on_batch(batch: Batch, extra: int = 0) -> None: ...
 
     async def generator(batch: Batch) -> Any:
@@ -174,7 +174,7 @@ async def test_coroutine_functions_of_any_kind_are_taken_and_plain_ones_refused(
 
 
 @in_loop
-async def test_each_message_and_each_batch_has_a_context_of_its_own(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_each_message_and_each_batch_has_a_context_of_its_own(zookeeper: Chroot, broker: BrokerProcess) -> None:
     found: list[bytes | None] = []
 
     async def on_message(message: ReceivedMessage) -> None:

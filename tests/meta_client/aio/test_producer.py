@@ -7,9 +7,8 @@ from collections.abc import Awaitable
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.aio.client import Client
-from meta_client.batching.lanes import BatchingConfig
 from meta_client.client import Client as ThreadedClient
 from meta_client.errors import (
     BufferFull,
@@ -22,6 +21,7 @@ from meta_client.errors import (
     TransactionFailed,
     TransactionMisuse,
 )
+from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import MultiPut, Put, Request, Transaction, TransactionVerb, Version
@@ -31,7 +31,7 @@ from tests.fixtures.loops import in_loop, in_uvloop, until
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok, opaque_of
 from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
 QUICK = BatchingConfig(linger_s=0.01, delivery_timeout_s=0.5)
@@ -44,8 +44,8 @@ def stored(request: Request) -> bytes:
     return ok(request, b"7 %d 1044" % request.partition)
 
 
-def consumed(zookeeper: Corner, topic: str) -> Counter[bytes]:
-    """What a threaded consumer sees when it has read to the end."""
+def consumed(zookeeper: Chroot, topic: str) -> Counter[bytes]:
+    """Return what a threaded consumer has seen once it reached the end."""
     seen: Counter[bytes] = Counter()
     with ThreadedClient(zookeeper.connect) as client, client.consumer("reader") as consumer:
         consumer.subscribe(topic, lambda batch: seen.update(message.payload for message in batch.messages))
@@ -56,7 +56,7 @@ def consumed(zookeeper: Corner, topic: str) -> Counter[bytes]:
 
 
 @in_uvloop
-async def test_everything_sent_in_any_way_arrives_once(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_everything_sent_in_any_way_arrives_once(zookeeper: Chroot, broker: BrokerProcess) -> None:
     async with Client(zookeeper.connect) as client:
         producer = client.producer()
         single = await producer.send("orders", b"single", partition="0-1")
@@ -81,8 +81,8 @@ async def test_everything_sent_in_any_way_arrives_once(zookeeper: Corner, broker
 
 
 @in_loop
-async def test_many_tasks_send_side_by_side_through_a_kill(zookeeper: Corner, broker: BrokerProcess) -> None:
-    """What is gathered is sent again until the broker is back, and stored once."""
+async def test_many_tasks_send_side_by_side_through_a_kill(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """Batches are sent again until the broker is back, and stored once."""
     async with Client(zookeeper.connect) as client:
 
         async def work(number: int) -> None:
@@ -100,7 +100,7 @@ async def test_many_tasks_send_side_by_side_through_a_kill(zookeeper: Corner, br
 
 
 @in_loop
-async def test_a_prepared_branch_is_found_again_and_committed(zookeeper: Corner, broker: BrokerProcess) -> None:
+async def test_a_prepared_branch_is_found_again_and_committed(zookeeper: Chroot, broker: BrokerProcess) -> None:
     xid = Xid.of("order-1", "db")
     async with Client(zookeeper.connect) as client:
         producer = client.producer(qualifier="shop")
@@ -124,7 +124,7 @@ async def test_a_prepared_branch_is_found_again_and_committed(zookeeper: Corner,
 
 
 @in_loop
-async def test_what_goes_out_and_in_turn(zookeeper: Corner, start_broker: StartBroker) -> None:
+async def test_what_goes_out_and_in_turn(zookeeper: Chroot, start_broker: StartBroker) -> None:
     def genuine(request: Request) -> bytes:
         return ok(request, b"1.4.6") if isinstance(request, Version) else stored(request)
 
@@ -140,7 +140,7 @@ async def test_what_goes_out_and_in_turn(zookeeper: Corner, start_broker: StartB
 
 
 @in_loop
-async def test_what_is_no_success_raises(zookeeper: Corner, start_broker: StartBroker) -> None:
+async def test_what_is_no_success_raises(zookeeper: Chroot, start_broker: StartBroker) -> None:
     def refuse(request: Request) -> bytes:
         if isinstance(request, Version):
             return ok(request, OURS)
@@ -168,7 +168,7 @@ async def test_what_is_no_success_raises(zookeeper: Corner, start_broker: StartB
 
 @in_loop
 async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
-    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+    zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
     monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
@@ -187,9 +187,9 @@ async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
 @pytest.mark.parametrize("is_refused", [False, True])
 @in_loop
 async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_commits(
-    zookeeper: Corner, start_broker: StartBroker, is_refused: bool
+    zookeeper: Chroot, start_broker: StartBroker, is_refused: bool
 ) -> None:
-    """Whether it was stored is not known, so nothing may be built on it."""
+    """The fate of the message is unknown, so the transaction must not commit."""
     held: list[Request] = []
 
     def slow(request: Request) -> bytes | None:
@@ -228,8 +228,8 @@ async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_co
 
 
 @in_loop
-async def test_a_branch_hears_of_a_batch_although_the_wait_for_it_was_cancelled(
-    zookeeper: Corner, start_broker: StartBroker
+async def test_a_branch_learns_of_a_batch_although_the_wait_for_it_was_cancelled(
+    zookeeper: Chroot, start_broker: StartBroker
 ) -> None:
     """A large branch waits for its first batches on the way."""
     held: list[Request] = []
@@ -270,7 +270,7 @@ async def cancelled(sending: Awaitable[object]) -> None:
 
 
 @in_loop
-async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Corner, start_broker: StartBroker) -> None:
+async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Chroot, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, lambda request: ok(request, b"7 0 1044"))
     async with Client(zookeeper.connect, batching=QUICK) as client:
         producer = client.producer()
@@ -283,7 +283,7 @@ async def test_a_genuine_broker_gets_them_one_by_one(zookeeper: Corner, start_br
 
 @in_loop
 async def test_a_genuine_broker_stores_them_in_order_though_it_executes_puts_in_a_pool(
-    zookeeper: Corner, start_broker: StartBroker
+    zookeeper: Chroot, start_broker: StartBroker
 ) -> None:
     sent = [b"%d" % number for number in range(150)]
     with pooled_broker({"orders": 2}, start_broker) as broker:
@@ -299,7 +299,7 @@ async def test_a_genuine_broker_stores_them_in_order_though_it_executes_puts_in_
 
 @in_loop
 async def test_each_message_to_a_genuine_broker_has_an_outcome_of_its_own(
-    zookeeper: Corner, start_broker: StartBroker
+    zookeeper: Chroot, start_broker: StartBroker
 ) -> None:
     bodies = [b"first", REFUSED, b"third", LOST, b"fifth", b"sixth"]
     with pooled_broker({"orders": 1}, start_broker) as broker:
@@ -319,7 +319,7 @@ async def test_each_message_to_a_genuine_broker_has_an_outcome_of_its_own(
 
 @in_loop
 async def test_close_tells_a_task_that_waits_for_what_no_broker_takes(
-    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+    zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch rests before it is tried again when the client is closed."""
     monkeypatch.setattr("meta_client.aio.sender.CLOSE_TIMEOUT_S", 0.1)
@@ -336,7 +336,7 @@ async def test_close_tells_a_task_that_waits_for_what_no_broker_takes(
 
 @in_loop
 async def test_a_full_buffer_waits_or_raises(
-    zookeeper: Corner, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+    zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
     monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
@@ -361,7 +361,7 @@ async def test_a_full_buffer_waits_or_raises(
 
 
 @in_loop
-async def test_close_gives_up_what_no_broker_takes(zookeeper: Corner, start_broker: StartBroker) -> None:
+async def test_close_gives_up_what_no_broker_takes(zookeeper: Chroot, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, stored)
     async with Client(zookeeper.connect, batching=QUICK) as client:
         producer = client.producer()

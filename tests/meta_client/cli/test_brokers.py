@@ -5,15 +5,15 @@ import json
 from meta_client.cli.brokers import parse_report, rows_of
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
-from zk.broker_url import BrokerUrl
-from zk.cluster import BrokerEntry
-from zk.corner import Corner
-from zk.replication import ReplicationNode
+from zk.brokers.cluster import BrokerEntry
+from zk.brokers.replication import ReplicationNode
+from zk.embedded.chroot import Chroot
+from zk.tree.broker_url import BrokerUrl
 
 TEXT = """STATS\r
-master mode sync epoch 3 in_sync 1 in_sync_min 1 without_slaves refuse state sync fence 500 end 900\r
-slave 1 peer 10.0.0.1:5 in_sync true reason - flushed 500 behind_bytes 400 behind_ms 1250 serves true\r
-slave 2 peer - in_sync false reason silent flushed 0 behind_bytes 900 behind_ms 60000 serves false\r
+master mode sync epoch 3 in_sync 1 in_sync_min 1 without_slaves refuse state sync high_watermark 500 end 900\r
+slave 1 peer 10.0.0.1:5 in_sync true reason - flushed 500 lag_bytes 400 lag_ms 1250 serves true\r
+slave 2 peer - in_sync false reason silent flushed 0 lag_bytes 900 lag_ms 60000 serves false\r
 slave x peer - odd\r
 END\r
 """
@@ -22,9 +22,7 @@ NODE = ReplicationNode(epoch=3, mode="sync", in_sync=(1,), in_sync_min=1, master
 
 
 def told(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
-    return [
-        (row["role"], row["url"], row["state"], row["in_sync"], row["behind_bytes"], row["behind_s"]) for row in rows
-    ]
+    return [(row["role"], row["url"], row["state"], row["in_sync"], row["lag_bytes"], row["lag_s"]) for row in rows]
 
 
 def test_a_master_and_its_slaves() -> None:
@@ -51,7 +49,7 @@ def test_any_text_is_taken() -> None:
         assert next(rows_of(0, BrokerEntry(MASTER, {}), parse_report(text), None))["role"] == "master"
 
 
-def test_the_command(broker: BrokerProcess, zookeeper: Corner) -> None:
+def test_the_command(broker: BrokerProcess, zookeeper: Chroot) -> None:
     done = run_metaq("brokers", "--zk", zookeeper.connect, "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.client import Client
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 
-def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+def metaq(zookeeper: Chroot, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = run_metaq(*words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 
 
-def rows(zookeeper: Corner, *words: str, status: int = 0) -> list[dict[str, Any]]:
+def rows(zookeeper: Chroot, *words: str, status: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metaq(zookeeper, *words, "--json", status=status).stdout.splitlines()]
 
 
-def test_topics_are_listed_with_their_brokers(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_topics_are_listed_with_their_brokers(zookeeper: Chroot, broker: BrokerProcess) -> None:
     listed = {row["topic"]: row for row in rows(zookeeper, "topics")}
     assert listed["orders"] == {
         "topic": "orders",
@@ -46,12 +46,12 @@ def test_topics_are_listed_with_their_brokers(zookeeper: Corner, broker: BrokerP
         (["txn", "list"], "nothing is in doubt\n"),
     ],
 )
-def test_nothing_is_said_to_people_and_not_to_scripts(zookeeper: Corner, words: list[str], said: str) -> None:
+def test_nothing_is_said_to_people_and_not_to_scripts(zookeeper: Chroot, words: list[str], said: str) -> None:
     assert metaq(zookeeper, *words).stdout == said
     assert rows(zookeeper, *words) == []
 
 
-def test_a_silent_broker_leaves_the_ends_out(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_a_silent_broker_leaves_the_ends_out(zookeeper: Chroot, broker: BrokerProcess) -> None:
     with Client(zookeeper.connect) as client, client.consumer("audit") as consumer:
         consumer.subscribe("orders", lambda batch: None)
         consumer.start()
@@ -66,7 +66,7 @@ def test_a_silent_broker_leaves_the_ends_out(zookeeper: Corner, broker: BrokerPr
         assert "0-3" in done.stdout
 
 
-def test_what_is_in_doubt(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_what_is_in_doubt(zookeeper: Chroot, broker: BrokerProcess) -> None:
     xid = Xid.of("order-1", "metaq")
     with Client(zookeeper.connect) as client:
         producer = client.producer(qualifier="shop")

@@ -16,22 +16,22 @@ from meta_client.errors import NotSupported
 from meta_client.protocol.version import Capabilities
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
-from zk.broker_url import BrokerUrl
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 
-def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+def metaq(zookeeper: Chroot, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = run_metaq("find", *words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 
 
-def rows(zookeeper: Corner, *words: str) -> list[dict[str, Any]]:
+def rows(zookeeper: Chroot, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metaq(zookeeper, *words, "--json").stdout.splitlines()]
 
 
-def test_by_key_by_id_and_since(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_by_key_by_id_and_since(zookeeper: Chroot, broker: BrokerProcess) -> None:
     with connected(zookeeper.connect) as client:
         producer = client.producer()
         results = [producer.send("orders", b"%d" % n, f"key-{n % 3}" if n % 4 else None) for n in range(24)]
@@ -68,7 +68,7 @@ def test_by_key_by_id_and_since(zookeeper: Corner, broker: BrokerProcess) -> Non
 
 
 def test_a_broker_that_can_not_search_is_read(
-    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same broker, taken for a genuine one: what is asked of it then, a genuine one answers, too."""
     url = BrokerUrl.parse(broker.url)
@@ -96,7 +96,7 @@ def test_a_broker_that_can_not_search_is_read(
     assert f"searched meta-test/0-0 up to offset {results[5].offset}" in told
 
 
-def test_what_could_not_be_searched_is_no_proof_of_absence(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_what_could_not_be_searched_is_no_proof_of_absence(zookeeper: Chroot, broker: BrokerProcess) -> None:
     with connected(zookeeper.connect) as client:
         client.producer().send("meta-test", b"x", "a")
     run_metaq("topics", "close", "meta-test", "0", "--broker", broker.url, "--zk", zookeeper.connect).check_returncode()

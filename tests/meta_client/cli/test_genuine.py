@@ -15,8 +15,8 @@ from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, OffsetQuery, Put, Request, Version
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import opaque_of
-from zk.corner import Corner
-from zk.nodes import Partition
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 A = Partition(0, 0)
 SEGMENT = 3  # messages of a segment file: the ancestor's `offset` answers with the start of one
@@ -58,7 +58,7 @@ def result(request: Request, status: int, text: bytes = b"") -> bytes:
 
 
 @pytest.fixture
-def metaq(zookeeper: Corner, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Metaq:
+def metaq(zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Metaq:
     """Run `metaq` in this process. Returns status, output and errors."""
 
     def run(*words: str) -> tuple[int, str, str]:
@@ -81,8 +81,8 @@ def test_groups(metaq: Metaq, client: Client, start_broker: StartBroker) -> None
     _, listed, _ = metaq("groups", "describe", "billing", "--json")
     assert f'"offset": {starts[7]}, "end": {starts[10]}, "lag": {starts[10] - starts[7]}, "seconds": null' in listed
     for words, number in [
-        (["--shift", "-5"], 2),
-        (["--shift", "2"], 4),
+        (["--shift-by", "-5"], 2),
+        (["--shift-by", "2"], 4),
         (["--to-offset", str(starts[8])], 8),
         (["--to-earliest"], 0),
         (["--to-latest"], 10),

@@ -16,14 +16,14 @@ import pytest
 from meta_client.cli.main import main
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.offset_stores import LocalOffsetStore, SqlOffsetStore
 from meta_client.consumer.offsets import OffsetEntry, ZooKeeperOffsetStore
-from meta_client.offset_stores import LocalOffsetStore, SqlOffsetStore
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import wait_until
-from zk.corner import Corner
-from zk.nodes import Partition
-from zk.ownership import Ownership
+from zk.embedded.chroot import Chroot
+from zk.groups.ownership import Ownership
+from zk.tree.nodes import Partition
 
 A, B = Partition(0, 0), Partition(0, 1)
 FRAME = 25  # bytes of a message of five
@@ -39,7 +39,7 @@ Metaq = Callable[..., Done]
 
 @pytest.fixture
 def metaq(
-    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Metaq:
     """Run `metaq groups`, in this process: many times a test."""
     del broker
@@ -57,7 +57,7 @@ def metaq(
 
 
 @pytest.fixture
-def client(zookeeper: Corner) -> Iterator[Client]:
+def client(zookeeper: Chroot) -> Iterator[Client]:
     with Client(zookeeper.connect) as client:
         yield client
 
@@ -136,12 +136,12 @@ TARGETS: list[tuple[list[str], int]] = [
     (["--to-latest"], 6 * FRAME),
     (["--to-offset", str(4 * FRAME)], 4 * FRAME),
     (["--to-offset", str(6 * FRAME)], 6 * FRAME),
-    (["--shift", "2"], 5 * FRAME),
-    (["--shift", "100"], 6 * FRAME),
-    (["--shift", "-1"], 2 * FRAME),
-    (["--shift", "-3"], 0),
-    (["--shift", "-100"], 0),
-    (["--shift", "0"], 3 * FRAME),
+    (["--shift-by", "2"], 5 * FRAME),
+    (["--shift-by", "100"], 6 * FRAME),
+    (["--shift-by", "-1"], 2 * FRAME),
+    (["--shift-by", "-3"], 0),
+    (["--shift-by", "-100"], 0),
+    (["--shift-by", "0"], 3 * FRAME),
     (["--to-group", "audit"], FRAME),
     (["--to-group", "ahead"], 6 * FRAME),
 ]
@@ -185,7 +185,7 @@ def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess
             producer.flush()
     producer.flush()
     store(client, "billing", {A: 50 * FRAME})
-    metaq("reset", "billing", "--partition", "0-0", "--shift", "-33", "--yes")
+    metaq("reset", "billing", "--partition", "0-0", "--shift-by", "-33", "--yes")
     assert stored(client, "billing") == 17 * FRAME
 
 
@@ -202,7 +202,7 @@ NONSENSE: list[tuple[list[str], str]] = [
     (["--to-latest", "--partition", "7-0"], "orders has no partition 7-0: see `metaq offsets`"),
     (["--to-latest", "--partition", "0"], "0 is no partition: write it as listings show it, like 0-3"),
     (["--to-group", "nobody"], "group nobody has stored nothing of these partitions"),
-    (["--shift", "1"], "nothing is stored of orders/0-1 that could be shifted"),
+    (["--shift-by", "1"], "nothing is stored of orders/0-1 that could be shifted"),
     (["--to-latest", "--store", "sqlite://", "--force"], "--force is for offsets in ZooKeeper"),
     (["--to-latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
     (["--to-latest", "--store", "sqlite:////nowhere/at/all.db"], "the database of --store: (sqlite3.OperationalError)"),
@@ -248,7 +248,7 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
 def test_by_force_a_member_that_is_alive_goes_on_from_there(
     metaq: Metaq, broker: BrokerProcess, client: Client
 ) -> None:
-    """It waits at the broker, with nothing to do and nothing to store: it has to be told."""
+    """The member waits at the broker with nothing to store, so the reset must reach it there."""
     put(broker, 3)
     put(broker, 2, 1)
     seen: list[tuple[str, int]] = []
@@ -259,7 +259,9 @@ def test_by_force_a_member_that_is_alive_goes_on_from_there(
         wait_until(lambda: len(seen) == 5 and consumer.is_caught_up())
         wait_until(lambda: stored(client, "billing") == 3 * FRAME)
         seen.clear()
-        (row, *_) = rows(metaq("reset", "billing", "--partition", "0-0", "--shift", "-2", "--force", "--yes", "--json"))
+        (row, *_) = rows(
+            metaq("reset", "billing", "--partition", "0-0", "--shift-by", "-2", "--force", "--yes", "--json")
+        )
         assert (row["before"], row["after"]) == (3 * FRAME, FRAME)
         wait_until(lambda: len(seen) == 2)
         assert seen == [("0-0", FRAME), ("0-0", 2 * FRAME)]
@@ -272,7 +274,7 @@ def test_by_force_a_member_that_is_alive_goes_on_from_there(
 
 
 def test_a_genuine_member_is_not_overruled(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
-    """Its next commit would undo the reset."""
+    """A reset would be undone by its next commit."""
     put(broker, 3)
     store(client, "billing", {A: FRAME, B: 0})
     client.session.create("/meta/consumers/billing/ids/billing_java", b"orders", ephemeral=True)
@@ -284,10 +286,8 @@ def test_a_genuine_member_is_not_overruled(metaq: Metaq, broker: BrokerProcess, 
     assert stored(client, "billing") == 3 * FRAME
 
 
-def test_who_owns_a_partition_without_being_a_member_is_named(
-    metaq: Metaq, broker: BrokerProcess, client: Client
-) -> None:
-    """One that has just come, or has gone without a word."""
+def test_an_owner_that_is_no_member_is_named(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    """Such an owner has just come, or is gone without notice."""
     put(broker, 3)
     store(client, "billing", {A: FRAME})
     Ownership(client.session, "billing", "billing_late").claim("orders", A)

@@ -1,4 +1,4 @@
-"""What inputs become, and what is said of those that can't be messages."""
+"""Parsing of inputs into messages, and the errors for inputs that cannot be one."""
 
 import io
 
@@ -19,7 +19,7 @@ from meta_client.cli.inputs import (
 )
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.protocol.messages import DATA_BYTES_MAX
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 
 def read(reader: Reader, data: bytes) -> list[tuple[bytes, str | None, int]]:

@@ -22,14 +22,14 @@ from meta_client.client import Client
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq_bytes
 from tests.fixtures.replicas import Replicas, wait_until
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 Metaq = Callable[..., subprocess.CompletedProcess[bytes]]
 COMMAND = [sys.executable, "-m", "meta_client.cli.main"]
 
 
 @pytest.fixture
-def metaq(zookeeper: Corner, broker: BrokerProcess) -> Metaq:
+def metaq(zookeeper: Chroot, broker: BrokerProcess) -> Metaq:
     """Run `metaq` on the test's ZooKeeper, with a broker that has `orders`, `invoices` and `meta-test`."""
     del broker
 
@@ -43,7 +43,7 @@ def metaq(zookeeper: Corner, broker: BrokerProcess) -> Metaq:
 
 @pytest.fixture
 def inside(
-    zookeeper: Corner, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    zookeeper: Chroot, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> Callable[..., tuple[int, bytes, bytes]]:
     """Run `metaq` in this process: many times a test. Returns status, output and errors."""
     del broker
@@ -95,7 +95,7 @@ def test_a_group_goes_on_exactly_after_what_was_shown(metaq: Metaq) -> None:
     assert (row["group"], row["lag"]) == ("audit", 22)
 
 
-def test_latest_shows_only_what_comes(metaq: Metaq, zookeeper: Corner) -> None:
+def test_latest_shows_only_what_comes(metaq: Metaq, zookeeper: Chroot) -> None:
     metaq("produce", "meta-test", stdin=b"old\n")
     command = [*COMMAND, "consume", "meta-test", "--from", "latest", "--count", "1", "--zk", zookeeper.connect]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -108,7 +108,7 @@ def test_latest_shows_only_what_comes(metaq: Metaq, zookeeper: Corner) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_following_quietly_and_stores_what_was_shown(
-    metaq: Metaq, zookeeper: Corner, number: int, status: int
+    metaq: Metaq, zookeeper: Chroot, number: int, status: int
 ) -> None:
     metaq("produce", "meta-test", stdin=b"one\ntwo\n")
     command = [*COMMAND, "consume", "meta-test", "--group", "audit", "--follow", "--zk", zookeeper.connect]
@@ -121,7 +121,7 @@ def test_a_signal_ends_following_quietly_and_stores_what_was_shown(
     assert metaq("consume", "meta-test", "--group", "audit").stdout == b""
 
 
-def test_a_reader_that_goes_away_is_no_error(metaq: Metaq, zookeeper: Corner) -> None:
+def test_a_reader_that_goes_away_is_no_error(metaq: Metaq, zookeeper: Chroot) -> None:
     metaq("produce", "orders", stdin=b"x" * 100 + b"\n" + (b"y" * 60_000 + b"\n") * 20)
     for group in ([], ["--group", "audit"]):
         words = " ".join([*COMMAND, "consume", "orders", *group, "--zk", zookeeper.connect])
@@ -251,7 +251,7 @@ def test_a_part_of_a_topic(metaq: Metaq, inside: Callable[..., tuple[int, bytes,
     assert inside("consume", "meta-test", "--group", "late", "--from", between.isoformat())[1] == b"c\n"
 
 
-def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Corner) -> None:
+def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Chroot) -> None:
     """A topic that somebody fills faster than it is read has an end all the same: where it ended at first."""
     metaq("produce", "meta-test", stdin=b"first\n" * 3000)
     shown = 0
@@ -265,8 +265,8 @@ def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Corner)
     assert shown == 3000
 
 
-def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corner, broker: BrokerProcess) -> None:
-    """What is told as stored is stored, and in doubt is no more than is said."""
+def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    """Messages reported as stored are stored, and at most the reported ones are in doubt."""
     command = [*COMMAND, "produce", "meta-test", "--json", "--timeout", "1.5", "--zk", zookeeper.connect]
     pipe = subprocess.PIPE
     # Without a buffer: communicate() would not see what readline() had taken beyond its line.
@@ -294,7 +294,7 @@ def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Corne
 
 @contextlib.contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """One that is killed after two minutes, as it is silent then, and at the end."""
+    """Run a command that is killed at the end, or after two minutes, since a stuck one is silent."""
     with subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         patience = threading.Timer(120, process.kill)
         patience.start()
@@ -306,8 +306,8 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("words", [["--group", "audit", "--follow"], ["--follow", "--from", "earliest"]])
-def test_who_reads_what_nobody_offers_is_told_so_at_once_and_goes_on_when_it_is_there(
-    tmp_path: Path, zookeeper: Corner, words: list[str]
+def test_a_reader_of_an_absent_topic_is_told_at_once_and_goes_on_when_it_is_there(
+    tmp_path: Path, zookeeper: Chroot, words: list[str]
 ) -> None:
     command = [*COMMAND, "consume", "orders", "--count", "1", *words, "--zk", zookeeper.connect]
     with running(command) as process:
@@ -323,7 +323,7 @@ def test_who_reads_what_nobody_offers_is_told_so_at_once_and_goes_on_when_it_is_
     assert (process.returncode, out, err) == (0, b"at last\n", b"going on: orders can be read now\n")
 
 
-def test_a_member_without_a_share_is_told_who_has_it(metaq: Metaq, zookeeper: Corner) -> None:
+def test_a_member_without_a_share_is_told_who_has_it(metaq: Metaq, zookeeper: Chroot) -> None:
     metaq("produce", "meta-test", stdin=b"one\n")
     command = [*COMMAND, "consume", "meta-test", "--group", "audit", "--follow", "--zk", zookeeper.connect]
     with running(command) as first:
@@ -351,7 +351,7 @@ heartbeat_ms = 100
 )
 
 
-def test_what_waits_for_a_slave_is_told_apart_from_what_is_not_stored(tmp_path: Path, zookeeper: Corner) -> None:
+def test_what_waits_for_a_slave_is_told_apart_from_what_is_not_stored(tmp_path: Path, zookeeper: Chroot) -> None:
     """The way from the master to the only slave in sync is lost: messages are there, and seen once it is back."""
     words = ["produce", "meta-test", "--zk", zookeeper.connect]
     with Replicas(tmp_path / "pair", zookeeper.connect, SYNC, slaves=1) as replicas:

@@ -9,18 +9,18 @@ from typing import Any
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 FRAME = 25  # bytes of a message of five
 
 
-def metaq(zookeeper: Corner, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+def metaq(zookeeper: Chroot, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     done = run_metaq("offsets", *words, "--zk", zookeeper.connect)
     assert done.returncode == status, done.stderr
     return done
 
 
-def rows(zookeeper: Corner, *words: str) -> list[dict[str, Any]]:
+def rows(zookeeper: Chroot, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metaq(zookeeper, *words, "--json").stdout.splitlines()]
 
 
@@ -32,7 +32,7 @@ def put(client: WireClient, count: int) -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-def test_offsets_and_times(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_offsets_and_times(zookeeper: Chroot, broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
         before = datetime.datetime.now(datetime.UTC)
         between = put(client, 3)
@@ -51,7 +51,7 @@ def test_offsets_and_times(zookeeper: Corner, broker: BrokerProcess) -> None:
     assert metaq(zookeeper, "orders").stdout.splitlines()[0].split() == ["partition", "start", "end"]
 
 
-def test_what_is_wrong_is_told_in_a_line(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_what_is_wrong_is_told_in_a_line(zookeeper: Chroot, broker: BrokerProcess) -> None:
     assert (
         "yesterday is no time: write it like 2010-12-05T10:00,"
         in metaq(zookeeper, "orders", "--at", "yesterday", status=2).stderr

@@ -1,4 +1,4 @@
-"""Nothing in the first second, then a bar on a terminal or lines elsewhere."""
+"""Progress: silent for the first second, then a bar on a terminal or lines elsewhere."""
 
 import os
 import pty

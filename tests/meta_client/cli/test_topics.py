@@ -11,23 +11,23 @@ import pytest
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import Refused, WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 SWITCHES = {"publish": True, "subscribe": True, "stat": False}
 ORDERS_OF_8 = {"topic": "orders", "partitions": 8, **SWITCHES, "compression": "none", "index": "none", "closed": None}
 
 
-def metaq(zookeeper: Corner, *words: str, status: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
+def metaq(zookeeper: Chroot, *words: str, status: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
     done = run_metaq("topics", *words, "--zk", zookeeper.connect, stdin=typed)
     assert done.returncode == status, done.stderr
     return done
 
 
-def rows(zookeeper: Corner, *words: str, status: int = 0) -> list[dict[str, Any]]:
+def rows(zookeeper: Chroot, *words: str, status: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metaq(zookeeper, *words, "--json", status=status).stdout.splitlines()]
 
 
-def test_the_life_of_a_topic(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_the_life_of_a_topic(zookeeper: Chroot, broker: BrokerProcess) -> None:
     made = {**ORDERS_OF_8, "topic": "new", "broker": "0"}
     assert rows(zookeeper, "create", "new", "--partitions", "8") == [made]
     assert rows(zookeeper, "alter", "new", "--partitions", "9", "--no-publish", "--stat") == [
@@ -48,15 +48,15 @@ def test_the_life_of_a_topic(zookeeper: Corner, broker: BrokerProcess) -> None:
         client.put("new", 0, b"m")
 
 
-def wait_for(zookeeper: Corner, topic: str, wanted: list[dict[str, Any]]) -> None:
-    """The listing must come to say *wanted* of *topic*: ZooKeeper hears a moment after the answer."""
+def wait_for(zookeeper: Chroot, topic: str, wanted: list[dict[str, Any]]) -> None:
+    """Wait until the listing shows *wanted* for *topic*: ZooKeeper is updated a moment after the answer."""
     deadline = time.monotonic() + 30
     expected = [{"topic": topic, **row} for row in wanted]
     while (listed := [row for row in rows(zookeeper) if row["topic"] == topic]) != expected:
         assert time.monotonic() < deadline, listed
 
 
-def test_a_deletion_that_is_not_confirmed_deletes_nothing(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_a_deletion_that_is_not_confirmed_deletes_nothing(zookeeper: Chroot, broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
         client.put("orders", 0, b"m")
         assert "nothing was changed" in metaq(zookeeper, "delete", "orders", status=1, typed="n\n").stderr
@@ -65,7 +65,7 @@ def test_a_deletion_that_is_not_confirmed_deletes_nothing(zookeeper: Corner, bro
         assert len(client.read_all("orders", 0)) == 1
 
 
-def test_every_master_is_told_or_the_ones_named(zookeeper: Corner, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_every_master_is_told_or_the_ones_named(zookeeper: Chroot, broker: BrokerProcess, tmp_path: Path) -> None:
     with running_broker(tmp_path / "second", zookeeper.connect, broker_id=1) as second:
         assert [row["broker"] for row in rows(zookeeper, "create", "both", "--partitions", "2")] == ["0", "1"]
         assert [row["broker"] for row in rows(zookeeper, "close", "both", "0", "--broker", "1")] == ["1"]
@@ -100,7 +100,7 @@ def test_a_broker_without_zookeeper_is_told_by_its_url(lone_broker: BrokerProces
         (["close", "new"], 2, "Missing argument 'PARTITIONS'"),
     ],
 )
-def test_nobody_to_tell(zookeeper: Corner, words: list[str], status: int, said: str) -> None:
+def test_nobody_to_tell(zookeeper: Chroot, words: list[str], status: int, said: str) -> None:
     done = metaq(zookeeper, *words, status=status)
     assert said in done.stderr
     assert done.stderr.count("\n") == bool(said)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.client import Client
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.names import BROKER, branch, new_nonce
@@ -17,7 +17,7 @@ from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.wire import WireClient
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 NAMES = ("order-1", "order-2", "order-3")
 XIDS = [Xid.of(name, "mq") for name in NAMES]
@@ -35,7 +35,7 @@ def rows(*words: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def client(zookeeper: Corner, broker: BrokerProcess) -> Iterator[Client]:
+def client(zookeeper: Chroot, broker: BrokerProcess) -> Iterator[Client]:
     with Client(zookeeper.connect) as client:
         for xid in XIDS:
             producer = client.producer(qualifier="shop")
@@ -50,7 +50,7 @@ def stored(broker: BrokerProcess) -> bytes:
         return getattr(wire.get("orders", 0, 0, 60_000), "body", b"")
 
 
-def test_on_brokers(zookeeper: Corner, broker: BrokerProcess, client: Client) -> None:
+def test_on_brokers(zookeeper: Chroot, broker: BrokerProcess, client: Client) -> None:
     zk = ("--zk", zookeeper.connect)
     committed, rolled_back, completed = map(str, XIDS)
     assert {row["state"] for row in rows(*zk).values()} == {"prepared"}
@@ -84,7 +84,7 @@ def test_on_brokers(zookeeper: Corner, broker: BrokerProcess, client: Client) ->
     assert b"order-2" not in stored(broker)
 
 
-def test_in_a_directory(zookeeper: Corner, broker: BrokerProcess, client: Client) -> None:
+def test_in_a_directory(zookeeper: Chroot, broker: BrokerProcess, client: Client) -> None:
     directory = ("--dir", str(broker.data))
     committed, rolled_back, _ = map(str, XIDS)
     running = metaq("commit", committed, "--why", "row", "--yes", *directory, status=2).stderr
@@ -109,7 +109,7 @@ def test_in_a_directory(zookeeper: Corner, broker: BrokerProcess, client: Client
 
 
 def test_what_the_coordinators_log_says(
-    zookeeper: Corner, broker: BrokerProcess, client: Client, tmp_path: Path
+    zookeeper: Chroot, broker: BrokerProcess, client: Client, tmp_path: Path
 ) -> None:
     """A log that is not this branch's, or not final, has no decision either: that must not read as "roll back"."""
     directory = tmp_path / "decisions"
@@ -147,6 +147,6 @@ def test_what_the_coordinators_log_says(
         (["commit", str(XIDS[0]), "--yes", "--why", "x" * 2000], "is not 1 to 1024 bytes long"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(zookeeper: Corner, client: Client, words: list[str], said: str) -> None:
+def test_what_cannot_be_done_is_one_line(zookeeper: Chroot, client: Client, words: list[str], said: str) -> None:
     assert said in metaq(*words, "--zk", zookeeper.connect, status=2).stderr
     assert len(rows("--zk", zookeeper.connect)) == 3

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import HEADER_BYTES, encode_body, encode_frame, iter_frames
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 PARTITION = Partition(0, 3)
 HELLO = bytes.fromhex("000000053610a68600000000000186a00000000068656c6c6f")  # spec 3.5
@@ -54,7 +54,7 @@ def test_any_cut_delivers_a_prefix_and_ends_where_reading_goes_on(
 
 
 def one_by_one(offset: int, body: bytes) -> tuple[list[ReceivedMessage], InvalidMessage | None]:
-    """What decode_batch must find, by the plain reading of the format."""
+    """Return the expected result of decode_batch, by a plain reading of the format."""
     found: list[ReceivedMessage] = []
     try:
         for start, after, it in iter_frames(body, offset):

@@ -34,7 +34,7 @@ def test_a_taker_waits_for_the_due_time_and_not_longer() -> None:
     assert 0.09 < time.monotonic() - started < 5
 
 
-def test_an_earlier_item_wakes_who_waits_for_a_later_one() -> None:
+def test_an_earlier_item_wakes_a_waiter_for_a_later_one() -> None:
     queue: DelayQueue[str] = DelayQueue(threading.Condition())
     queue.put("later", 60)
     threading.Timer(0.05, queue.put, ("now", 0)).start()

@@ -17,11 +17,11 @@ from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
-from zk.claims import Claimed
 from zk.errors import ZooKeeperUnavailable
-from zk.nodes import Partition
-from zk.offsets import ZooKeeperOffsets
-from zk.ownership import Ownership, TopicPartition
+from zk.groups.offsets import ZooKeeperOffsets
+from zk.groups.ownership import Ownership, TopicPartition
+from zk.tree.claims import Claimed
+from zk.tree.nodes import Partition
 
 
 class Shelf:
@@ -67,7 +67,7 @@ def seen() -> Seen:
 
 @pytest.fixture
 def consumer(client: Client, seen: Seen) -> Iterator[Consumer]:
-    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1, runners=2)
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, runners=2)
     with client.consumer("group", config=config) as it:
         it.subscribe("orders", seen, max_bytes=200)
         yield it
@@ -123,14 +123,14 @@ class Ledger:
             self.events.append((entry.offset, entry.is_reset))
 
 
-def test_when_a_broker_names_an_offset_further_back_the_store_hears_it_before_anything_is_delivered(
+def test_when_a_broker_names_an_offset_further_back_it_is_stored_before_anything_is_delivered(
     client: Client, start_broker: StartBroker
 ) -> None:
     end = sum(map(len, FRAMES))
     shelf = Shelf(*FRAMES)
     start_broker(0, {"orders": 1}, shelf)
     events: list[object] = []
-    config = ConsumerConfig(rest_s_max=0.1, commit_period_s=0.1, runners=2)
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, runners=2)
     with client.consumer("group", Ledger(9000, events), config=config) as consumer:
         consumer.subscribe("orders", lambda batch: events.append([m.payload for m in batch.messages]))
         consumer.start()
@@ -179,7 +179,7 @@ def test_who_may_have_been_given_up_stores_nothing(
     ],
     ids=["closed", "missing", "error", "busy", "wrong kind", "broken connection", "garbage"],
 )
-def test_trouble_delays_and_loses_nothing(
+def test_an_error_delays_and_loses_nothing(
     consumer: Consumer, seen: Seen, start_broker: StartBroker, trouble: Callable[[Get], bytes]
 ) -> None:
     shelf, asked = Shelf(*FRAMES), []
@@ -199,7 +199,7 @@ def test_a_silent_broker_does_not_stop_the_others(client: Client, seen: Seen, st
     silent = start_broker(0, {"orders": 1})
     silent.peer.handler = lambda request: None
     start_broker(1, {"orders": 1}, Shelf(*FRAMES))
-    config = ConsumerConfig(rest_s_max=0.1, fetch_timeout_s=0.3, runners=2)
+    config = ConsumerConfig(backoff_s_max=0.1, fetch_timeout_s=0.3, runners=2)
     with client.consumer("group", config=config) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()

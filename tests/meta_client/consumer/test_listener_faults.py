@@ -16,14 +16,14 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from tests.fixtures.broker import BrokerProcess
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 PATIENCE_S = 20
 current: contextvars.ContextVar[bytes] = contextvars.ContextVar("current")
 
 
 class Fatal(BaseException):
-    """No Exception, and nobody's but the test's."""
+    """Error of the test that is no Exception."""
 
 
 FAULTS: list[Callable[[], BaseException]] = [
@@ -36,7 +36,7 @@ FAULTS: list[Callable[[], BaseException]] = [
 
 
 def test_whatever_a_listener_raises_its_thread_goes_on(
-    zookeeper: Corner, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+    zookeeper: Chroot, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One runner, so that nothing at all would be served any more."""
     seen: list[bytes] = []
@@ -50,7 +50,7 @@ def test_whatever_a_listener_raises_its_thread_goes_on(
             done.set()
 
     with Client(zookeeper.connect) as client, caplog.at_level(logging.ERROR, "meta_client"):
-        consumer = client.consumer("reader", config=ConsumerConfig(runners=1, rest_s_max=0.05))
+        consumer = client.consumer("reader", config=ConsumerConfig(runners=1, backoff_s_max=0.05))
         consumer.subscribe("orders", on_message=on_message)
         with consumer:
             client.producer().send("orders", b"hard", partition="0-0")
@@ -62,7 +62,7 @@ def test_whatever_a_listener_raises_its_thread_goes_on(
     assert told == ["CancelledError()", "sys.exit(3)", "KeyboardInterrupt()", "GeneratorExit()", "Fatal()"]
 
 
-def test_a_filter_and_a_handler_that_exit_have_raised(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_a_filter_and_a_handler_that_exit_have_raised(zookeeper: Chroot, broker: BrokerProcess) -> None:
     filtered: list[bytes] = []
     handled: list[bytes] = []
     done = threading.Event()
@@ -83,7 +83,7 @@ def test_a_filter_and_a_handler_that_exit_have_raised(zookeeper: Corner, broker:
         done.set()
 
     with Client(zookeeper.connect) as client:
-        consumer = client.consumer("reader", config=ConsumerConfig(runners=1, rest_s_max=0.05))
+        consumer = client.consumer("reader", config=ConsumerConfig(runners=1, backoff_s_max=0.05))
         consumer.subscribe("orders", on_message=on_message, accept=accept, retries_max=1, on_reject=on_reject)
         with consumer:
             client.producer().send("orders", b"hard", partition="0-0")
@@ -117,7 +117,7 @@ ASYNCHRONOUS: list[Any] = [
 ]
 
 
-def test_coroutine_functions_are_refused(zookeeper: Corner) -> None:
+def test_coroutine_functions_are_refused(zookeeper: Chroot) -> None:
     with Client(zookeeper.connect) as client:
         consumer = client.consumer("reader")
         for listener in ASYNCHRONOUS:
@@ -133,7 +133,7 @@ def test_coroutine_functions_are_refused(zookeeper: Corner) -> None:
 
 
 def test_a_listener_that_returns_a_coroutine_has_not_taken_its_message(
-    zookeeper: Corner, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
+    zookeeper: Chroot, broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = threading.Semaphore(0)
 
@@ -142,7 +142,7 @@ def test_a_listener_that_returns_a_coroutine_has_not_taken_its_message(
         return coroutine_function(message)
 
     with Client(zookeeper.connect) as client:
-        consumer = client.consumer("reader", config=ConsumerConfig(rest_s_max=0.05))
+        consumer = client.consumer("reader", config=ConsumerConfig(backoff_s_max=0.05))
         consumer.subscribe("orders", on_message=on_message)
         with consumer:
             client.producer().send("orders", b"one")
@@ -150,7 +150,7 @@ def test_a_listener_that_returns_a_coroutine_has_not_taken_its_message(
     assert "returned a coroutine" in caplog.text
 
 
-def test_each_message_and_each_batch_has_a_context_of_its_own(zookeeper: Corner, broker: BrokerProcess) -> None:
+def test_each_message_and_each_batch_has_a_context_of_its_own(zookeeper: Chroot, broker: BrokerProcess) -> None:
     found: list[bytes | None] = []
 
     def on_message(message: ReceivedMessage) -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Delivery, Outcome
+from meta_client.consumer.error_policy import ErrorPolicy, Reject, RejectHandler
+from meta_client.consumer.filtering import DuplicateCache, MessageFilter
 from meta_client.consumer.listening import BatchDelivery, MessageDelivery
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.consumer.refusing import Reject, RejectHandler, RetryPolicy
-from meta_client.consumer.sifting import DuplicateCache, Sieve
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 PARTITION = Partition(0, 0)
 KEY = "orders", PARTITION
@@ -61,7 +61,7 @@ class Listener:
 @pytest.mark.parametrize("kind", [MessageDelivery, BatchDelivery])
 def test_an_exit_on_the_main_thread_ends_the_program(kind: type[MessageDelivery | BatchDelivery]) -> None:
     """There a loop's listeners run."""
-    delivery = kind(lambda given: sys.exit(3), RetryPolicy(), Sieve(None, None), None)
+    delivery = kind(lambda given: sys.exit(3), ErrorPolicy(), MessageFilter(None, None), None)
     with pytest.raises(SystemExit, match="3"):
         delivery.deliver(batch(0, 1))
 
@@ -91,12 +91,12 @@ def run(delivery: Delivery, total: int, sizes: list[int]) -> tuple[list[Outcome]
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
     retries_max=st.integers(0, 4),
 )
-def test_messages_come_in_order_so_often_and_no_more_and_what_is_passed_was_taken_or_refused(
+def test_messages_come_in_order_so_often_and_no_more_and_what_is_passed_was_taken_or_rejected(
     failures: dict[int, int], rejects: set[int], sizes: list[int], retries_max: int
 ) -> None:
     listener, refused = Listener(failures, rejects), list[int]()
-    policy = RetryPolicy(retries_max, lambda message, error: refused.append(message.message_id))
-    delivery = MessageDelivery(listener.on_message, policy, Sieve(None, None), None)
+    policy = ErrorPolicy(retries_max, lambda message, error: refused.append(message.message_id))
+    delivery = MessageDelivery(listener.on_message, policy, MessageFilter(None, None), None)
     _, at = run(delivery, 20, sizes)
     assert at == 20
     assert [*sorted(listener.calls)] == listener.calls
@@ -119,8 +119,8 @@ def test_batches_are_taken_whole_or_singly_and_nothing_is_lost(
     failures: dict[int, int], rejects: set[int], sizes: list[int], retries_max: int
 ) -> None:
     listener, refused = Listener(failures, rejects), list[int]()
-    policy = RetryPolicy(retries_max, lambda message, error: refused.append(message.message_id))
-    delivery = BatchDelivery(listener.on_batch, policy, Sieve(None, None), None)
+    policy = ErrorPolicy(retries_max, lambda message, error: refused.append(message.message_id))
+    delivery = BatchDelivery(listener.on_batch, policy, MessageFilter(None, None), None)
     _, at = run(delivery, 20, sizes)
     assert at == 20
     assert sorted(listener.taken + refused) == list(range(20))  # each once: in a batch, alone, or refused
@@ -137,11 +137,11 @@ def test_a_reject_handler_that_fails_is_asked_again_and_nothing_passes_it(form: 
             raise OSError("the disk is full")
 
     listener = Listener({}, {1})
-    policy = RetryPolicy(0, handle)
+    policy = ErrorPolicy(0, handle)
     delivery: Delivery = (
-        MessageDelivery(listener.on_message, policy, Sieve(None, None), None)
+        MessageDelivery(listener.on_message, policy, MessageFilter(None, None), None)
         if form == "message"
-        else BatchDelivery(listener.on_batch, policy, Sieve(None, None), None)
+        else BatchDelivery(listener.on_batch, policy, MessageFilter(None, None), None)
     )
     outcomes, _ = run(delivery, 3, [3])
     assert handled == [1, 1, 1]
@@ -151,7 +151,7 @@ def test_a_reject_handler_that_fails_is_asked_again_and_nothing_passes_it(form: 
 
 def test_a_partition_stops_and_tries_as_often_again_when_it_goes_on() -> None:
     listener = Listener({0: 3}, set())
-    delivery = MessageDelivery(listener.on_message, RetryPolicy(1), Sieve(None, None), None)
+    delivery = MessageDelivery(listener.on_message, ErrorPolicy(1), MessageFilter(None, None), None)
     stops = [(f := delivery.deliver(batch(0, 1)).failure) is not None and f.stops for _ in range(4)]
     assert stops == [False, True, False, False]
     assert listener.taken == [0]
@@ -163,8 +163,8 @@ def test_a_filter_that_raises_is_a_listener_that_raises() -> None:
 
     never: RejectHandler = lambda message, error: None  # noqa: E731 - a name says what it is
     for delivery in (
-        MessageDelivery(print, RetryPolicy(1, never), Sieve(accept, None), None),
-        BatchDelivery(print, RetryPolicy(None), Sieve(accept, None), None),
+        MessageDelivery(print, ErrorPolicy(1, never), MessageFilter(accept, None), None),
+        BatchDelivery(print, ErrorPolicy(None), MessageFilter(accept, None), None),
     ):
         outcome = delivery.deliver(batch(0, 2))
         assert outcome.failure is not None
@@ -172,21 +172,21 @@ def test_a_filter_that_raises_is_a_listener_that_raises() -> None:
         assert (outcome.next_offset, outcome.consumed) == (0, None)
 
 
-def test_what_was_consumed_is_known_again_for_so_many_messages_and_until_somebody_seeks() -> None:
+def test_what_was_consumed_is_known_again_for_so_many_messages_and_until_a_seek() -> None:
     cache = DuplicateCache(3)
-    sieve = Sieve(None, cache)
+    message_filter = MessageFilter(None, cache)
     listener = Listener({}, set())
-    delivery = MessageDelivery(listener.on_message, RetryPolicy(), sieve, None)
+    delivery = MessageDelivery(listener.on_message, ErrorPolicy(), message_filter, None)
     for _ in range(2):
         delivery.deliver(batch(0, 3))
     assert listener.taken == [0, 1, 2]
     delivery.deliver(batch(3, 1))  # the oldest is forgotten
     delivery.deliver(batch(0, 1))
     assert listener.taken == [0, 1, 2, 3, 0]
-    delivery.forget(KEY, is_seek=False)
+    delivery.discard(KEY, is_seek=False)
     delivery.deliver(batch(3, 1))
     assert listener.taken == [0, 1, 2, 3, 0]
-    delivery.forget(KEY, is_seek=True)
+    delivery.discard(KEY, is_seek=True)
     delivery.deliver(batch(3, 1))
     assert listener.taken == [0, 1, 2, 3, 0, 3]
 

@@ -8,7 +8,7 @@ from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig, check_bytes_max, check_group
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.errors import InvalidGroup
-from zk.nodes import Partition
+from zk.tree.nodes import Partition
 
 A, B = Partition(0, 0), Partition(0, 1)
 
@@ -110,7 +110,7 @@ def test_group_names_that_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"strategy": "best"}, {"runners": 0}, {"start": -1}, {"rest_s_max": 0}, {"commit_period_s": -1}]
+    "wrong", [{"strategy": "best"}, {"runners": 0}, {"start": -1}, {"backoff_s_max": 0}, {"commit_period_s": -1}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.consumer.plan import GroupSnapshot, Plan, plan_rebalance, plan_routes
-from zk.broker_url import BrokerUrl
-from zk.cluster import BrokerEntry
-from zk.nodes import Partition, string_order
-from zk.strategy import STRATEGIES, LoadBalanceStrategy, balanced
+from zk.brokers.cluster import BrokerEntry
+from zk.groups.strategy import STRATEGIES, LoadBalanceStrategy, balanced
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition, string_order
 
 consumer_ids = st.lists(st.text("abc0-_", min_size=1, max_size=6), unique=True, max_size=5)
 partition_lists = st.lists(st.builds(Partition, st.integers(0, 2), st.integers(0, 12)), unique=True, max_size=20)
@@ -41,7 +41,7 @@ def after(plan: Plan, owned: set[tuple[str, Partition]]) -> set[tuple[str, Parti
     return (owned - {*plan.release}) | {*plan.claim}
 
 
-def test_a_topic_is_shared_by_those_who_subscribe_to_it() -> None:
+def test_a_topic_is_shared_by_its_subscribers() -> None:
     snapshot = GroupSnapshot(
         {"orders": ["a", "b"], "invoices": ["b"]},
         {"orders": [Partition(0, 0), Partition(0, 1)], "invoices": [Partition(0, 0)]},

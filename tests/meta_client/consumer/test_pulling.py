@@ -1,4 +1,4 @@
-"""What is fetched ahead, and what is in the user's hands: compared with a dumb model under random operations."""
+"""Messages fetched ahead, and those in the user's hands, compared with a dumb model under random operations."""
 
 import itertools
 import threading
@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
-from meta_client.consumer.sifting import Sieve
 from meta_client.consumer.workers import Threads
 from tests.meta_client.consumer.test_listening import KEY, SIZE, batch
 
@@ -33,7 +33,7 @@ class PullMachine(RuleBasedStateMachine):
         self.unparked = 0
         self.buffer = PullBuffer(assignments, self.tracker, BYTES_MAX, self._unpark)
         self.tracker.on_commit = self.buffer.report
-        self.delivery = PullDelivery(self.buffer, self.tracker, Sieve(None, None), None)
+        self.delivery = PullDelivery(self.buffer, self.tracker, MessageFilter(None, None), None)
         self.fetched = 0  # the next message that a fetch brings
         self.shown = 0  # the next message that the user must see
         self.finished = 0  # the user is done with everything before it
@@ -99,7 +99,7 @@ class PullMachine(RuleBasedStateMachine):
     def seek_back_to_progress(self) -> None:
         self.end_loop()
         at = self.stored()
-        self.delivery.forget(KEY, is_seek=True)
+        self.delivery.discard(KEY, is_seek=True)
         self.fetched = self.shown = self.finished = at
 
     @invariant()
@@ -124,8 +124,8 @@ def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
     assignments = Assignments("group", lambda: True, Threads().condition())
     assignments.resume(0)
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
-    sieve = Sieve(lambda message: message.message_id in (1, 2), None)
-    delivery = PullDelivery(buffer, tracker, sieve, None)
+    message_filter = MessageFilter(lambda message: message.message_id in (1, 2), None)
+    delivery = PullDelivery(buffer, tracker, message_filter, None)
     assert delivery.deliver(batch(0, 1)).consumed == OffsetEntry(*KEY, SIZE, 0)  # nothing of it is delivered
     assert delivery.deliver(batch(1, 5)).consumed is None
     assert delivery.deliver(batch(6, 2)).consumed is None  # something before it is out
@@ -145,7 +145,7 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     assignments.resume(0)
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
     window = AckWindow(tracker.advance)
-    delivery = PullDelivery(buffer, tracker, Sieve(None, None), window)
+    delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), window)
     delivery.deliver(batch(0, 4))
     first = buffer.take(2, 0)
     buffer.take(1, 0)
@@ -153,7 +153,7 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     assert not delivery.is_settled()
     assert window.acknowledge(first[1])
     assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
-    delivery.forget(KEY, is_seek=False)
+    delivery.discard(KEY, is_seek=False)
     assert not window.acknowledge(first[1])
     assert buffer.take(1, 0) == []
 
@@ -166,7 +166,7 @@ def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again(
     assignments.resume(0)
     unparked = threading.Event()
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, unparked.set)
-    delivery = PullDelivery(buffer, tracker, Sieve(None, None), None)
+    delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), None)
     taken: list[ReceivedMessage] = []
     user = threading.Thread(target=lambda: taken.extend(buffer.take(100, 10)))
     with assignments.changed:

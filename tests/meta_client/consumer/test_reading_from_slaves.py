@@ -91,7 +91,7 @@ def seen() -> Seen:
 
 @pytest.fixture
 def consumer(client: Client, seen: Seen) -> Iterator[Consumer]:
-    with client.consumer("group", config=ConsumerConfig(rest_s_max=0.1, runners=2)) as it:
+    with client.consumer("group", config=ConsumerConfig(backoff_s_max=0.1, runners=2)) as it:
         it.subscribe("orders", seen)
         yield it
 

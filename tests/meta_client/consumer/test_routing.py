@@ -1,12 +1,12 @@
-"""Which replica is asked: every word that a broker can say about it, and every way in which one fails."""
+"""Choice of the replica to ask, for every answer of a broker and every kind of failure."""
 
 import pytest
 
 from meta_client.consumer.routing import SHUN_S, Route, Routes
 from meta_client.protocol.errors import Moved
-from zk.broker_url import BrokerUrl
-from zk.cluster import BrokerEntry
-from zk.nodes import Partition
+from zk.brokers.cluster import BrokerEntry
+from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 MASTER, ONE, TWO = BrokerUrl("a", 1), BrokerUrl("b", 1), BrokerUrl("c", 2)
 SLAVES = {1: ONE, 2: TWO}
@@ -29,7 +29,7 @@ def clock() -> Clock:
 
 def routes_to(entry: BrokerEntry, clock: Clock | None = None) -> Routes:
     routes = Routes(clock or Clock())
-    routes.follow({0: entry})
+    routes.set_brokers({0: entry})
     return routes
 
 
@@ -65,7 +65,7 @@ def test_while_the_master_is_away_its_slaves_share_the_partitions_and_are_left_w
     assert [routes.choose(key) for key in (KEY, OTHER, KEY)] == [Route(ONE, 1), Route(TWO, 2), Route(ONE, 1)]
     routes.answered(KEY, "m")  # it is not there
     assert routes.choose(KEY) == Route(ONE, 1)
-    routes.follow({0: BrokerEntry(MASTER, SLAVES)})
+    routes.set_brokers({0: BrokerEntry(MASTER, SLAVES)})
     assert routes.choose(KEY) == Route(MASTER)
 
 
@@ -89,7 +89,7 @@ def test_without_a_master_another_slave_is_tried_and_the_only_one_again(clock: C
     routes.failed(KEY, Route(TWO, 2))
     assert routes.choose(KEY) == Route(ONE, 1)
     clock.now += SHUN_S
-    routes.follow({0: BrokerEntry(None, {1: ONE})})
+    routes.set_brokers({0: BrokerEntry(None, {1: ONE})})
     routes.failed(KEY, Route(ONE, 1))
     assert routes.choose(KEY) == Route(ONE, 1)
 

@@ -1,4 +1,4 @@
-"""Consumers whose requests wait at the broker, and brokers that say they let them."""
+"""Long polls: requests that wait at the broker, and brokers that announce support for them."""
 
 import itertools
 import threading
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from meta_client.client import Client
-from meta_client.consumer.asking import WAITING_BYTES_MAX
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.fetch_client import WAITING_BYTES_MAX
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Fetch, Get, Request, Version
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok, opaque_of
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
-SLOW_TO_ASK = ConsumerConfig(runners=1, rest_s_max=30.0)  # what comes quickly was waited for at the broker
+SLOW_TO_ASK = ConsumerConfig(runners=1, backoff_s_max=30.0)  # what comes quickly was waited for at the broker
 
 
 class Seen:
@@ -52,7 +52,7 @@ def wire(broker: BrokerProcess) -> Iterator[WireClient]:
 
 
 @pytest.fixture
-def real_client(broker: BrokerProcess, zookeeper: Corner) -> Iterator[Client]:
+def real_client(broker: BrokerProcess, zookeeper: Chroot) -> Iterator[Client]:
     del broker  # it is there first
     with Client(zookeeper.connect, session_timeout_ms=4_000) as it:
         yield it
@@ -62,7 +62,7 @@ def gets(wire: WireClient) -> int:
     return next(int(line.split()[1]) for line in wire.stats() if line.startswith("cmd_get "))
 
 
-def test_one_runner_hears_of_every_idle_partition_at_once(wire: WireClient, real_client: Client, seen: Seen) -> None:
+def test_one_runner_serves_every_idle_partition_at_once(wire: WireClient, real_client: Client, seen: Seen) -> None:
     with real_client.consumer("group", config=SLOW_TO_ASK) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()
@@ -77,7 +77,7 @@ def test_one_runner_hears_of_every_idle_partition_at_once(wire: WireClient, real
 
 
 def test_an_idle_consumer_asks_for_nothing(wire: WireClient, real_client: Client, seen: Seen) -> None:
-    with real_client.consumer("group", config=ConsumerConfig(rest_s_max=0.05)) as consumer:
+    with real_client.consumer("group", config=ConsumerConfig(backoff_s_max=0.05)) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()
         wait_until(consumer.is_caught_up)
@@ -157,7 +157,7 @@ def test_a_broker_that_comes_back_is_waited_at_again(broker: BrokerProcess, real
 
 
 class Script:
-    """A broker that says it knows `fetch`; it has one message, and *waits* answers whoever asks to wait for more."""
+    """Broker that announces `fetch` and has one message; *waits* answers requests to wait for more."""
 
     FRAME = encode_frame(1, 0, b"hello")
 
@@ -179,7 +179,7 @@ class Script:
         return b"data %d %d m %d\r\n%b" % (len(body), len(self.FRAME), opaque_of(request), body)
 
 
-HASTY = ConsumerConfig(runners=1, rest_s_max=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.3)
+HASTY = ConsumerConfig(runners=1, backoff_s_max=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.3)
 
 
 def test_a_broker_that_does_not_really_wait_is_not_pestered(
@@ -187,7 +187,7 @@ def test_a_broker_that_does_not_really_wait_is_not_pestered(
 ) -> None:
     script = Script(lambda fetch: script.data(fetch, b""))
     start_broker(0, {"orders": 1}, script)
-    with client.consumer("group", config=ConsumerConfig(runners=1, rest_s_max=0.2)) as consumer:
+    with client.consumer("group", config=ConsumerConfig(runners=1, backoff_s_max=0.2)) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()
         wait_until(consumer.is_caught_up)

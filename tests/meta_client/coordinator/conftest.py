@@ -1,4 +1,4 @@
-"""A table, a topic, and who writes to both: what the coordinator's tests share."""
+"""A table, a topic, and writers to both, shared by the coordinator's tests."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client import Client
 from meta_client.coordinator import Coordinator, Step
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.postgres import Connection, Database
 from tests.fixtures.reading import read_whole
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 # A broker that was killed registers again once its old session is gone; these tests kill many.
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
@@ -47,20 +47,20 @@ class World:
             producer.send("orders", str(number).encode(), timeout_s=10)
 
     def numbers(self) -> tuple[list[int], list[int]]:
-        """What is in the table, and what is in the topic."""
+        """Return the numbers in the table, and those in the topic."""
         with psycopg.connect(self.database.dsn) as connection:
             rows = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]
         return rows, sorted(int(message.payload) for message in read_whole(self.client, "orders", PARTITIONS))
 
     def in_doubt(self) -> list[object]:
-        """What is prepared, on either side."""
+        """Return what is prepared on either side."""
         listing = self.producer().tpc_list()
         assert not listing.failures
         return [*self.database.prepared(), *(key for keys in listing.keys.values() for key in keys)]
 
 
 @pytest.fixture
-def world(tmp_path: Path, zookeeper: Corner, database: Database) -> Iterator[World]:
+def world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
     connection = database.connect()
     connection.execute(TABLE)
     connection.commit()

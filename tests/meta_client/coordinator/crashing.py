@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client import Client
 from meta_client.coordinator import Coordinator, Step
 

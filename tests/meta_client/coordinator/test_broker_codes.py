@@ -1,4 +1,4 @@
-"""What each X/Open code means for a branch that must commit, or must roll back. No broker: the table alone.
+"""Meaning of each X/Open code for a branch that must commit or roll back. No broker: the table alone.
 
 The heuristic answers need an operator's hand on a broker; here the producer is a stand-in that gives them.
 """
@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorError, HeuristicOutcome, Unreachable
 from meta_client.coordinator.names import BROKER, branch
 from meta_client.errors import ClientXaError
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 from meta_client.protocol.xa import XaCode
 
 XID = Xid(1, b"shop.0123abcd.1-1", b"")

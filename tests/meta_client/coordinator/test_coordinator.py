@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator import Coordinator, CoordinatorClosed, PrepareFailed, Step, Unreachable
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.steps import DECIDED_STEPS
@@ -148,7 +148,7 @@ def test_a_block_inside_a_block_is_refused_and_the_outer_one_stays_whole(
 
 
 def test_another_thread_that_sends_with_the_producer_of_an_open_block_is_told(world: World) -> None:
-    """What it was told to be acknowledged would be lost with a rollback it knows nothing of."""
+    """A rollback of the block would silently drop a message that this thread saw acknowledged."""
     producer = world.producer()
     with ThreadPoolExecutor(1) as other, world.coordinator() as coordinator:
         with (  # noqa: PT012 - the block is what is tested

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from journal.errors import RottenJournal
-from journal.segments import Identity, Segments
-from journal.storage import DirectoryStorage
-from journal.xid import Xid
+from journal.errors import CorruptJournal
+from journal.records.xid import Xid
+from journal.wal.segments import Identity, Segments
+from journal.wal.storage import DirectoryStorage
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
 from meta_client.coordinator.names import InvalidName, new_nonce
@@ -122,7 +122,7 @@ def test_a_brokers_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     assert [file.read_bytes() for file in segments(tmp_path)] == before
 
 
-def test_the_log_is_bounded_and_carries_the_unfinished_forward(tmp_path: Path) -> None:
+def test_the_log_is_bounded_and_copies_the_unfinished_forward(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.decide(xid(0), "kept")
     for number in range(1, 400):
@@ -215,7 +215,7 @@ def test_a_torn_last_record_is_cut_and_what_came_before_stays(
     log.close()
 
 
-def test_a_rotten_decision_is_refused_not_forgotten(tmp_path: Path) -> None:
+def test_a_corrupt_decision_is_refused_not_forgotten(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.decide(xid(1), "PRECIOUS")
     log.decide(xid(2), "second")
@@ -225,7 +225,7 @@ def test_a_rotten_decision_is_refused_not_forgotten(tmp_path: Path) -> None:
     raw = bytearray(file.read_bytes())
     raw[raw.index(b"PRECIOUS")] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(RottenJournal):
+    with pytest.raises(CorruptJournal):
         open_log(tmp_path)
     assert file.read_bytes() == bytes(raw)
 

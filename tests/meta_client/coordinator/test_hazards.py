@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator import CoordinatorError, HeuristicOutcome, Step
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery import Recovered
@@ -25,7 +25,7 @@ def _roll_back_message(world: World, xid: Xid) -> None:
 
 
 def _lose_message(world: World, xid: Xid) -> None:
-    """What an asynchronous slave that never had the branch leaves, once it is promoted."""
+    """Lose the branch, as the promotion of an asynchronous slave that never had it does."""
     world.broker.kill()
     shutil.rmtree(world.broker.data)
     world.broker.start()
@@ -60,7 +60,7 @@ def check_kept(world: World, xid: Xid, code: str) -> Recovered:
 
 
 @pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE])
-def test_a_message_that_somebody_rolled_back(world: World, at: Step) -> None:
+def test_a_message_that_was_rolled_back_by_hand(world: World, at: Step) -> None:
     error, xid = work_with(world, _roll_back_message, at)
     assert error.code == "XA_HEURMIX"
     assert "the database: committed" in str(error)
@@ -78,7 +78,7 @@ def test_a_message_that_was_lost(world: World, at: Step) -> None:
     assert world.numbers() == ([1], [])
 
 
-def test_a_row_that_somebody_rolled_back(world: World) -> None:
+def test_a_row_that_was_rolled_back_by_hand(world: World) -> None:
     error, xid = work_with(world, _roll_back_row, Step.DECIDED)
     assert error.code == "XA_HEURRB"
     assert "the broker: still prepared" in str(error)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
+from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, PrepareFailed, Step
-from meta_client.coordinator.verdicts import Action
-from meta_client.demo.postgres import EmbeddedPostgres
+from meta_client.coordinator.recovery_policy import Action
 from meta_client.errors import SendFailed
-from meta_client.producer import Producer
+from meta_client.producer.producer import Producer
 from tests.fixtures.postgres import Database
 from tests.meta_client.coordinator.conftest import TABLE, World
 from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
@@ -74,7 +74,7 @@ def test_a_branch_that_is_not_prepared_dies_with_its_broker(world: World) -> Non
 
 
 class _Gone(Exception):
-    """What the user's code raises after the broker went."""
+    """Error of the user's code after the broker went."""
 
 
 def _kills_and_raises(world: World, times: int) -> Callable[[Step, Xid], None]:
@@ -88,7 +88,7 @@ def _kills_and_raises(world: World, times: int) -> Callable[[Step, Xid], None]:
     return kill
 
 
-def test_a_rollback_that_nobody_could_hear_is_delivered_by_recovery(world: World) -> None:
+def test_an_undelivered_rollback_is_delivered_by_recovery(world: World) -> None:
     with world.coordinator(_kills_and_raises(world, 1)) as coordinator, pytest.raises(_Gone):
         world.work(coordinator, world.producer(), 1)
     world.broker.start()
@@ -100,7 +100,7 @@ def test_a_rollback_that_nobody_could_hear_is_delivered_by_recovery(world: World
     assert world.in_doubt() == []
 
 
-def test_a_rollback_that_nobody_could_hear_is_delivered_without_being_asked_for(world: World) -> None:
+def test_an_undelivered_rollback_is_delivered_without_being_asked_for(world: World) -> None:
     with world.coordinator(_kills_and_raises(world, 1)) as coordinator:
         with pytest.raises(_Gone):
             world.work(coordinator, world.producer(), 1)
@@ -113,7 +113,7 @@ def test_a_rollback_that_nobody_could_hear_is_delivered_without_being_asked_for(
 
 
 class _BrokenOff(BaseException):
-    """As a thread's ^C, or a task that is cancelled while its loop ends."""
+    """Interruption, such as a thread's ^C, or the cancellation of a task while its loop ends."""
 
 
 @pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE, Step.COMMITTED_BROKER])

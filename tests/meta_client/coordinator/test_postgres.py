@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from journal.xid import Xid
+from journal.records.xid import Xid
+from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.participants import Ended
 from meta_client.coordinator.postgres import PostgresParticipant
-from meta_client.demo.postgres import EmbeddedPostgres
 from tests.fixtures.postgres import Connection, Database
 
 XID = Xid(1, b"shop.0123abcd.1-1", b"")
@@ -97,7 +97,8 @@ def test_a_transaction_that_failed_unnoticed_does_not_prepare(database: Database
 
 
 def test_psycopg_alone_would_not_have_noticed(database: Database, connection: Connection) -> None:
-    """Why the participant looks at the answer: the day this fails, the check in `prepare` may become simpler."""
+    """The participant must check the answer itself: if this fails one day, the check in `prepare` may become
+    simpler."""
     connection.tpc_begin(GID)
     with pytest.raises(psycopg.errors.DivisionByZero):
         connection.execute("SELECT 1 / 0")
@@ -200,9 +201,9 @@ def test_a_branch_of_another_database_is_not_listed(postgres_server: EmbeddedPos
     with psycopg.connect(postgres_server.dsn) as elsewhere:
         other = PostgresParticipant(elsewhere)
         assert other.prepared() == []
-        assert not other.reaches(participant.where())
-        assert participant.where().split("/")[0] == other.where().split("/")[0]
-    assert participant.reaches(participant.where())
+        assert not other.reaches(participant.resource_id())
+        assert participant.resource_id().split("/")[0] == other.resource_id().split("/")[0]
+    assert participant.reaches(participant.resource_id())
     participant.rollback(XID)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator import Coordinator, Recovered, Step
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
@@ -13,7 +13,7 @@ from tests.meta_client.coordinator.conftest import World
 
 
 class _Cancelled(BaseException):
-    """What breaks a transaction off, as a cancelled task's does."""
+    """Cancellation of a transaction, as of a task."""
 
 
 @pytest.mark.parametrize("at", [Step.PREPARED_DATABASE, Step.DECIDED, Step.COMMITTED_DATABASE, Step.COMMITTED_BROKER])
@@ -44,7 +44,7 @@ def test_what_breaks_off_after_the_listing_is_not_taken_for_committed(
 def test_what_begins_while_it_looks_is_left_alone(
     world: World, monkeypatch: pytest.MonkeyPatch, looked_at: Callable[..., object], is_before: bool, until: Step
 ) -> None:
-    """It stands at a step until `recover` is done, and then goes on."""
+    """The transaction stays at a step until `recover` is done, and then goes on."""
     arrived, go_on = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""What a coordinator's death leaves, at every step; and what recovery must not touch."""
+"""Recovery after a coordinator's death at every step, and the branches it must not touch."""
 
 import shutil
 import signal
@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from journal.xid import Xid
+from journal.records.xid import Xid
 from meta_client.coordinator import Coordinator, Recovered, Step
 from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
+from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.steps import DECIDED_STEPS
-from meta_client.coordinator.verdicts import Action
 from tests.meta_client.coordinator.conftest import World
 from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
 
@@ -85,7 +85,7 @@ def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: Wo
     assert world.numbers() == ([1], [1])
 
 
-def test_a_decided_branch_that_somebody_rolled_back_is_reported_and_not_taken_for_committed(world: World) -> None:
+def test_a_decided_branch_rolled_back_by_hand_is_reported_and_not_taken_for_committed(world: World) -> None:
     crash(world, 1, Step.DECIDED)
     operator = world.producer()
     ((name, *_),) = operator.tpc_list().keys.values()

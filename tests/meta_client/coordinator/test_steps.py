@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.xid import GTRID_BYTES_MAX, Xid
+from journal.records.xid import GTRID_BYTES_MAX, Xid
 from meta_client.coordinator.names import InvalidName, LogName, new_nonce
+from meta_client.coordinator.receipts import Receipts
+from meta_client.coordinator.recovery_policy import Action, action_for
 from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, Step, next_step
-from meta_client.coordinator.verdicts import Action, action_for
-from meta_client.coordinator.where import Where
 
 
 def reachable(start: Step) -> set[Step]:
@@ -87,8 +87,8 @@ def test_the_log_name_reads_back_from_a_segment_header() -> None:
 
 
 def test_where_reads_back() -> None:
-    where = Where("7443/a%20b", "0")
-    assert Where.parse(str(where)) == where
+    where = Receipts("7443/a%20b", "0")
+    assert Receipts.parse(str(where)) == where
     for text in ("", "database=1", "broker=1 database=2", "database=1 broker=2 x"):
         with pytest.raises(InvalidRecord, match="recover with the version that wrote it"):
-            Where.parse(text)
+            Receipts.parse(text)

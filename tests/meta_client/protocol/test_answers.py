@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.xid import BranchKey, LocalKey, XaKey, Xid, parse_key
+from journal.records.xid import BranchKey, LocalKey, XaKey, Xid, parse_key
 from meta_client.protocol.answers import (
     PutPlace,
     format_keys,
@@ -51,7 +51,7 @@ _INTEGERS = st.one_of(
 
 @given(st.lists(_INTEGERS, min_size=2, max_size=4))
 def test_a_put_place_is_three_integers(words: list[bytes]) -> None:
-    """Of the ranges they have, and written as all integers of the protocol are."""
+    """The integers are in range, and written as all integers of the protocol are."""
     message = b" ".join(words)
     try:
         message_id, partition, offset = message.split(b" ")

@@ -58,7 +58,7 @@ def test_only_from_a_size_on_and_only_if_it_helps(codec: Codec) -> None:
 @each_codec
 @given(payload=texts.filter(len), data=st.data())
 def test_a_damaged_stream_is_refused_or_harmless(codec: Codec, payload: bytes, data: st.DataObject) -> None:
-    """No exception but ValueError, and never another length than is declared."""
+    """Decoding raises no exception except ValueError, and never returns another length than declared."""
     stream = bytearray(compress(codec, payload))
     match data.draw(st.sampled_from(["flip", "cut", "more"])):
         case "flip":

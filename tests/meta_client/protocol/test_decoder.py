@@ -1,8 +1,8 @@
-"""What the decoders refuse, and what they bound (spec 1.1)."""
+"""Inputs that the decoders refuse, and their bounds (spec 1.1)."""
 
 import pytest
 
-from journal.xid import LocalKey, parse_key
+from journal.records.xid import LocalKey, parse_key
 from meta_client.protocol import request_lines
 from meta_client.protocol.buffer import ReceiveBuffer
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder

@@ -1,8 +1,8 @@
-"""What can't be said on the wire is refused before anything is sent."""
+"""Refusal, before anything is sent, of values the wire cannot express."""
 
 import pytest
 
-from journal.xid import LocalKey
+from journal.records.xid import LocalKey
 from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, encode_response, value_line
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, Transaction, TransactionVerb, Version

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from journal.xid import BranchKey, LocalKey, XaKey, Xid
+from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.encoder import encode_request, encode_response
 from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import meta_client.protocol
-from journal.batches import BatchSequence
-from journal.xid import parse_key
+from journal.records.producer_state import BatchSequence
+from journal.records.xid import parse_key
 from meta_client.protocol import requests, responses
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import codec_of
@@ -57,7 +57,7 @@ VERBS: dict[type[Any], Callable[[str], Any]] = {
 
 def to_command(kind: type[Any], given: dict[str, Any]) -> Command:
     absent = dict.fromkeys(("checksum", "key", "timeout_seconds", "qualifier", "sequence", "epoch", "behind"))
-    values: dict[str, Any] = absent | given
+    values: dict[str, Any] = absent | {"evidence": ""} | given
     for name in ("body", "message"):
         if name in values:
             values[name] = values[name].encode()

@@ -1,4 +1,4 @@
-"""Whom we talk to, and what it can do (spec 1.5.7)."""
+"""Identity of the peer, and the features it announces (spec 1.5.7)."""
 
 import pytest
 

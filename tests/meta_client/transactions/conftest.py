@@ -1,4 +1,4 @@
-"""A database that decides: PostgreSQL and SQLite, each with its decision table and a table of numbers."""
+"""A database that decides: PostgreSQL, SQLite and MariaDB, each with its decision table and a table of numbers."""
 
 import sqlite3
 import time
@@ -16,23 +16,23 @@ from meta_client.transactions import TransactionConfig
 from meta_client.transactions.databases import init, table_at
 from meta_client.transactions.table import KEEP_S, DecisionTable, Identity
 from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.mariadb import MariaDatabase
 from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
 from tests.meta_client.coordinator.conftest import QUICK
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 NUMBERS = "CREATE TABLE numbers (n int PRIMARY KEY)"
 
 
 @dataclass
 class Deciding:
-    """A database with a decision table. *connect* is a caller's connection, of the driver."""
+    """A database with a decision table. *connect* makes a caller's connection, of the driver."""
 
+    kind: str
     url: str
     identity: Identity
     connect: Callable[[], Any]
-    failures: type[Exception]
-    mark: str
 
     def rows(self) -> dict[str, str]:
         """Every row of the decision table, by gtrid."""
@@ -43,39 +43,62 @@ class Deciding:
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection:
-            return [tuple(row) for row in connection.execute(text).fetchall()]
+            return ask(connection, text)
 
     def execute(self, text: str) -> None:
         with closing(self.connect()) as connection:
-            connection.execute(text)
+            do(connection, text)
             connection.commit()
 
     def table(self) -> DecisionTable:
         return table_at(self.url)
 
 
-def make_postgres(database: Database) -> Deciding:
-    identity = init(database.dsn, KEEP_S)
-    deciding = Deciding(database.dsn, identity, lambda: psycopg.connect(database.dsn), psycopg.Error, "%s")
+def do(connection: Any, text: str) -> None:
+    """Execute a statement, as any driver does."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(text)
+
+
+def ask(connection: Any, text: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, by any driver."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(text)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def made(kind: str, url: str, connect: Callable[[], Any]) -> Deciding:
+    deciding = Deciding(kind, url, init(url, KEEP_S), connect)
     deciding.execute(NUMBERS)
     return deciding
+
+
+def make_postgres(database: Database) -> Deciding:
+    return made("postgres", database.dsn, lambda: psycopg.connect(database.dsn))
 
 
 def make_sqlite(directory: Path) -> Deciding:
     path = directory / "shop.db"
-    url = f"sqlite:///{path}"
-    identity = init(url, KEEP_S)
-    deciding = Deciding(url, identity, lambda: sqlite3.connect(path, timeout=1), sqlite3.Error, "?")
-    deciding.execute(NUMBERS)
-    return deciding
+    return made("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=1))
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def deciding(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deciding]:
-    if request.param == "sqlite":
-        yield make_sqlite(tmp_path)
-    else:
-        yield make_postgres(request.getfixturevalue("database"))
+def make_mariadb(database: MariaDatabase) -> Deciding:
+    return made("mariadb", database.url, database.connect)
+
+
+def make(kind: str, request: pytest.FixtureRequest) -> Deciding:
+    """A test's database of that kind. Skips the test where there is none."""
+    match kind:
+        case "sqlite":
+            return make_sqlite(request.getfixturevalue("tmp_path"))
+        case "mariadb":
+            return make_mariadb(request.getfixturevalue("mariadb"))
+    return make_postgres(request.getfixturevalue("database"))
+
+
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def deciding(request: pytest.FixtureRequest) -> Deciding:
+    return make(request.param, request)
 
 
 @dataclass
@@ -97,7 +120,7 @@ class World:
             closing(self.deciding.connect()) if connection is None else nullcontext(connection) as it,
             self.client.transaction(it, **how) as transaction,
         ):
-            it.execute(f"INSERT INTO numbers VALUES ({number})")
+            do(it, f"INSERT INTO numbers VALUES ({number})")
             for topic in topics:
                 transaction.send(topic, str(number).encode())
 
@@ -132,7 +155,7 @@ BILLS = QUICK.replace("[topics.orders]\npartitions = 4", "[topics.bills]\npartit
 
 
 @contextmanager
-def running_world(deciding: Deciding, directory: Path, zookeeper: Corner, brokers: int = 1) -> Iterator[World]:
+def running_world(deciding: Deciding, directory: Path, zookeeper: Chroot, brokers: int = 1) -> Iterator[World]:
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -150,21 +173,28 @@ def running_world(deciding: Deciding, directory: Path, zookeeper: Corner, broker
 
 
 @pytest.fixture
-def world(tmp_path: Path, zookeeper: Corner, database: Database) -> Iterator[World]:
+def world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
     """PostgreSQL and one broker."""
     with running_world(make_postgres(database), tmp_path, zookeeper) as world:
         yield world
 
 
 @pytest.fixture
-def wide_world(tmp_path: Path, zookeeper: Corner, database: Database) -> Iterator[World]:
+def wide_world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
     """PostgreSQL and two brokers."""
     with running_world(make_postgres(database), tmp_path, zookeeper, brokers=2) as world:
         yield world
 
 
 @pytest.fixture
-def lite_world(tmp_path: Path, zookeeper: Corner) -> Iterator[World]:
+def maria_world(tmp_path: Path, zookeeper: Chroot, mariadb: MariaDatabase) -> Iterator[World]:
+    """MariaDB and one broker."""
+    with running_world(make_mariadb(mariadb), tmp_path, zookeeper) as world:
+        yield world
+
+
+@pytest.fixture
+def lite_world(tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
     """SQLite and one broker."""
     with running_world(make_sqlite(tmp_path), tmp_path, zookeeper) as world:
         yield world

@@ -9,35 +9,64 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pg8000.dbapi
 import psycopg
+import psycopg2
 import pytest
 
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions import postgres
 from meta_client.transactions.databases import session_of
-from meta_client.transactions.postgres import LOCK_TIMEOUT_MS
+from meta_client.transactions.dbapi import DbapiSession
+from meta_client.transactions.postgres_table import LOCK_TIMEOUT_MS
 from meta_client.transactions.table import DecisionTable, Outcome, Row
 from tests.fixtures.postgres import Database
-from tests.meta_client.transactions.conftest import Deciding, make_postgres, make_sqlite
+from tests.meta_client.transactions.conftest import Deciding, ask, do, make, make_postgres, make_sqlite
 
 LEVELS = [*psycopg.IsolationLevel, None]
+MARIADB_LEVELS = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+CALLERS = [
+    *(f"postgres {level.name if level else 'DEFAULT'}" for level in LEVELS),
+    "postgres autocommit",
+    "sqlite deferred",
+    "sqlite wal",
+    *(f"mariadb {level}" for level in MARIADB_LEVELS),
+    "mariadb autocommit",
+    *(
+        f"{driver} {how}"
+        for driver in ("psycopg2", "pg8000")
+        for how in ("SERIALIZABLE", "READ COMMITTED", "autocommit")
+    ),
+]
 
 
-@pytest.fixture(params=[*LEVELS, "autocommit", "sqlite deferred", "sqlite wal"], ids=str)
+@pytest.fixture(params=CALLERS)
 def caller(request: pytest.FixtureRequest) -> Iterator[tuple[Deciding, Any]]:
     """A database, and a connection as a caller may have it."""
-    if isinstance(request.param, str) and request.param.startswith("sqlite"):
-        deciding = make_sqlite(request.getfixturevalue("tmp_path"))
-        if request.param == "sqlite wal":
-            deciding.execute("PRAGMA journal_mode = WAL")
-        connection = sqlite3.connect(deciding.url.removeprefix("sqlite:///"), check_same_thread=False)
+    kind, _, how = request.param.partition(" ")
+    plain = {"psycopg2": psycopg2, "pg8000": pg8000.dbapi}.get(kind)
+    deciding = make("postgres" if plain else kind, request)
+    if how == "wal":
+        deciding.execute("PRAGMA journal_mode = WAL")
+    if kind == "sqlite":
+        connection: Any = sqlite3.connect(deciding.url.removeprefix("sqlite:///"), check_same_thread=False)
+    elif plain:
+        named = psycopg.conninfo.conninfo_to_dict(deciding.url)
+        words = {word: named[word] for word in ("host", "user", "password")}
+        connection = plain.connect(**words, port=int(named["port"] or 0), database=named["dbname"])
     else:
-        deciding = make_postgres(request.getfixturevalue("database"))
         connection = deciding.connect()
-        if request.param == "autocommit":
-            connection.autocommit = True
-        else:
-            connection.isolation_level = request.param
+    if kind == "mariadb" and how != "autocommit":
+        do(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {how}")
+    elif kind == "mariadb":
+        connection.autocommit(True)
+    elif how == "autocommit":
+        connection.autocommit = True
+    elif plain:
+        do(connection, f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {how}")
+        connection.commit()
+    elif kind == "postgres":
+        connection.isolation_level = getattr(psycopg.IsolationLevel, how, None)
     with closing(connection):
         yield deciding, connection
 
@@ -48,23 +77,25 @@ def table(caller: tuple[Deciding, Any]) -> Iterator[DecisionTable]:
         yield table
 
 
-def test_who_inserts_first_decides(caller: tuple[Deciding, Any], table: DecisionTable) -> None:
+def test_the_first_insert_decides(caller: tuple[Deciding, Any], table: DecisionTable) -> None:
     """The live transaction has committed: the resolver is told so. The resolver was first: the live one fails."""
     deciding, connection = caller
     gtrid = deciding.identity.name.new_gtrid()
-    session = session_of(connection)
+    session = session_of(connection, deciding.connect)
     session.begin()
-    connection.execute("INSERT INTO numbers VALUES (1)")
+    do(connection, "INSERT INTO numbers VALUES (1)")
     session.decide(gtrid, (0, 3))
     session.commit()
     assert [table.resolve(gtrid), table.resolve(gtrid)] == [Outcome.COMMIT] * 2
     assert table.rows(-1, 9) == [Row(gtrid, (0, 3), None, is_old=False)]
 
     other = deciding.identity.name.new_gtrid()
-    session = session_of(connection)
+    session = session_of(connection, deciding.connect)
     session.begin()
-    if deciding.mark == "%s" or deciding.query("PRAGMA journal_mode") == [("wal",)]:  # else a reader keeps writers out
-        connection.execute("SELECT count(*) FROM numbers").fetchall()  # its snapshot is older than the row
+    if deciding.kind != "sqlite" or deciding.query("PRAGMA journal_mode") == [
+        ("wal",)
+    ]:  # else readers keep writers out
+        ask(connection, "SELECT count(*) FROM numbers")  # its snapshot is older than the row
     assert [table.resolve(other), table.resolve(other)] == [Outcome.ROLLBACK] * 2
     with pytest.raises(PrepareFailed):
         session.decide(other, (0,))
@@ -76,9 +107,9 @@ def test_who_inserts_first_decides(caller: tuple[Deciding, Any], table: Decision
 def test_a_row_in_flight_is_waited_for(caller: tuple[Deciding, Any], table: DecisionTable, commits: bool) -> None:
     deciding, connection = caller
     gtrid = deciding.identity.name.new_gtrid()
-    session = session_of(connection)
+    session = session_of(connection, deciding.connect)
     session.begin()
-    connection.execute("INSERT INTO numbers VALUES (1)")
+    do(connection, "INSERT INTO numbers VALUES (1)")
     session.decide(gtrid, (0,))
     with pytest.raises(Unreachable):  # after a second: an answer before the transaction's end would be a guess
         table.resolve(gtrid)
@@ -108,9 +139,9 @@ def test_a_savepoint_that_is_rolled_back_takes_the_row_along(deciding: Deciding)
     with closing(deciding.connect()) as connection, closing(deciding.table()) as table:
         session = session_of(connection)
         session.begin()
-        connection.execute("SAVEPOINT inner_one")
+        do(connection, "SAVEPOINT inner_one")
         session.decide(gtrid, (0,))
-        connection.execute("ROLLBACK TO SAVEPOINT inner_one")
+        do(connection, "ROLLBACK TO SAVEPOINT inner_one")
         session.commit()
         assert table.resolve(gtrid) is Outcome.ROLLBACK  # which is what the table says, whatever the caller thinks
 
@@ -129,9 +160,12 @@ def test_a_transaction_that_is_too_old_decides_nothing(deciding: Deciding) -> No
 
 
 def _make_old(session: Any) -> None:
-    """As if it had begun an hour ago; in PostgreSQL that takes a table that keeps its rows for no time at all."""
+    """Date its begin an hour back; in PostgreSQL that takes a table with no retention time."""
     if hasattr(session, "_began_s"):
         session._began_s -= 3600
+        return
+    if isinstance(session, DbapiSession):
+        session._state = dataclasses.replace(session._state, began=(session._state.began[0] - 3600,))  # type: ignore[operator]
         return
     known = session._know()
     identity = dataclasses.replace(known.identity, keep_s=0)
@@ -154,7 +188,7 @@ def test_rows_are_kept_as_long_as_they_count(deciding: Deciding) -> None:
         table.mark(names[3], "broker 2 does not know it")
         assert [row.hazard for row in table.rows(-1, 9)] == [None, "broker 2 does not know it"]
         assert len(table.rows(-1, 1)) == 1
-        past = "'2020-01-01'" if deciding.mark == "%s" else "0"
+        past = "0" if deciding.kind == "sqlite" else "'2020-01-01'"
         deciding.execute(f"UPDATE metaq_decision SET decided_at = {past}")
         assert all(row.is_old for row in table.rows(-1, 9))
         assert table.delete_kept() == 2

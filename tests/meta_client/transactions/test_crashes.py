@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,27 +15,42 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 
+from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
-from meta_client.demo.postgres import EmbeddedPostgres
-from meta_client.transactions import Step, committing
+from meta_client.transactions import Step, commit_sequence
+from meta_client.transactions.mysql import parameters
 from tests.fixtures.forked import run_metaq
+from tests.fixtures.mariadb import EmbeddedMariaDb, made_in, need_mariadb
 from tests.fixtures.postgres import Database
-from tests.meta_client.transactions.conftest import World, make_postgres, make_sqlite, running_world
-from zk.corner import Corner
+from tests.meta_client.transactions.conftest import (
+    Deciding,
+    World,
+    do,
+    make,
+    make_mariadb,
+    make_postgres,
+    running_world,
+)
+from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parents[3]
 KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
+COMMIT = re.compile(rb"(?<![\w'])(COMMIT|commit)")  # a statement, neither AUTOCOMMIT nor what a row says
 QUICK: dict[str, Any] = {"age_s": 0.3, "interval_s": 0.1}
 
 
+DRIVERS = {"psycopg": "postgres", "sqlite3": "sqlite", "pymysql": "mariadb"}
+TASKS = ["psycopg+tasks", "asyncpg+tasks", "asyncpg session+tasks"]
+
+
 @pytest.fixture(
-    params=["psycopg", "sqlite3", "psycopg+sqlalchemy", "sqlite3+sqlalchemy", "psycopg+django", "sqlite3+django"]
+    params=[*(driver + framework for driver in DRIVERS for framework in ("", "+sqlalchemy", "+django")), *TASKS]
 )
-def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[tuple[str, World]]:
-    is_lite = request.param.startswith("sqlite3")
-    deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
+def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[tuple[str, World]]:
+    deciding = make(DRIVERS.get(request.param.partition("+")[0], "postgres"), request)
     with running_world(deciding, tmp_path, zookeeper) as world:
         yield request.param, world
 
@@ -57,7 +73,7 @@ def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None
         while world.prepared() or world.messages() != decided:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        world.deciding.execute("UPDATE metaq_decision SET decided_at = " + _an_hour_ago(driver))
+        world.deciding.execute("UPDATE metaq_decision SET decided_at = " + _an_hour_ago(world))
         world.wait_quiet()
         (counts,) = client.transaction_counts().values()
     assert (counts.hazards, counts.errors, counts.resolved_rolled_back) == (0, 0, 2)
@@ -66,8 +82,8 @@ def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None
     world.check(decided)
 
 
-def _an_hour_ago(driver: str) -> str:
-    return "now() - interval '1 hour'" if driver.startswith("psycopg") else "decided_at - 3600"
+def _an_hour_ago(world: World) -> str:
+    return "decided_at - 3600" if world.deciding.kind == "sqlite" else "now() - interval '1' hour"
 
 
 def test_a_fleet_s_resolver(world: World) -> None:
@@ -130,8 +146,8 @@ def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
     world.check([1])
 
 
-class _Cut:
-    """A way to PostgreSQL that is cut once, at the client's COMMIT: before it arrives, or before its answer does."""
+class Cut:
+    """A way to a database that is cut once, at the client's COMMIT: before it arrives, or before its answer does."""
 
     def __init__(self, port: int, *, loses_answer: bool) -> None:
         self._target = port
@@ -142,6 +158,9 @@ class _Cut:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        """Let nobody else through. Idempotent."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # who accepts at the moment would accept one more
         self._listener.close()
 
     def _accept(self) -> None:
@@ -157,7 +176,7 @@ class _Cut:
     def _pump(self, source: socket.socket, sink: socket.socket, is_client: bool) -> None:
         try:
             while data := source.recv(65536):
-                if is_client and b"COMMIT" in data and not self._is_done:
+                if is_client and COMMIT.search(data) and not self._is_done:
                     self._is_done = True
                     if self._loses_answer:
                         source.shutdown(socket.SHUT_RDWR)  # the client's end alone
@@ -175,42 +194,58 @@ class _Cut:
                     continue
 
 
+@pytest.fixture(params=["postgres", "mariadb"])
+def server_world(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+        yield world
+
+
 @pytest.mark.parametrize("loses_answer", [True, False])
-def test_the_connection_is_lost_inside_commit(world: World, loses_answer: bool) -> None:
-    info = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
-    with closing(_Cut(int(info["port"] or 0), loses_answer=loses_answer)) as cut:
-        connection = psycopg.connect(world.deciding.url, port=cut.port)
+def test_the_connection_is_lost_inside_commit(server_world: World, loses_answer: bool) -> None:
+    world, is_mariadb = server_world, server_world.deciding.kind == "mariadb"
+    where: Any = parameters(world.deciding.url) if is_mariadb else psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with closing(Cut(int(where["port"]), loses_answer=loses_answer)) as cut:
+        where["port"] = cut.port
+        connection: Any = pymysql.connect(**where, ssl_disabled=True) if is_mariadb else psycopg.connect(**where)
         with world.open_client(**QUICK) as client:
             outcome = contextlib.nullcontext() if loses_answer else pytest.raises(PrepareFailed, match="turned out")
             with outcome, client.transaction(connection) as transaction:
-                connection.execute("INSERT INTO numbers VALUES (1)")
+                do(connection, "INSERT INTO numbers VALUES (1)")
                 transaction.send("orders", b"1")
-            assert connection.closed
+            assert not connection.open if is_mariadb else connection.closed
             world.wait_quiet()
     world.check([1] if loses_answer else [])
 
 
-def test_a_database_that_dies_inside_commit(tmp_path: Path, zookeeper: Corner) -> None:
-    """And is back later: the caller is told that nobody knows yet; then the resolver ends it."""
-    with (
-        EmbeddedPostgres() as server,
-        running_world(
-            make_postgres(Database(server.dsn, lambda: psycopg.connect(server.dsn))), tmp_path, zookeeper
-        ) as world,
-    ):
+@contextlib.contextmanager
+def killable(kind: str) -> Iterator[tuple[Any, Deciding]]:
+    """A server of the test's own, and a database in it."""
+    if kind == "mariadb":
+        need_mariadb()
+        with EmbeddedMariaDb() as maria:
+            yield maria, make_mariadb(made_in(maria))
+    else:
+        with EmbeddedPostgres() as server:
+            yield server, make_postgres(Database(server.dsn, lambda: psycopg.connect(server.dsn)))
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_database_that_dies_inside_commit(tmp_path: Path, zookeeper: Chroot, kind: str) -> None:
+    """The caller gets an unknown outcome; once the database is back the resolver ends it."""
+    with killable(kind) as (server, deciding), running_world(deciding, tmp_path, zookeeper) as world:
 
         def kill(step: Step, gtrid: str) -> None:
             if step is Step.RECORDED:
                 server.kill()
 
         with pytest.MonkeyPatch.context() as patch, world.open_client(observer=kill, **QUICK) as client:
-            patch.setattr(committing, "UNKNOWN_S", 0.5)
+            patch.setattr(commit_sequence, "UNKNOWN_S", 0.5)
             with (  # noqa: PT012 - the block is what is tested
                 closing(world.deciding.connect()) as connection,
                 pytest.raises(DecisionUnknown, match="can't be asked"),
                 client.transaction(connection) as transaction,
             ):
-                connection.execute("INSERT INTO numbers VALUES (1)")
+                do(connection, "INSERT INTO numbers VALUES (1)")
                 transaction.send("orders", b"1")
             server.restart()
             world.wait_quiet()

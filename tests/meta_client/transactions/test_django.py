@@ -14,8 +14,8 @@ from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import Step
 from meta_client.transactions.django import send_on_commit
 from tests.meta_client.transactions import django_shop
-from tests.meta_client.transactions.conftest import World, make_postgres, make_sqlite, running_world
-from zk.corner import Corner
+from tests.meta_client.transactions.conftest import World, make, running_world
+from zk.embedded.chroot import Chroot
 
 
 class Shop:
@@ -47,11 +47,9 @@ def opened(world: World) -> Iterator[Shop]:
         del connections[shop.alias], connections.settings[shop.alias]
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[Shop]:
-    is_lite = request.param == "sqlite"
-    deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
-    with running_world(deciding, tmp_path, zookeeper) as world, opened(world) as shop:
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[Shop]:
+    with running_world(make(request.param, request), tmp_path, zookeeper) as world, opened(world) as shop:
         yield shop
 
 

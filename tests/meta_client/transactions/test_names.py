@@ -2,7 +2,7 @@
 
 import pytest
 
-from journal.xid import GTRID_BYTES_MAX, XaKey, Xid, parse_key
+from journal.records.xid import GTRID_BYTES_MAX, XaKey, Xid, parse_key
 from meta_client.transactions.names import TableName, table_of, xid_of
 
 OURS = TableName("0123456789abcdef" * 2)
@@ -25,7 +25,7 @@ def test_a_name_fits_and_is_found_again() -> None:
 def test_branches_of_others_are_not_ours() -> None:
     gtrid = OURS.new_gtrid()
     assert OTHER.gtrid_of(xid_of(gtrid, 0), 0) is None
-    assert OURS.gtrid_of(xid_of(gtrid, 0), 1) is None  # a branch of another broker, put there by whomever
+    assert OURS.gtrid_of(xid_of(gtrid, 0), 1) is None  # a branch of another broker, of unknown origin
     for xid in (
         Xid.of(gtrid + "x", "mq0"),
         Xid.of(gtrid[:-1], "mq0"),

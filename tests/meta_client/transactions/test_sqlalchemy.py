@@ -18,9 +18,9 @@ from meta_client import TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import Step
-from tests.meta_client.transactions.conftest import World, make_postgres, make_sqlite, running_world
+from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
-from zk.corner import Corner
+from zk.embedded.chroot import Chroot
 
 
 class Base(DeclarativeBase):
@@ -32,11 +32,9 @@ class Number(Base):
     n: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def either(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Corner) -> Iterator[World]:
-    is_lite = request.param == "sqlite"
-    deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
-    with running_world(deciding, tmp_path, zookeeper) as world:
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def either(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
         yield world
 
 
@@ -57,7 +55,7 @@ Engines = Callable[..., sqlalchemy.Engine]
 
 @contextlib.contextmanager
 def opened(kind: str, engine: sqlalchemy.Engine) -> Iterator[Any]:
-    """What a caller has."""
+    """Yield the object a caller uses for *kind*."""
     if kind == "connection":
         with engine.connect() as connection:
             yield connection
@@ -139,7 +137,7 @@ def test_a_row_that_is_added_in_before_commit(world: World, make_engine: Engines
 
 
 def test_a_listener_that_raises_around_commit(either: World, make_engine: Engines) -> None:
-    """Its error comes out; what was committed stays, and messages with it."""
+    """The error is raised; committed rows stay, and their messages with them."""
 
     def die(*_: object) -> None:
         raise ZeroDivisionError
@@ -175,7 +173,7 @@ def test_a_commit_that_the_database_refuses(world: World, make_engine: Engines) 
 
 
 def test_a_serialization_failure_is_sqlalchemy_s(world: World, make_engine: Engines) -> None:
-    """At the decision's row, too: whoever does it again on OperationalError does so here."""
+    """The decision's row raises OperationalError too, so that a retry on it covers this case."""
     engine = make_engine(world, isolation_level="SERIALIZABLE")
     world.deciding.execute("INSERT INTO numbers VALUES (1)")
     with Session(engine) as one, Session(engine) as other:

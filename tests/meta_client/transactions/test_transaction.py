@@ -14,13 +14,14 @@ import pytest
 from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import HeuristicOutcome, PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.placing import ByAttribute
-from meta_client.producer import Producer
+from meta_client.producer.outgoing import STICKY_S
+from meta_client.producer.partitioners import ByAttribute
+from meta_client.producer.producer import Producer
 from meta_client.transactions import NoDecisionTable, Step, TransactionConfig
 from tests.fixtures.postgres import Database
-from tests.meta_client.transactions.conftest import World
-from zk.corner import Corner
-from zk.nodes import Partition
+from tests.meta_client.transactions.conftest import PARTITIONS, World
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 COMMIT_STEPS = [Step.PREPARED, Step.RECORDED, Step.DECIDED, Step.TOLD]
 
@@ -312,6 +313,20 @@ def test_sqlite_too(lite_world: World) -> None:
     lite_world.check(list(range(21)))
 
 
+def test_messages_that_may_go_anywhere_are_spread(world: World) -> None:
+    """Over all partitions; those that follow one another closely stay together."""
+    places: list[int] = []
+    with closing(world.deciding.connect()) as connection:
+        for number in range(PARTITIONS["orders"]):
+            time.sleep(STICKY_S)
+            with world.client.transaction(connection) as transaction:
+                connection.execute(f"INSERT INTO numbers VALUES ({number})")
+                handle = transaction.send("orders", b"%d" % number)
+            places.append(handle.result().partition.number)
+    assert sorted(places) == list(range(PARTITIONS["orders"]))
+    world.wait_quiet()
+
+
 def test_many_threads(world: World) -> None:
     def work(thread: int) -> None:
         with closing(world.deciding.connect()) as connection:
@@ -332,7 +347,7 @@ def test_many_threads(world: World) -> None:
 
 
 def test_a_slow_one_that_was_resolved_meanwhile_is_told(world: World) -> None:
-    """Its branch is rolled back while it stands between PREPARE and its row, which is refused then."""
+    """The branch is rolled back between PREPARE and its row, which is then refused."""
 
     def observe(step: Step, gtrid: str) -> None:
         if step is Step.PREPARED:
@@ -356,7 +371,7 @@ def test_a_slow_one_that_was_resolved_meanwhile_is_told(world: World) -> None:
 
 
 def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
-    """As an asynchronous slave that is promoted without the branch: with *wait* the caller is told; the row stays."""
+    """An asynchronous slave was promoted without the branch: with *wait* the caller gets the error; the row stays."""
     names: list[str] = []
 
     def observe(step: Step, gtrid: str) -> None:
@@ -386,7 +401,7 @@ def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
     assert "does not know it" in hazard
 
 
-def test_nothing_is_sent_by_a_client_that_is_closed(world: World, zookeeper: Corner) -> None:
+def test_nothing_is_sent_by_a_client_that_is_closed(world: World, zookeeper: Chroot) -> None:
     client = Client(zookeeper.connect, transactions=TransactionConfig(resolves=False))
     client.close()
     with closing(world.deciding.connect()) as connection, pytest.raises(Exception, match="closed"):

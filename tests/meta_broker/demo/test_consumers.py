@@ -1,0 +1,112 @@
+"""Exactly once in the database: a batch that comes again, in part, or to two owners at once, counts once."""
+
+import threading
+from decimal import Decimal
+
+import psycopg
+import pytest
+
+from meta_broker.demo.consumers import Positions, count
+from meta_broker.demo.messages import LINES_TOPIC, LineMessage
+from meta_broker.demo.schema import TABLES
+from meta_client import Batch
+from meta_client.consumer.batch import ReceivedMessage
+from tests.fixtures.postgres import Database
+from zk.tree.nodes import Partition
+
+PARTITION = Partition(0, 3)
+
+
+@pytest.fixture(autouse=True)
+def tables(database: Database) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        connection.execute(TABLES)
+        connection.execute("INSERT INTO invoices VALUES ('1', now(), NULL, 'France')")
+    assert Positions(database.dsn).load(LINES_TOPIC, PARTITION) == 0
+
+
+def batch(first: int, last: int) -> Batch:
+    """Messages number *first* to *last*, ten bytes each, a pound each; odd ones are from France."""
+    messages = [
+        ReceivedMessage(
+            LINES_TOPIC,
+            PARTITION,
+            number * 10,
+            number,
+            0,
+            "1",
+            LineMessage(
+                invoice="1",
+                line=number,
+                country="France" if number % 2 else "EIRE",
+                stock_code="X",
+                quantity=1,
+                price=Decimal(1),
+            ).encode(),
+            number * 10 + 10,
+        )
+        for number in range(first, last)
+    ]
+    return Batch(LINES_TOPIC, PARTITION, first * 10, last * 10, messages)
+
+
+def take(database: Database, *batches: Batch) -> None:
+    for one in batches:
+        with psycopg.connect(database.dsn) as connection:
+            count(connection, one)
+
+
+def sums(database: Database) -> list[tuple[str, int, Decimal]]:
+    with psycopg.connect(database.dsn) as connection:
+        return [(c, n, a) for c, n, a in connection.execute("SELECT * FROM revenue ORDER BY country")]
+
+
+def test_batches_add_up_and_move_the_position(database: Database) -> None:
+    take(database, batch(0, 3), batch(3, 4))
+    assert sums(database) == [("EIRE", 2, Decimal(2)), ("France", 2, Decimal(2))]
+    assert Positions(database.dsn).load(LINES_TOPIC, PARTITION) == 40
+
+
+def test_a_batch_that_comes_again_counts_once(database: Database) -> None:
+    take(database, batch(0, 4), batch(0, 4), batch(0, 2))
+    assert database.value("SELECT sum(lines) FROM revenue") == 4
+
+
+def test_a_batch_of_which_a_part_was_counted(database: Database) -> None:
+    take(database, batch(0, 4), batch(2, 8))
+    assert database.value("SELECT sum(lines) FROM revenue") == 8
+    assert Positions(database.dsn).load(LINES_TOPIC, PARTITION) == 80
+
+
+def test_a_gap_is_refused(database: Database) -> None:
+    with pytest.raises(ValueError, match="a batch at 20, but only 0 was counted"):
+        take(database, batch(2, 4))
+    assert sums(database) == []
+
+
+def test_what_fails_counts_nothing(database: Database) -> None:
+    broken = batch(0, 4)
+    broken.messages[3] = broken.messages[3]._replace(payload=b"not ours")
+    with pytest.raises(Exception, match="not ours"):
+        take(database, broken)
+    assert sums(database) == []
+    assert Positions(database.dsn).load(LINES_TOPIC, PARTITION) == 0
+
+
+def test_two_owners_at_once(database: Database) -> None:
+    owners = [
+        threading.Thread(target=take, args=(database, *(batch(n, n + 5) for n in range(0, 100, 5)))) for _ in range(4)
+    ]
+    for owner in owners:
+        owner.start()
+    for owner in owners:
+        owner.join()
+    assert database.value("SELECT sum(lines) FROM revenue") == 100
+    assert database.value("SELECT sum(amount) FROM revenue") == 100
+
+
+def test_a_message_before_its_row_is_noticed(database: Database) -> None:
+    with psycopg.connect(database.dsn) as connection:
+        connection.execute("DELETE FROM invoices")
+    take(database, batch(0, 4))
+    assert database.value("SELECT string_agg(invoice, ',') FROM orphans") == "1"

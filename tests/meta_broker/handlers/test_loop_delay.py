@@ -1,0 +1,57 @@
+"""The broker knows how long its event loop kept everybody waiting."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from meta_broker.handlers.loop_delay import INTERVAL_S, WINDOW_S, LoopDelay
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.wire import WireClient
+
+
+def test_what_holds_the_loop_is_measured() -> None:
+    async def story() -> None:
+        delay = LoopDelay()
+        loop = asyncio.get_running_loop()
+        delay.begin(loop)
+        await asyncio.sleep(3 * INTERVAL_S)
+        loop.call_soon(time.sleep, 0.2)
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert delay.max_ms >= 200 - 1000 * INTERVAL_S
+        assert delay.window_max_ms() == delay.max_ms
+        delay.end()
+
+    asyncio.run(story())
+
+
+def test_the_window_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
+    now = 1000.0
+    monkeypatch.setattr(loop, "time", lambda: now)
+    delay = LoopDelay()
+    delay.begin(loop)
+    for at, delay_ms in ((1000.0, 70.0), (1000.5, 30.0), (1030.0, 40.0), (1059.0, 20.0)):
+        now = at
+        delay.record(delay_ms)
+    assert (delay.max_ms, delay.window_max_ms()) == (70.0, 70.0)
+    now = 1000.0 + WINDOW_S + 2
+    assert (delay.max_ms, delay.window_max_ms()) == (70.0, 40.0)
+    now += WINDOW_S
+    assert (delay.max_ms, delay.window_max_ms()) == (70.0, 0.0)
+    delay.end()
+    loop.close()
+
+
+def test_stats_tell_it(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        os.kill(lone_broker.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        while time.monotonic() - began < 0.3:
+            time.sleep(0.01)
+        os.kill(lone_broker.pid, signal.SIGCONT)
+        values = dict(line.split(" ", 1) for line in client.stats()[1:-1])
+        assert float(values["loop_delay_ms_max"]) >= 250
+        assert values["loop_delay_ms_max_60s"] == values["loop_delay_ms_max"]

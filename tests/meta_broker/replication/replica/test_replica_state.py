@@ -1,0 +1,302 @@
+"""State that a slave shows, and saves, from its master's frames."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from journal.errors import StorageFailed
+from journal.records.header import Lsn
+from journal.records.record import PartitionName
+from journal.records.topic_changes import TopicChange, TopicState
+from journal.replica.follower import JournalFollower
+from journal.state.checkpoint import encode_checkpoint
+from journal.state.initial_sync import begin_initial_sync
+from journal.state.transaction_store import wall_clock_ms
+from journal.wal.open_journal import JournalConfig
+from journal.wal.segments import Identity
+from journal.wal.storage import DirectoryStorage
+from meta_broker.config.broker_config import BrokerConfig, BrokerSection
+from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
+from meta_broker.replication.replica.state import ReplicaState, Resync
+from meta_broker.store.message_store import MessageStore
+from zk.tree.broker_url import BrokerUrl
+
+SEGMENT_BYTES = 1 << 20
+ORDERS = PartitionName("orders", 0)
+MASTER = "meta://10.0.0.9:8123"
+FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=1)
+SECTION = BrokerSection(segment_bytes=SEGMENT_BYTES)
+
+
+@dataclass
+class Written:
+    """A master's journal: its bytes, and where each of its puts ends."""
+
+    data: bytes
+    end: Lsn
+    puts: list[Lsn] = field(default_factory=list)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Three puts of ten bytes, and then the topic is deleted."""
+    config = BrokerConfig(data=tmp_path / "master", broker_id=0, port=0, broker=SECTION)
+    store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+    try:
+        puts = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn for _ in range(3)]
+        store.transactions.change_topic(TopicChange(topic="orders", state=TopicState.DELETED))
+        end = store.journal.end
+        store.journal.wait_flushed(end, 10)
+        return Written(store.journal.segments.read(0, end), end, puts)
+    finally:
+        store.close()
+
+
+@dataclass
+class Stage:
+    """A slave's store and its replica state, driven by hand."""
+
+    store: MessageStore
+    follower: JournalFollower
+    replica: ReplicaState
+    file: SlaveFile
+    overs: list[object]
+    topics: list[tuple[list[str], list[str]]]
+
+    def receive(self, written: Written, end: int | None = None) -> None:
+        data = written.data[self.follower.end : end]
+        self.replica.on_records(self.follower.receive(self.follower.end, data))
+        self.store.journal.wait_flushed(self.store.journal.end, 10)
+
+    def on_heartbeat(self, high_watermark: int, end: int, *, in_sync: bool = False) -> None:
+        self.replica.on_heartbeat(
+            master=MASTER, epoch=1, end=Lsn(end), high_watermark=Lsn(high_watermark), mode="async", in_sync=in_sync
+        )
+        self.store.advance()
+
+    async def tick(self, now_s: float) -> None:
+        """Returns once what that began to write is on disk, or has failed."""
+        self.replica.tick(now_s)
+        if self.replica._writing is not None:
+            await asyncio.wait([self.replica._writing])
+
+    @property
+    def shown(self) -> int:
+        """The end of the partition, for readers."""
+        index = self.store.indexes.by_name.get(ORDERS)
+        return index.end if index is not None else 0
+
+
+Open = Callable[[SlaveFacts], Stage]
+
+
+@pytest.fixture
+def open_stage(tmp_path: Path) -> Iterator[Open]:
+    """Opens the one slave's directory, and closes what was open of it before."""
+    data = tmp_path / "slave"
+    config = BrokerConfig(data=data, broker_id=0, port=0, broker=SECTION)
+    opened: list[Stage] = []
+
+    def close() -> None:
+        while opened:
+            opened.pop().store.close()
+
+    def open_it(facts: SlaveFacts) -> Stage:
+        close()
+        store = MessageStore.open_over(
+            config,
+            lambda storage, indexes: JournalFollower.open(
+                storage,
+                Identity("metaq", 0),
+                JournalConfig(segment_bytes=SEGMENT_BYTES),
+                sink=indexes,
+                publish_below=Lsn(facts.high_watermark),
+            ),
+            Lsn(facts.high_watermark),
+        )
+        assert isinstance(store.source, JournalFollower)
+        overs: list[object] = []
+        topics: list[tuple[list[str], list[str]]] = []
+        file = SlaveFile(data)
+
+        async def find_master(facts: SlaveFacts) -> BrokerUrl | None:
+            del facts
+            return None
+
+        replica = ReplicaState(
+            facts, file, store, store.source, find_master, lambda: None, overs.append, lambda: 5_000, serves=True
+        )
+        replica.on_topics = lambda used, decided: topics.append((list(used), list(decided)))
+        opened.append(Stage(store, store.source, replica, file, overs, topics))
+        return opened[-1]
+
+    yield open_it
+    close()
+
+
+def test_only_what_the_master_has_acknowledged_is_shown(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    assert not on.replica.is_readable
+    on.receive(written, written.puts[2])
+    on.on_heartbeat(written.puts[0], written.puts[2])
+    assert on.replica.is_readable
+    assert on.shown == 10
+    assert on.replica.lag() == (written.puts[2] - written.puts[0], 0)
+    on.on_heartbeat(written.puts[1] + 1, written.puts[2])
+    assert on.shown == 20
+    on.on_heartbeat(written.puts[2], written.puts[2])
+    assert on.shown == 30
+    assert on.replica.lag() == (0, 0)
+    assert on.topics == [(["orders"], [])]
+
+
+def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
+    open_stage: Open, written: Written
+) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(written.puts[0], written.end)
+    on = open_stage(on.replica.facts)
+    assert on.replica.is_readable  # with no master at all
+    assert on.shown == 10
+    on.on_heartbeat(written.puts[1], written.end)
+    assert on.shown == 20
+    on.on_heartbeat(written.end, written.end)
+    assert on.shown == on.store.indexes.by_name[ORDERS].start == 30
+    assert on.topics == [([], ["orders"])]
+    on = open_stage(on.replica.facts)
+    assert on.shown == on.store.indexes.by_name[ORDERS].start == 30
+
+
+def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(written.puts[2], written.end)
+    assert on.store.indexes.by_name[ORDERS].start == 0
+    on.on_heartbeat(written.end, written.end)
+    assert on.store.indexes.by_name[ORDERS].start == on.shown == 30
+    assert on.topics == [(["orders"], []), ([], ["orders"])]
+
+
+def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage: Open, tmp_path: Path) -> None:
+    """A slave that catches up has both deletions, and what was put between them, before it may show the first."""
+    config = BrokerConfig(data=tmp_path / "master", broker_id=0, port=0, broker=SECTION)
+    deleted = TopicChange(topic="orders", state=TopicState.DELETED)
+    store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
+    try:
+        ends = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
+        ends += [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
+        store.journal.wait_flushed(ends[-1], 10)
+        written = Written(store.journal.segments.read(0, ends[-1]), ends[-1])
+    finally:
+        store.close()
+    on = open_stage(FACTS)
+    on.receive(written)
+    seen = []
+    for end in ends:
+        on.on_heartbeat(end, written.end)
+        seen.append((on.store.indexes.by_name[ORDERS].start, on.shown))
+    assert seen == [(0, 10), (10, 10), (10, 20), (20, 20)]
+    assert on.topics == [(["orders"], []), ([], ["orders"]), ([], ["orders"])]
+
+
+def test_a_high_watermark_beyond_the_copy_shows_only_what_is_here(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written, written.puts[0])
+    on.on_heartbeat(written.puts[2], written.puts[2])
+    assert on.shown == 10
+    assert on.replica.lag().bytes == written.puts[2] - written.puts[0]
+
+
+def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Open, written: Written) -> None:
+    async def story() -> None:
+        on = open_stage(FACTS)
+        on.receive(written)
+        on.on_heartbeat(written.puts[0], written.end)
+        await on.tick(100.0)
+        first = on.file.read()
+        assert first == on.replica.facts
+        assert (first.high_watermark, first.end, first.heard_ms, first.master) == (
+            written.puts[0],
+            written.end,
+            5_000,
+            MASTER,
+        )
+        on.on_heartbeat(written.puts[1], written.end)
+        await on.tick(100.5)
+        assert on.file.read() == first
+        await on.tick(101.0)
+        assert on.file.read() == on.replica.facts != first
+        news: list[SlaveFacts] = []
+        on.replica.on_change = lambda: news.append(on.replica.facts)
+        on.on_heartbeat(written.puts[1], written.end, in_sync=True)  # what a promotion goes by is written at once
+        assert [facts.in_sync for facts in news] == [True]
+        await on.tick(101.1)
+        assert on.file.read() == on.replica.facts
+        on.on_heartbeat(written.end, written.end)
+        await on.replica.close()
+        await on.replica.close()
+        last = on.file.read()
+        assert last is not None
+        assert (last.high_watermark, last.in_sync) == (written.end, False)
+        assert on.overs == []
+
+    asyncio.run(story())
+
+
+def test_a_slave_json_that_cannot_be_written_ends_it(
+    open_stage: Open, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(file: SlaveFile, facts: SlaveFacts) -> None:
+        del file, facts
+        raise StorageFailed("no space")
+
+    async def story() -> None:
+        on = open_stage(FACTS)
+        on.receive(written)
+        on.on_heartbeat(written.end, written.end)
+        monkeypatch.setattr(SlaveFile, "write", fails)
+        await on.tick(100.0)
+        assert list(map(str, on.overs)) == ["no space"]
+
+    asyncio.run(story())
+
+
+def test_a_truncation_takes_back_what_counted_as_acknowledged(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(written.end, written.end)
+    on.replica.must_truncate(written.puts[0])
+    assert on.overs == [Resync(written.puts[0], "the master never had it")]
+    assert on.replica.facts.high_watermark == written.puts[0]
+
+
+def test_an_incomplete_copy_that_starts_over_has_no_master_contact(
+    open_stage: Open, written: Written, tmp_path: Path
+) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(written.end, written.end)
+    on.replica.must_resync(Lsn(0), b"", "its master was replaced")
+    assert on.replica.is_readable  # it is whole: an operator decides, and may promote it as it is
+    assert (on.replica.facts.heard_ms, on.replica.facts.high_watermark) == (5_000, written.end)
+    checkpoint = bytes(
+        encode_checkpoint(msgspec.structs.replace(on.follower.snapshot(), lsn=Lsn(SEGMENT_BYTES + 4096)))
+    )
+    on.store.close()
+    shutil.rmtree(tmp_path / "slave")
+    (tmp_path / "slave").mkdir()
+    storage = DirectoryStorage.open_for_writing(tmp_path / "slave")
+    begin_initial_sync(storage, SEGMENT_BYTES, checkpoint)
+    storage.close()
+    on = open_stage(FACTS)
+    on.on_heartbeat(written.end, written.end, in_sync=True)
+    assert not on.replica.is_readable
+    on.replica.must_resync(Lsn(0), b"", "its master was replaced")
+    assert on.overs == [Resync(Lsn(0), "its master was replaced", b"")]
+    assert on.replica.facts == msgspec.structs.replace(FACTS, master=MASTER, epoch=1)

@@ -1,0 +1,98 @@
+"""Connections that are lost inside a block, or inside its COMMIT: what became of it is found out."""
+
+import asyncio
+import contextlib
+
+import psycopg
+import pytest
+
+from meta_client.coordinator import DecisionUnknown, PrepareFailed
+from meta_client.transactions import Step, commit_sequence
+from tests.fixtures.loops import in_loop
+from tests.meta_client.aio.transactions.test_cancelled import client_of
+from tests.meta_client.aio.transactions.ways import WAYS, opened
+from tests.meta_client.transactions.conftest import World
+from tests.meta_client.transactions.test_crashes import Cut
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+@every_way
+@pytest.mark.parametrize("loses_answer", [True, False])
+@in_loop
+async def test_inside_commit(world: World, way: str, loses_answer: bool) -> None:
+    info = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with contextlib.closing(Cut(int(info["port"] or 0), loses_answer=loses_answer)) as cut:
+        dsn = psycopg.conninfo.make_conninfo(world.deciding.url, port=cut.port)
+        outcome = contextlib.nullcontext() if loses_answer else pytest.raises(PrepareFailed, match="turned out")
+        async with client_of(world) as client, opened(way, dsn) as one:
+            with outcome:
+                async with client.transaction(one.connection) as transaction:
+                    await one.execute("INSERT INTO numbers VALUES (1)")
+                    await transaction.send("orders", b"1")
+            if "session" in way or "connection" in way:  # they go on with another one
+                async with client.transaction(one.connection) as transaction:
+                    await one.execute("INSERT INTO numbers VALUES (2)")
+                    await transaction.send("orders", b"2")
+            else:
+                assert await one.is_closed()
+            await asyncio.to_thread(world.wait_quiet)
+    rows = [1] * loses_answer + [2] * ("session" in way or "connection" in way)
+    world.check(rows)
+
+
+@pytest.mark.parametrize("way", ["psycopg", "asyncpg", "asyncpg session"])
+@in_loop
+async def test_a_database_that_can_t_be_asked(world: World, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller gets an unknown outcome; the resolver that reaches the database ends it."""
+    monkeypatch.setattr(commit_sequence, "UNKNOWN_S", 0.5)
+    info = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with contextlib.closing(Cut(int(info["port"] or 0), loses_answer=False)) as cut:
+        dsn = psycopg.conninfo.make_conninfo(world.deciding.url, port=cut.port)
+
+        def close(step: Step, gtrid: str) -> None:
+            if step is Step.RECORDED:
+                cut.close()
+
+        async with client_of(world, observer=close) as client:
+            with contextlib.suppress(psycopg.Error, OSError):  # of a session that ends
+                async with opened(way, dsn) as one:
+                    with pytest.raises(DecisionUnknown, match="can't be asked"):  # noqa: PT012
+                        async with client.transaction(one.connection) as transaction:
+                            await one.execute("INSERT INTO numbers VALUES (1)")
+                            await transaction.send("orders", b"1")
+            assert await asyncio.to_thread(world.prepared)
+            world.client.resolve(world.deciding.url)
+            await asyncio.to_thread(world.wait_quiet)
+    world.check([])
+
+
+@every_way
+@pytest.mark.parametrize("at", [None, Step.PREPARED, Step.RECORDED])
+@in_loop
+async def test_before_commit(world: World, way: str, at: Step | None) -> None:
+    """Rolled back, whatever is raised; no COMMIT is taken for sent that was not."""
+
+    def cut(step: Step | None, gtrid: str) -> None:
+        if step is at and not cuts:
+            cuts.append(gtrid)
+            world.deciding.query(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+            )
+
+    cuts: list[str] = []
+    async with client_of(world, observer=cut) as client:
+        with contextlib.suppress(psycopg.Error):  # of a pool that gets it back
+            async with opened(way, world.deciding.url) as one:
+                with pytest.raises(Exception) as raised:  # noqa: PT012 - the block is what is tested
+                    async with client.transaction(one.connection) as transaction:
+                        await one.execute("INSERT INTO numbers VALUES (1)")
+                        await transaction.send("orders", b"1")
+                        cut(None, "in the block")
+                assert "pytest" not in type(raised.value).__module__
+                assert transaction.step in (Step.ROLLED_BACK, Step.RECORDED)
+        async with opened(way, world.deciding.url) as one, client.transaction(one.connection) as transaction:
+            await one.execute("INSERT INTO numbers VALUES (2)")
+            await transaction.send("orders", b"2")
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([2])

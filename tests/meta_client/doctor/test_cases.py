@@ -1,0 +1,166 @@
+"""Owners of branches, by name; and what the joined answers of several sides come to."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from journal.records.xid import XaKey, Xid
+from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
+from meta_client.doctor.advice import prepared_command
+from meta_client.doctor.cases import STUCK_S, cases_of, owner_of, to_ask
+from meta_client.doctor.evidence import (
+    Answer,
+    BranchAt,
+    BrokerEvidence,
+    DatabaseEvidence,
+    Evidence,
+    LogEvidence,
+    OpenSession,
+    PreparedXact,
+)
+from meta_client.doctor.sources import problem_of
+from meta_client.doctor.verdicts import Owner, Said, Verdict
+from meta_client.protocol.branch_report import Report
+from meta_client.transactions.names import TableName
+from meta_client.transactions.table import Outcome, Recorded
+
+TABLE = TableName("0123456789abcdef" * 2)
+OTHER = TableName("f" * 32)
+LOG = LogName("shop", "00c0ffee")
+GTRID = TABLE.new_gtrid()
+NOW_MS = 1_700_000_000_000
+AT: BranchAt = (0, TABLE.key(GTRID, 0))
+HERE = DatabaseEvidence("database shop", "postgresql:///shop", table=TABLE, has_prepared=True)
+
+
+def test_a_name_says_who_decides() -> None:
+    assert owner_of(AT) == (Owner.TABLE, TABLE.table_id)
+    whole = LOG.xid(new_nonce())
+    at_broker, in_database = branch(whole, BROKER), branch(whole, DATABASE)
+    assert owner_of((3, XaKey(at_broker, "any"))) == (Owner.LOG, "shop.00c0ffee")
+    assert log_of(in_database) == LOG
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        (1, TABLE.key(GTRID, 0)),  # a branch of another broker
+        (0, XaKey(TABLE.key(GTRID, 0).xid, OTHER.qualifier)),
+        (0, XaKey(TABLE.key(GTRID, 0).xid, "shop")),
+        (0, XaKey(Xid(1, GTRID.encode() + b"x", b"mq0"), TABLE.qualifier)),
+        (0, XaKey(Xid(2, LOG.xid(new_nonce()).gtrid, BROKER), "shop")),
+        (0, XaKey(Xid(1, b"shop.00c0ffee.short", BROKER), "shop")),
+        (0, XaKey(branch(LOG.xid(new_nonce()), DATABASE), "shop")),
+        (0, XaKey(Xid(1, b"\xff\xfe", BROKER), "shop")),
+        (0, XaKey(Xid(131077, b"java", b"jms"), "$(reboot)")),
+    ],
+)
+def test_what_only_looks_like_ours_is_a_stranger_s(at: BranchAt) -> None:
+    assert owner_of(at) == (Owner.FOREIGN, at[1].qualifier)
+
+
+def _report(at: BranchAt, prepared_ms: int = NOW_MS - 60_000) -> Report:
+    known = {"key": str(at[1]), "broker": at[0], "state": "prepared", "messages": 1, "bytes": 9}
+    return known | {"prepared_ms": prepared_ms, "decision": None}
+
+
+def _found(*ats: BranchAt, old: bool = True, **more: object) -> Evidence:
+    reports = {at: _report(at) for at in ats}
+    return Evidence(BrokerEvidence(reports, frozenset(ats) if old else frozenset()), **more)  # type: ignore[arg-type]
+
+
+def _verdict(found: Evidence) -> Verdict:
+    (case,) = cases_of(found, NOW_MS, 10)
+    (verdict,) = {side.verdict for side in case.sides}
+    return verdict
+
+
+def _row(outcome: Outcome, brokers: tuple[int, ...] = (0,), hazard: str | None = None) -> Recorded:
+    return Recorded(GTRID, outcome, brokers, hazard, 100.0)
+
+
+def test_the_youngest_branch_is_the_age_of_all() -> None:
+    """One broker was asked to prepare long ago, the other one just now: its process is at work."""
+    second: BranchAt = (1, TABLE.key(GTRID, 1))
+    found = _found(AT, second, databases=(HERE,))
+    assert _verdict(found) is Verdict.DECIDE
+    assert _verdict(replace(found, brokers=replace(found.brokers, old=frozenset({AT})))) is Verdict.WAIT
+
+
+def test_databases_that_answer_to_one_table_are_not_believed() -> None:
+    rows = {GTRID: _row(Outcome.COMMIT)}
+    copy = replace(HERE, label="database staging", rows=rows)
+    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows),))) is Verdict.COMMIT
+    assert _verdict(_found(AT, databases=(HERE, copy))) is Verdict.UNKNOWN
+    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows, failure="it went away"),))) is Verdict.UNKNOWN
+
+
+def test_a_session_that_may_hold_the_row() -> None:
+    for age_s, verdict in ((None, Verdict.WAIT), (11.0, Verdict.WAIT), (9.0, Verdict.DECIDE)):
+        sessions = (OpenSession("session 7", age_s),)  # one that began after PREPARE is another transaction's
+        assert _verdict(_found(AT, databases=(replace(HERE, sessions=sessions),))) is verdict
+    stuck = {AT: _report(AT, NOW_MS - int(STUCK_S * 1000) - 1)}
+    found = _found(AT, databases=(replace(HERE, sessions=(OpenSession("session 7", 900.0),)),))
+    assert _verdict(replace(found, brokers=replace(found.brokers, reports=stuck))) is Verdict.ASK
+
+
+def test_what_ended_while_it_was_looked_at() -> None:
+    """The row was gone before the table was read, since every broker had committed: the answer to STATUS counts."""
+    found = _found(AT, databases=(HERE,))
+    assert to_ask(found) == ({AT}, {})
+    asked = {AT: Answer(Said.COMMITTED)}
+    assert _verdict(replace(found, brokers=replace(found.brokers, asked=asked))) is Verdict.DONE
+
+
+def test_a_row_whose_brokers_are_not_in_the_lists() -> None:
+    found = Evidence(
+        BrokerEvidence(failures={1: "no master"}), (replace(HERE, rows={GTRID: _row(Outcome.COMMIT, (0, 1))}),)
+    )
+    assert to_ask(found)[0] == {AT, (1, TABLE.key(GTRID, 1))}
+    asked = replace(found, brokers=replace(found.brokers, asked={AT: Answer(Said.UNKNOWN)}))
+    (case,) = cases_of(asked, NOW_MS, 10)
+    assert {side.place: side.verdict for side in case.sides} == {
+        "broker 0": Verdict.HAZARD,
+        "broker 1": Verdict.UNKNOWN,
+    }
+    kept = _row(Outcome.ROLLBACK, (), "the broker committed it")
+    assert _verdict(Evidence(BrokerEvidence(), (replace(HERE, rows={GTRID: kept}),))) is Verdict.HAZARD
+
+
+def test_a_log_that_can_not_say_where_is_not_acted_on() -> None:
+    xid = LOG.xid(new_nonce())
+    at: BranchAt = (0, XaKey(branch(xid, BROKER), "shop"))
+    log = LogEvidence("/decisions", LOG, {xid: "in words of another version"}, is_held=False, is_copy=False)
+    assert _verdict(_found(at, logs=(log,))) is Verdict.UNKNOWN
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}),))) is Verdict.ASK
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_held=True),))) is Verdict.WAIT
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_copy=True),))) is Verdict.UNKNOWN
+    assert _verdict(_found(at)) is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_read"),
+    [
+        ({}, True),
+        ({"origin": None, "partitions": [{"topic": "orders", "partition": 0, "messages": 1}]}, True),
+        ({"state": "melancholy"}, False),
+        ({"key": "TX:s:1"}, False),
+        ({"key": "nonsense"}, False),
+        ({"messages": "many"}, False),
+        ({"prepared_ms": "soon"}, False),
+        ({"partitions": [7]}, False),
+        ({"decision": {"who": "ann"}}, False),
+    ],
+)
+def test_a_report_is_read_only_as_it_was_meant(changed: dict[str, object], is_read: bool) -> None:
+    assert (problem_of(_report(AT) | changed) is None) is is_read
+
+
+def test_a_command_leads_to_the_database_that_holds_the_transaction() -> None:
+    xact = PreparedXact(branch(LOG.xid(new_nonce()), DATABASE), "it's", "app", 1.0, 1, (), 0)
+    given = DatabaseEvidence("database shop", "", "dbname=shop host=db1", database="shop")
+    told = prepared_command(given, xact, "rollback")
+    assert shlex.split(told)[1] == "dbname=shop host=db1 dbname='it\\'s'"
+    assert told.endswith(f"-c \"ROLLBACK PREPARED '{xact.xid}'\"")
+    assert shlex.split(prepared_command(given, replace(xact, database="shop"), "commit"))[1] == given.address

@@ -1,0 +1,297 @@
+"""send_async against scripted brokers: what goes out, what each answer or silence becomes."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from meta_client.client import Client
+from meta_client.errors import BufferFull, NoBroker, ReplyTimeout, SendRefused, SendUnknown, TransactionMisuse
+from meta_client.producer.partition_queues import BatchingConfig
+from meta_client.protocol.checksum import crc31
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.messages import iter_frames
+from meta_client.protocol.requests import MultiPut, Put, Request, Version
+from meta_client.protocol.status import Status
+from tests.meta_client.conftest import StartBroker
+from tests.meta_client.peer import HANG_UP, ok, opaque_of
+from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
+from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
+
+VERSION = b"1.4.6 metaq/0.1.0 mput"
+QUICK = BatchingConfig(batch_bytes=200, linger_s=0.01, delivery_timeout_s=3.0, buffer_bytes_max=1000)
+
+
+@pytest.fixture
+def quick(zookeeper: Chroot) -> Iterator[Client]:
+    with Client(zookeeper.connect, session_timeout_ms=4_000, batching=QUICK) as client:
+        yield client
+
+
+def stored(request: Request) -> bytes:
+    match request:
+        case Version(opaque):
+            return encode_result(Status.SUCCESS, VERSION, opaque)
+        case MultiPut():
+            return ok(request, b"4096 %d 1000" % request.partition)
+    raise AssertionError(request)
+
+
+def batches(received: list[Request]) -> list[MultiPut]:
+    return [request for request in received if isinstance(request, MultiPut)]
+
+
+def test_messages_gather_and_each_learns_its_place(quick: Client, start_broker: StartBroker) -> None:
+    broker = start_broker(0, {"orders": 1}, stored)
+    producer = quick.producer()
+    handles = [producer.send_async("orders", b"x" * size, attribute="a") for size in (1, 2, 3)]
+    results = [handle.result(5) for handle in handles]
+    (batch,) = batches(broker.peer.received)
+    assert (batch.count, batch.checksum, batch.key) == (3, crc31(batch.body), None)
+    assert batch.sequence is not None
+    assert batch.sequence.number == 0
+    assert [(m.id, m.attribute, m.payload) for _, _, m in iter_frames(batch.body)] == [
+        (0, "a", b"x"),
+        (0, "a", b"xx"),
+        (0, "a", b"xxx"),
+    ]
+    assert [(r.message_id, r.offset) for r in results] == [(4096, 1000), (4097, 1026), (4098, 1053)]
+    assert all(handle.is_done for handle in handles)
+
+
+def test_a_batch_without_an_answer_is_sent_again_with_its_number(quick: Client, start_broker: StartBroker) -> None:
+    lost = iter([HANG_UP, HANG_UP])
+
+    def handler(request: Request) -> bytes:
+        return next(lost, None) or stored(request) if isinstance(request, MultiPut) else stored(request)
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    assert quick.producer().send_async("orders", b"once").result(5).offset == 1000
+    sent = batches(broker.peer.received)
+    assert len(sent) == 3
+    assert len({(batch.sequence, batch.body) for batch in sent}) == 1
+
+
+def test_a_refusal_is_final_and_flush_tells_it_once(quick: Client, start_broker: StartBroker) -> None:
+    def handler(request: Request) -> bytes:
+        if isinstance(request, MultiPut):
+            return encode_result(Status.INTERNAL_ERROR, b"no\r\nroom", request.opaque)
+        return stored(request)
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    producer = quick.producer()
+    handle = producer.send_async("orders", b"x")
+    with pytest.raises(SendRefused, match="no room"):
+        producer.flush(5)
+    producer.flush(5)
+    with pytest.raises(SendRefused):
+        handle.result(0)
+    assert len(batches(broker.peer.received)) == 1
+
+
+def test_an_unanswered_request_is_given_up_as_unknown(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: HANG_UP if isinstance(request, MultiPut) else stored(request))
+    with pytest.raises(SendUnknown, match=r"given up after \d+ attempts"):
+        quick.producer().send_async("orders", b"x").result(10)
+
+
+def test_silence_is_given_up_when_the_time_is_over(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    config = BatchingConfig(linger_s=0.0, delivery_timeout_s=0.5)
+    client = Client(zookeeper.connect, session_timeout_ms=4_000, batching=config)
+    begin = time.monotonic()
+    with pytest.raises(SendUnknown, match="delivery_timeout_s is over"):
+        client.producer().send_async("orders", b"x").result(10)
+    assert time.monotonic() - begin < 3
+    client.close()
+
+
+def test_what_was_never_sent_goes_to_another_broker_and_what_was_asked_for_waits(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    dead = start_broker(0, {"orders": 1}, stored)
+    other = start_broker(1, {"orders": 1}, stored)
+    producer = quick.producer()
+    producer.send_async("orders", b"", partition="0-0").result(5)
+    dead.peer.close()  # ZooKeeper still says that it is up
+    waiting = producer.send_async("orders", b"asked for", partition="0-0")
+    handles = [producer.send_async("orders", b"x" * 150) for _ in range(40)]
+    assert {str(handle.result(2.5).partition) for handle in handles} == {"1-0"}
+    assert sum(batch.count for batch in batches(other.peer.received)) == 40
+    with pytest.raises(NoBroker, match=r"orders/0-0: delivery_timeout_s is over"):
+        waiting.result(10)
+
+
+def test_a_genuine_broker_gets_them_one_by_one_and_none_twice(quick: Client, start_broker: StartBroker) -> None:
+    offsets = iter([10, 500, 40])
+
+    def genuine(request: Request) -> bytes | None:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, b"1.4.6", request.opaque)
+        assert isinstance(request, Put)
+        return ok(request, b"7 0 %d" % next(offsets)) if request.body != b"lost" else HANG_UP
+
+    broker = start_broker(0, {"orders": 1}, genuine)
+    producer = quick.producer()
+    handles = [producer.send_async("orders", bytes([number])) for number in range(3)]
+    assert [handle.result(5).offset for handle in handles] == [10, 500, 40]
+    with pytest.raises(SendUnknown):
+        producer.send_async("orders", b"lost").result(5)
+    assert sum(isinstance(request, Put) and request.body == b"lost" for request in broker.peer.received) == 1
+
+
+def test_a_genuine_broker_stores_them_in_order_though_it_executes_puts_in_a_pool(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    """Partitions side by side, the messages of one after one another."""
+    with pooled_broker({"orders": 2}, start_broker) as broker:
+        producer = quick.producer()
+        sent = [b"%03d" % number for number in range(150)]
+        handles = [
+            [producer.send_async("orders", body, partition=Partition(0, number)) for number in (0, 1)] for body in sent
+        ]
+        producer.flush(30)
+        assert broker.stored == {0: sent, 1: sent}
+        assert (broker.most_in_a_partition, broker.most_in_all) == (1, 2)
+        for index, pair in enumerate(handles):
+            assert [handle.result(0).offset for handle in pair] == [index * 23, index * 23]
+
+
+def test_each_message_to_a_genuine_broker_has_an_outcome_of_its_own(quick: Client, start_broker: StartBroker) -> None:
+    bodies = [b"first", REFUSED, b"third", LOST, b"fifth", b"sixth"]
+    with pooled_broker({"orders": 1}, start_broker) as broker:
+        producer = quick.producer()
+        first, refused, *others = [producer.send_async("orders", body) for body in bodies]
+        with pytest.raises(SendRefused, match="no room"):
+            producer.flush(10)
+        producer.flush(10)  # told once
+        third, lost, *last = others
+        assert [handle.result(0).offset for handle in (first, third, *last)] == [0, 25, 25 + 25 + 34, 25 + 25 + 34 + 25]
+        with pytest.raises(SendRefused):
+            refused.result(0)
+        with pytest.raises(SendUnknown, match="look before repeating it"):
+            lost.result(0)
+        assert broker.stored == {0: [body for body in bodies if body != REFUSED]}, "each once, in order"
+
+
+def test_a_genuine_broker_that_is_slow_gets_all_of_them(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    """Queued batches are kept for as long as answers come."""
+    config = BatchingConfig(linger_s=0.0, delivery_timeout_s=0.05)
+    with pooled_broker({"orders": 1}, start_broker) as broker, Client(zookeeper.connect, batching=config) as client:
+        producer = client.producer()
+        sent = [b"%d" % number for number in range(300)]
+        for body in sent:
+            producer.send_async("orders", body)
+        producer.flush(30)
+        assert broker.stored == {0: sent}
+
+
+def test_what_may_be_stored_under_its_number_is_not_sent_to_a_broker_that_knows_no_numbers(
+    quick: Client, start_broker: StartBroker
+) -> None:
+    """A genuine broker in the place of one of ours."""
+    versions = iter([VERSION, b"1.4.6.2"])
+
+    def handler(request: Request) -> bytes:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, next(versions), request.opaque)
+        return HANG_UP
+
+    broker = start_broker(0, {"orders": 1}, handler)
+    with pytest.raises(SendUnknown, match="would not know it again"):
+        quick.producer().send_async("orders", b"once").result(10)
+    assert not [request for request in broker.peer.received if isinstance(request, Put)]
+
+
+def test_closing_tells_what_may_be_at_a_genuine_broker_from_what_is_not(
+    zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meta_client.producer.sender.CLOSE_TIMEOUT_S", 0.1)
+    is_asked = threading.Event()
+
+    def silent(request: Request) -> bytes | None:
+        if isinstance(request, Version):
+            return encode_result(Status.SUCCESS, b"1.4.6.2", request.opaque)
+        is_asked.set()
+        return None
+
+    start_broker(0, {"orders": 1}, silent)
+    with Client(zookeeper.connect, session_timeout_ms=4_000, batching=QUICK) as client:
+        producer = client.producer()
+        asked, waiting = producer.send_async("orders", b"asked"), producer.send_async("orders", b"waiting")
+        assert is_asked.wait(10)
+    with pytest.raises(SendUnknown):
+        asked.result(0)
+    with pytest.raises(NoBroker):
+        waiting.result(0)
+
+
+def test_close_tells_a_thread_that_waits_for_what_no_broker_takes(
+    zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch rests before it is tried again when the client is closed."""
+    monkeypatch.setattr("meta_client.producer.sender.CLOSE_TIMEOUT_S", 0.1)
+    start_broker(0, {"orders": 1}, stored).peer.close()
+    told: list[str] = []
+
+    def flush() -> None:
+        with pytest.raises(NoBroker) as caught:
+            producer.flush()
+        told.append(str(caught.value))
+
+    with Client(zookeeper.connect, session_timeout_ms=4_000) as client:
+        producer = client.producer()
+        producer.send_async("orders", b"nobody takes it")
+        flushing = threading.Thread(target=flush, daemon=True)
+        flushing.start()
+        flushing.join(0.5)
+    flushing.join(10)
+    assert told
+    assert "the client was closed" in told[0]
+
+
+def test_a_full_buffer_blocks_until_there_is_room(quick: Client, start_broker: StartBroker) -> None:
+    gate = threading.Event()
+
+    def slow(request: Request) -> bytes:
+        if isinstance(request, MultiPut):
+            gate.wait(10)
+        return stored(request)
+
+    start_broker(0, {"orders": 1}, slow)
+    producer = quick.producer()
+    for _ in range(9):
+        producer.send_async("orders", b"x" * 80)
+    blocked = threading.Thread(target=producer.send_async, args=("orders", b"x" * 200))
+    blocked.start()
+    blocked.join(0.3)
+    assert blocked.is_alive()
+    with pytest.raises(ReplyTimeout):
+        producer.flush(0.05)
+    gate.set()
+    blocked.join(5)
+    assert not blocked.is_alive()
+    producer.flush(5)
+
+
+def test_a_full_buffer_can_raise_instead(zookeeper: Chroot, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
+    config = BatchingConfig(batch_bytes=200, buffer_bytes_max=300, raise_when_full=True, delivery_timeout_s=1.0)
+    client = Client(zookeeper.connect, session_timeout_ms=4_000, batching=config)
+    producer = client.producer()
+    handle = producer.send_async("orders", b"x" * 200)
+    with pytest.raises(BufferFull, match="buffer_bytes_max is 300"):
+        producer.send_async("orders", b"x" * 200)
+    threading.Timer(0.1, client.connections.close).start()
+    client.close()
+    with pytest.raises((SendUnknown, NoBroker)):
+        handle.result(0)
+
+
+def test_not_within_a_transaction(quick: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, lambda request: encode_result(Status.SUCCESS, b"", opaque_of(request)))
+    producer = quick.producer()
+    with producer.transaction(), pytest.raises(TransactionMisuse):
+        producer.send_async("orders", b"x")

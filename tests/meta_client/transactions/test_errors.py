@@ -1,0 +1,87 @@
+"""Mistakes of a caller: each says what was wrong and what to do instead, and leaves everything usable."""
+
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
+from meta_client.errors import TransactionMisuse
+from tests.meta_client.transactions.conftest import World
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (("orders", "1"), "a payload is bytes, not str: encode it"),
+        (("orders", 1), "a payload is bytes, not int: encode it"),
+        (("orders", None), "a payload is bytes, not NoneType: encode it"),
+        (("orders", b"1", b"paid"), "an attribute is a str, not bytes: decode it"),
+    ],
+)
+def test_a_message_of_the_wrong_type(world: World, message: tuple[Any, ...], said: str) -> None:
+    with closing(world.deciding.connect()) as connection:
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(TypeError, match=said),
+            world.client.transaction(connection) as transaction,
+        ):
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send(*message)
+        with pytest.raises(TypeError, match=said):
+            world.client.producer().send(*message)
+        with pytest.raises(TypeError, match=said):
+            world.client.producer().send_async(*message)
+        world.work(2, connection=connection)
+    world.check([2])
+
+
+def test_a_bytearray_is_bytes_as_it_was_when_it_was_sent(world: World) -> None:
+    payload: Any = bytearray(b"1")
+    with closing(world.deciding.connect()) as connection, world.client.transaction(connection) as transaction:
+        connection.execute("INSERT INTO numbers VALUES (1)")
+        transaction.send("orders", payload)
+        payload[:] = b"9"
+    world.check([1])
+
+
+@pytest.mark.parametrize("connection", [None, "postgresql:///shop", 5, object()])
+def test_what_is_no_connection(world: World, connection: object) -> None:
+    said = f"a builtins.{type(connection).__name__} can't decide about messages: give a connection of psycopg 3"
+    with pytest.raises(CannotEnlist, match=said), world.client.transaction(connection):
+        pytest.fail("the block must not be entered")
+
+
+def test_a_transaction_is_used_once(world: World) -> None:
+    with closing(world.deciding.connect()) as connection:
+        with pytest.raises(TransactionMisuse, match=r"`with client.transaction\(...\) as transaction` opens it"):
+            world.client.transaction(connection).send("orders", b"0")
+        with world.client.transaction(connection) as transaction:
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        with pytest.raises(TransactionMisuse, match="is over"):
+            transaction.send("orders", b"2")
+        with pytest.raises(TransactionMisuse, match="used once: make another one"), transaction:
+            pytest.fail("the block must not be entered")
+    world.check([1])
+
+
+def test_a_branch_that_timed_out(world: World) -> None:
+    """The broker rolled it back, for its client had gone quiet: that is told, with the time and how to change it."""
+    with (
+        world.open_client(timeout_s=1.0) as client,
+        closing(world.deciding.connect()) as connection,
+    ):
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(
+                PrepareFailed, match=r"not prepared within 1 s .*TransactionConfig.timeout_s.*do the work again"
+            ),
+            client.transaction(connection) as transaction,
+        ):
+            connection.execute("INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1").result(5)
+            time.sleep(3)
+        with client.transaction(connection) as transaction:
+            connection.execute("INSERT INTO numbers VALUES (2)")
+            transaction.send("orders", b"2")
+    world.check([2])

@@ -1,0 +1,157 @@
+"""Exceptions of a signal's handler anywhere in a block, COMMIT included: as task queues end what takes too long."""
+
+import contextlib
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from meta_client.coordinator.errors import CoordinatorError
+from meta_client.transactions.mysql import parameters
+from tests.fixtures.replicas import wait_until
+from tests.meta_client.transactions.conftest import World, do, make, running_world
+from tests.meta_client.transactions.crashing import engine_of
+from zk.embedded.chroot import Chroot
+
+REQUESTS = 150
+
+
+class SoftTimeLimit(Exception):
+    pass
+
+
+# A driver that was interrupted may trip over itself afterwards.
+INTERRUPTED = SoftTimeLimit, psycopg.Error, pymysql.Error, sqlite3.Error, SQLAlchemyError, CoordinatorError
+
+
+class Alarm:
+    """Raises SoftTimeLimit in the main thread, once, a while after it was set."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def ring(self, number: int, frame: object) -> None:
+        if self._is_set:
+            self._is_set = False
+            raise SoftTimeLimit
+
+    @contextlib.contextmanager
+    def after(self, seconds: float) -> Iterator[None]:
+        ident = threading.main_thread().ident
+        assert ident is not None
+        timer = threading.Timer(seconds, signal.pthread_kill, (ident, signal.SIGUSR1))
+        self._is_set = True
+        timer.start()
+        try:
+            yield
+        finally:
+            self._is_set = False
+            timer.join()
+
+
+@pytest.fixture
+def alarm() -> Iterator[Alarm]:
+    alarm = Alarm()
+    before = signal.signal(signal.SIGUSR1, alarm.ring)
+    yield alarm
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+def any_world(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+        yield world
+
+
+# What was about to connect leaves its socket to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("way", ["driver", "sqlalchemy"])
+def test_at_any_moment(any_world: World, alarm: Alarm, way: str) -> None:
+    """Connections may break: rows and messages agree, and the next request works on another one."""
+    world, chance = any_world, random.Random(seed := time.time_ns())
+    print(f"seed {seed}")
+    engine = engine_of(world.deciding.url)
+    interrupted, took_s = 0, 0.02
+    for number in range(REQUESTS):
+        try:
+            with closing(Session(engine) if way == "sqlalchemy" else world.deciding.connect()) as connection:
+                began = time.monotonic()
+                with alarm.after(chance.uniform(0, 1.2 * took_s)):
+                    work(world, connection, number)
+                took_s = 0.8 * took_s + 0.2 * (time.monotonic() - began)
+        except INTERRUPTED:
+            interrupted += 1
+    engine.dispose()
+    assert interrupted > REQUESTS / 10
+    wait_until(lambda: not world.prepared(), "nothing is prepared")  # rows of what resolvers ended stay for a minute
+    world.check(world.deciding.numbers())
+
+
+def work(world: World, connection: Any, number: int) -> None:
+    insert = f"INSERT INTO numbers VALUES ({number})"
+    with world.client.transaction(connection) as transaction:
+        if isinstance(connection, Session):
+            connection.execute(text(insert))
+        else:
+            do(connection, insert)
+        transaction.send("orders", str(number).encode())
+
+
+class InterruptedPostgres(psycopg.Connection[Any]):
+    commits: bool
+
+    def commit(self) -> None:
+        if self.commits:
+            super().commit()
+        raise SoftTimeLimit
+
+
+class InterruptedSqlite(sqlite3.Connection):
+    commits: bool
+
+    def commit(self) -> None:
+        if self.commits:
+            super().commit()
+        raise SoftTimeLimit
+
+
+class InterruptedMariadb(pymysql.Connection):
+    commits: bool
+
+    def commit(self) -> None:
+        if self.commits:
+            super().commit()
+        raise SoftTimeLimit
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_at_commit(any_world: World, commits: bool) -> None:
+    """Before the database has heard of it, or behind its answer: the row tells which, and the exception comes out."""
+    deciding = any_world.deciding
+    connection: Any
+    match deciding.kind:
+        case "postgres":
+            connection = InterruptedPostgres.connect(deciding.url)
+        case "sqlite":
+            connection = sqlite3.connect(deciding.url.removeprefix("sqlite:///"), factory=InterruptedSqlite)
+        case _:
+            connection = InterruptedMariadb(**parameters(deciding.url))
+    connection.commits = commits
+    with closing(connection):
+        do(connection, "SELECT 1")
+        with pytest.raises(SoftTimeLimit):
+            work(any_world, connection, 1)
+    any_world.wait_quiet()
+    any_world.check([1] if commits else [])

