@@ -9,9 +9,12 @@ PYTHON ?= $(shell for p in $(PYTHONS); do $$p -c '$(WILL_DO)' 2>/dev/null && { e
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help setup demo test check format lock bench docs crash fuzz soak clean
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
+PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
+
+.PHONY: help setup demo test test-fast check format lock bench docs crash fuzz soak clean
 help:  ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
 setup: $(STAMP)  ## Create .venv and install the locked dependencies
 
@@ -30,34 +33,39 @@ demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.c
 
 # Three workers on two cores: half of a test's time it waits, for a disk, a session or a process.
 test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
-check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests
+test-fast: $(STAMP)  ## The tests that start no server: units and models
+	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
+
+check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests; spelling, and plain words in the documents
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/codespell $(DOCUMENTS) journal meta_broker meta_client spark_jobs zk bench
+	@$(BIN)/codespell --dictionary docs/plain-words.txt --regex "$(PLAIN)" $(DOCUMENTS)
 
 format: $(STAMP)  ## Let ruff write the layout
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: $(STAMP)  ## Write requirements.lock anew from pyproject.toml
+lock: $(STAMP)  ## Write requirements.lock from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-annotate \
 		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
 docs: $(STAMP)  ## The documentation site, into build/site; a warning fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && echo "build/site/index.html"
 
-bench: $(STAMP)  ## Every benchmark case, each as a ratio to a floor of the same run
+bench: $(STAMP)  ## Every benchmark case, each as a ratio to a baseline of the same run
 	@$(BIN)/python -m bench --all
 
-soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=docs/soak
-	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),docs/soak)
+soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=build/soak
+	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),build/soak)
 
 crash: $(STAMP)  ## The crash tests, models, storage faults and repairs, many rounds
 	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) METAQ_MODEL_STEPS=$$(( $(or $(ROUNDS),200) * 200 )) \
 		$(BIN)/python -m pytest tests/crash tests/model \
-		tests/journal/test_every_storage_call.py tests/journal/test_repair.py $(PYTEST_ARGS)
+		tests/journal/state/test_every_storage_call.py tests/journal/repair/test_repair.py $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## Decoders and a broker's socket under damaged streams, SECONDS=600 in all
 	@METAQ_FUZZ_SECONDS=$$(( $(or $(SECONDS),600) / 4 )) $(BIN)/python -m pytest -s -p no:randomly tests/fuzz $(PYTEST_ARGS)
