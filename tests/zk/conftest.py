@@ -1,6 +1,7 @@
 """Sessions on the test's chroot of ZooKeeper, closed when it ends, and the means to break one."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ def open_session(zookeeper: Chroot) -> Iterator[Callable[..., ZooKeeperSession]]
     with contextlib.ExitStack() as stack:
 
         def open_one(**options: Any) -> ZooKeeperSession:
-            options.setdefault("session_timeout_ms", 4_000)
+            options.setdefault("session_timeout_ms", 60_000)  # it must outlive a machine that stalls
             return stack.enter_context(ZooKeeperSession(zookeeper.connect, **options))
 
         yield open_one
@@ -31,10 +32,10 @@ def session(open_session: Callable[..., ZooKeeperSession]) -> ZooKeeperSession:
 
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until a condition holds; fail after ten seconds."""
+    """Wait until a condition holds; fail after a minute."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it did not happen in time"
             time.sleep(0.01)
@@ -47,12 +48,24 @@ def expire(wait_until: Callable[[Callable[[], bool]], None]) -> Callable[[ZooKee
     """End a session at the server while its client still believes in it; returns when the client is back."""
 
     def expire_one(session: ZooKeeperSession) -> None:
-        epoch = session.epoch
-        # The protocol lets a second connection take a session over with its id and password, and close it.
+        epoch, handler, is_over = session.epoch, session._client.handler, threading.Event()
+        connect = handler.create_connection
+
+        def connect_afterwards(*arguments: Any, **options: Any) -> Any:
+            assert is_over.wait(60)
+            return connect(*arguments, **options)
+
+        # The protocol lets a second connection take a session over with its id and password, and close it. Its client
+        # is held until then: it would take the session back.
+        handler.create_connection = connect_afterwards
         usurper = KazooClient(session.connect, client_id=session._client.client_id)
-        usurper.start()
-        usurper.stop()
-        usurper.close()
+        try:
+            usurper.start(timeout=60)
+            usurper.stop()
+            usurper.close()
+        finally:
+            handler.create_connection = connect
+            is_over.set()
         wait_until(lambda: session.epoch == epoch + 1)
 
     return expire_one

@@ -69,9 +69,9 @@ def test_a_crashed_consumers_id_is_waited_for(session: ZooKeeperSession, open_se
         target=ConsumerMembership(session, "g1", "g1_c").join, args=[frozenset({"b"}), lambda text: told.set()]
     )
     thread.start()
-    assert told.wait(10)
+    assert told.wait(60)
     crashed.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert read_group(session, "g1").consumers == {"b": ("g1_c",)}
 

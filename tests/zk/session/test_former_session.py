@@ -17,17 +17,18 @@ from zk.session.session import ZooKeeperSession
 DOOMED = """
 import sys, time
 from zk.session.session import ZooKeeperSession
-session = ZooKeeperSession(sys.argv[1], session_timeout_ms=30_000)
+session = ZooKeeperSession(sys.argv[1], session_timeout_ms=120_000)
 session.start()
 session.create("/mine", b"", ephemeral=True)
 credentials = session.credentials
 print(credentials.session_id, credentials.password.hex(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
+ANSWER_S = 50.0
 
 
 def killed_session(connect: str) -> SessionCredentials:
-    """A session of thirty seconds whose process was killed with SIGKILL."""
+    """A session of two minutes whose process was killed with SIGKILL."""
     with subprocess.Popen([sys.executable, "-c", DOOMED, connect], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         session_id, password = process.stdout.readline().split()
@@ -39,10 +40,10 @@ def test_a_killed_process_session_ends_at_once(zookeeper: Chroot, session: ZooKe
     credentials = killed_session(zookeeper.connect)
     assert session.read("/mine") is not None
     started = time.monotonic()
-    assert end_session(zookeeper.connect, credentials)
+    assert end_session(zookeeper.connect, credentials, ANSWER_S)
     assert session.read("/mine") is None
-    assert time.monotonic() - started < 15  # and not thirty
-    assert not end_session(zookeeper.connect, credentials)  # it is over
+    assert time.monotonic() - started < 60  # and not two minutes
+    assert not end_session(zookeeper.connect, credentials, ANSWER_S)  # it is over
 
 
 def test_nobody_ends_a_session_without_its_password(
@@ -55,7 +56,7 @@ def test_nobody_ends_a_session_without_its_password(
     live.create("/mine", b"", ephemeral=True)
     right = live.credentials
     wrong = SessionCredentials(right.session_id, bytes(b ^ 1 for b in right.password))
-    assert not end_session(zookeeper.connect, wrong)
+    assert not end_session(zookeeper.connect, wrong, ANSWER_S)
     assert session.read("/mine") is not None
     # The server drops the connection of a session that somebody asks for, before it looks at the password.
     wait_until(lambda: is_back(live))
@@ -77,7 +78,7 @@ def test_an_absent_zookeeper_is_told_in_bounded_time() -> None:
         started = time.monotonic()
         with pytest.raises(ZooKeeperUnavailable, match=f"no ZooKeeper at {connect} within 0.5 s"):
             end_session(connect, SessionCredentials(1, bytes(16)), timeout_s=0.5)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30  # it does not try without end
 
 
 def test_a_password_is_not_shown() -> None:

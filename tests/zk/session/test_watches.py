@@ -40,12 +40,12 @@ def test_many_changes_are_one_event_until_read_again(
     assert watches.read(IDS) == []  # twice armed, still one event
     for name in ("a", "b", "c"):
         session.create(f"{IDS}/{name}", b"", ephemeral=True)
-    assert events.get(timeout=10) == CHANGED
+    assert events.get(timeout=60) == CHANGED
     settle(session)
     assert events.empty()
     assert sorted(watches.read(IDS)) == ["a", "b", "c"]
     session.delete(f"{IDS}/b")
-    assert events.get(timeout=10) == CHANGED
+    assert events.get(timeout=60) == CHANGED
     assert sorted(watches.read(IDS)) == ["a", "c"]
 
 
@@ -67,24 +67,24 @@ def test_expiry_fires_and_reading_arms_again(
 ) -> None:
     watches.read(IDS)
     expire(session)
-    assert events.get(timeout=10) == CHANGED
+    assert events.get(timeout=60) == CHANGED
     assert watches.read(IDS) == []
     session.create(f"{IDS}/a")
-    assert events.get(timeout=10) == CHANGED
+    assert events.get(timeout=60) == CHANGED
 
 
 def test_a_lost_connection_fires_and_reading_arms_again(tmp_path: Path, events: SimpleQueue[ChildrenChanged]) -> None:
     with (
         EmbeddedZooKeeper(tmp_path) as server,
-        ZooKeeperSession(server.connect, session_timeout_ms=10_000) as session,
+        ZooKeeperSession(server.connect, session_timeout_ms=60_000) as session,
     ):
         watches = ChildrenWatches(session, events.put)
         watches.read(IDS)
         server.restart()
-        assert events.get(timeout=10) == CHANGED
+        assert events.get(timeout=60) == CHANGED
         assert watches.read(IDS) == []
         session.create(f"{IDS}/a")
-        assert events.get(timeout=10) == CHANGED
+        assert events.get(timeout=60) == CHANGED
         watches.stop()
 
 
