@@ -22,7 +22,7 @@ from tests.fixtures.broker import BrokerProcess
 TRANSCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 HEXADECIMAL = re.compile(r"\{([0-9a-f]{8}[0-9a-f ]*)\}")
 SILENCE_S = 0.2
-ANSWER_S = 10.0
+ANSWER_S = 60.0
 
 
 class Wire:
