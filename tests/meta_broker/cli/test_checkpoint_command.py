@@ -21,6 +21,7 @@ from tests.fixtures.wire import WireClient
 from zk.embedded.chroot import Chroot
 
 CONFIG = "[topics.orders]\npartitions = 3\n"
+ONLY_ASKED_FOR = CONFIG + "[broker]\ncheckpoint_seconds = 3600.0\n"  # none by itself
 
 
 def metaq(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
@@ -51,8 +52,7 @@ def in_doubt(client: WireClient) -> None:
 
 
 def test_a_broker_that_runs(tmp_path: Path, zookeeper: Chroot) -> None:
-    config = CONFIG + "[broker]\ncheckpoint_seconds = 3600.0\n"  # none by itself: numbers are of what is asked for
-    with running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker:
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=ONLY_ASKED_FOR) as broker:
         asked_of(broker, zookeeper)
 
 
@@ -115,9 +115,12 @@ def test_what_is_wrong_is_told_in_a_line(tmp_path: Path) -> None:
     assert "error: broker meta://127.0.0.1:1: " in metaq("--broker", "meta://127.0.0.1:1", status=1).stderr
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told(broker: BrokerProcess) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """Something stands where the file should be made; the broker goes on, and the next one is written."""
-    with WireClient(broker.port) as client:
+    with (
+        running_broker(tmp_path / "broker", None, config=ONLY_ASKED_FOR) as broker,
+        WireClient(broker.port) as client,
+    ):
         client.put("orders", 0, b"x")
         number = max(checkpoint_numbers(DirectoryStorage.open_for_reading(broker.data)), default=0) + 1
         blocker = broker.data / f"checkpoint.{number}.tmp"

@@ -28,13 +28,13 @@ def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
     threads = [threading.Thread(target=traps.observe, args=(step, XID)) for step in (Step.DECIDED, Step.BEGUN)]
     for thread in threads:
         thread.start()
-        assert is_held.acquire(timeout=10)
+        assert is_held.acquire(timeout=60)
     traps.observe(Step.DECIDED, XID)  # the next one passes
     assert held == [Step.DECIDED, Step.BEGUN]
     assert all(thread.is_alive() for thread in threads)
     traps.release()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     traps.observe(Step.DECIDED, XID)
 
@@ -56,11 +56,11 @@ def test_the_gate_lets_so_many_through() -> None:
     threads = [threading.Thread(target=walk, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert passed.acquire(timeout=10)
-    assert passed.acquire(timeout=10)
+    assert passed.acquire(timeout=60)
+    assert passed.acquire(timeout=60)
     assert not passed.acquire(timeout=0.1)
     gate.raise_to(3)
-    assert passed.acquire(timeout=10)
+    assert passed.acquire(timeout=60)
 
 
 @given(line=st.binary(max_size=80))

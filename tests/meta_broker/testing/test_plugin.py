@@ -23,7 +23,7 @@ def test_a_crash(metaq_broker, metaq_client):
     where = producer.send("orders", b"1")
     metaq_broker.kill()
     metaq_broker.start()
-    assert producer.send("orders", b"2", partition=where.partition, timeout_s=20).offset == where.offset + 21
+    assert producer.send("orders", b"2", partition=where.partition, timeout_s=60).offset == where.offset + 21
     assert "serves at" in metaq_broker.log
 
 
@@ -59,7 +59,7 @@ def run(directory: Path, *words: str, **environment: str) -> subprocess.Complete
         env=base | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
