@@ -68,7 +68,7 @@ def test_every_way_of_sending_and_reading(both: BrokerProcess, zookeeper: Chroot
                 producer.send("both", payload + b"xa", attribute)
                 assert producer.tpc_prepare()
                 producer.tpc_commit()
-                handle.result(10)
+                handle.result(60)
         found = [(message.attribute, message.payload) for message in read_topic(client, "both")]
     assert sorted(found, key=repr) == sorted(sent, key=repr)
     codecs = stored_codecs(both, "both", 2)
@@ -87,7 +87,7 @@ def test_topics_that_do_not_allow_it_get_none(both: BrokerProcess, zookeeper: Ch
     with Client(zookeeper.connect) as client:
         producer = client.producer(compression="lz4")
         producer.send("orders", TEXT, partition="0-0")
-        producer.send_async("orders", TEXT, partition="0-0").result(10)
+        producer.send_async("orders", TEXT, partition="0-0").result(60)
         assert stored_codecs(both, "orders", 1) == [0, 0]
         with WireClient(both.port) as wire:
             assert "compression=lz4 " in done(wire, TopicVerb.ALTER, "orders", compression="lz4")

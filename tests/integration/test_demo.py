@@ -26,7 +26,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     temporary = tmp_path / "tmp"
     temporary.mkdir(mode=0o711)
     yield os.environ | {"TMPDIR": str(temporary)}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while found := _processes(temporary):
         assert time.monotonic() < deadline, f"left running: {found}"
         time.sleep(0.05)

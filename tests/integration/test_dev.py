@@ -43,7 +43,7 @@ def test_dev_prints_how_to_connect_and_keeps_what_it_was_given(tmp_path: Path) -
         with Client(connect) as client:
             sent = client.producer().send("orders", b"kept")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0, log.read_text()
+        assert process.wait(timeout=60) == 0, log.read_text()
 
         process, log = start(tmp_path, "--topic", "orders:3")
         connect = wait_for(log, r'Client\("([^"]+)"\)', process)[1]
@@ -51,13 +51,13 @@ def test_dev_prints_how_to_connect_and_keeps_what_it_was_given(tmp_path: Path) -
             [*METAQ, "consume", "orders", "--zk", connect, "--count", "1", "--json"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert shown.returncode == 0, shown.stderr
         assert str(sent.message_id) in shown.stdout
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
 
 
 def test_dev_names_every_port_that_is_taken(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_dev_names_every_port_that_is_taken(tmp_path: Path) -> None:
         ports = [first.getsockname()[1], second.getsockname()[1]]
         for port in (ports[1], 0):
             process, log = start(tmp_path, "--zk-port", str(ports[0]), "--port", str(port))
-            assert process.wait(timeout=30) == 2
+            assert process.wait(timeout=60) == 2
             names = [f"port {ports[0]} (ZooKeeper's, --zk-port)", f"port {port} (the broker's, --port)"]
             assert log.read_text() == (
                 "error: taken on 127.0.0.1, perhaps by another `metaq dev`: "
@@ -95,6 +95,6 @@ def test_at_a_terminal_a_command_without_an_address_names_the_one_it_uses(named:
 
 def test_dev_refuses_a_bad_topic_before_it_starts_anything(tmp_path: Path) -> None:
     process, log = start(tmp_path, "--topic", "orders:none")
-    assert process.wait(timeout=30) == 2
+    assert process.wait(timeout=60) == 2
     assert log.read_text() == "error: --topic orders:none: write NAME or NAME:PARTITIONS, with at least one partition\n"
     assert not (tmp_path / "data").exists()

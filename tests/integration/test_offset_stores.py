@@ -35,7 +35,7 @@ class Ledger:
             connection.execute("CREATE TABLE IF NOT EXISTS rows (text TEXT)")
 
     def connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, timeout=10)
+        return sqlite3.connect(self.path, timeout=60)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:

@@ -93,11 +93,11 @@ def test_what_stays_is_not_interrupted(wide_broker: BrokerProcess, open_client: 
     def hold(batch: Batch) -> None:
         if batch.partition == staying:
             entered.set()
-            assert release.wait(20)
+            assert release.wait(60)
 
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=staying)
-    assert entered.wait(10)
+    assert entered.wait(60)
     two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     wait_until(lambda: shares(one, two) == [4, 4])  # while the listener of a partition that stays is still at work
     assert not release.is_set()
@@ -118,11 +118,11 @@ def test_a_partition_moves_only_when_its_listener_has_returned(
     def hold(batch: Batch) -> None:
         if batch.partition == moving:
             entered.set()
-            assert release.wait(20)
+            assert release.wait(60)
 
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=moving)
-    assert entered.wait(10)
+    assert entered.wait(60)
     two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     time.sleep(0.5)
     assert ("wide", moving) not in two.owned()
@@ -267,11 +267,11 @@ def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
     def hold(batch: Batch) -> None:
         if batch.partition == held:
             entered.set()
-            assert release.wait(20)
+            assert release.wait(60)
 
     inbox.before = hold
     sender.producer().send("wide", b"slow", partition=held)
-    assert entered.wait(10)
+    assert entered.wait(60)
     two = join(open_client(), inbox, ConsumerConfig(consumer_id="zzz", backoff_s_max=0.2))
     wait_until(lambda: shares(one, two) == [4, 3])
     assert owners(sender)["wide", held] == one.consumer_id
@@ -353,11 +353,11 @@ def test_who_pulls_hands_partitions_over_with_what_is_done(wide_broker: BrokerPr
     for thread in threads:
         thread.start()
     wait_until(lambda: expected <= set(seen))
-    threads[2].join(10)
+    threads[2].join(60)
     for consumer in consumers[:2]:
         consumer.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     moves = sum(len(it.claimed) for consumer in consumers for it in consumer.rebalances())
     assert len(seen) - len(expected) <= moves

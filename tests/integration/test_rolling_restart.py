@@ -42,7 +42,7 @@ class Source:
         self._thread.start()
 
     def join(self) -> None:
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -122,7 +122,7 @@ def test_a_batch_that_failed_is_not_committed(broker: BrokerProcess, client: Cli
     with client.consumer("group") as consumer:
         consumer.subscribe("meta-test", inbox)
         consumer.start()
-        assert called.wait(10)
+        assert called.wait(60)
     assert ZooKeeperOffsets(client.session, "group").load("meta-test", Partition(0, 0)) is None
     del broker
 

@@ -26,7 +26,7 @@ def test_what_stands_still_is_named(
 
     def hold(batch: Batch) -> None:
         if batch.partition == Partition(0, 2):
-            assert release.wait(20)
+            assert release.wait(60)
         if batch.partition == Partition(0, 5) and not release.is_set():
             raise ValueError("no such customer")
 
@@ -75,7 +75,7 @@ def test_a_share_that_nobody_claims_or_lets_go_is_named(
     consumer.subscribe("wide", Inbox())
     consumer.start()
     # The session's timeout of 2 s and two more: a dead member's partitions may be without an owner for so long.
-    wait_until(lambda: len(consumer.findings()) == 5, timeout_s=15)
+    wait_until(lambda: len(consumer.findings()) == 5)
     found = {finding.key[1].number: finding.text for finding in consumer.findings()}
     for number in range(4):
         assert "nobody owns it: look why group_aaa does not, or restart that one" in found[number]

@@ -152,7 +152,7 @@ when = 0.2
     ):
         producer = client.producer()
         sent = 0
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (first := next(client.browse(TOPIC), None)) is None or first.offset == 0:
             for _ in range(200):
                 producer.send_async(TOPIC, b"%d" % sent + b"x" * 1000)

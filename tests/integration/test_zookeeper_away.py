@@ -36,7 +36,7 @@ def test_zookeeper_is_killed_and_restarted(tmp_path: Path, session_ms: int, away
         time.sleep(away_s)
         assert len(inbox.messages) == 1
         server.restart()
-        wait_until(lambda: len(inbox.payloads) == 21, timeout_s=40)
+        wait_until(lambda: len(inbox.payloads) == 21)
         wait_until(lambda: len(consumer.owned()) == 4)
         producer.send("orders", b"after")
         wait_until(lambda: len(inbox.payloads) == 22)

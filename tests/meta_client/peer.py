@@ -33,12 +33,12 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         """Say something unasked on the newest connection; waits for the first."""
-        assert self._arrived.wait(10)
+        assert self._arrived.wait(60)
         self._open[-1].sendall(data)
 
     def hang_up(self) -> None:
         """End every connection; waits for the first."""
-        assert self._arrived.wait(10)
+        assert self._arrived.wait(60)
         self._shut_down()
 
     def _shut_down(self) -> None:

@@ -79,7 +79,7 @@ with Client(zookeeper) as client, Coordinator.open(directory, "shop") as coordin
         if (pid := os.fork()) == 0:
             child()
             sys.exit(0)  # through every block, which is the parent's to end
-        reply.wait(5)
+        reply.wait(60)
         sent = [producer.send("orders", b"parent %d" % number) for number in range(50)]
         _, status = os.waitpid(pid, 0)
         sent += [producer.send("orders", b"parent %d" % number) for number in range(50, 100)]
@@ -152,7 +152,7 @@ def test_a_child_is_refused_and_its_parent_goes_on(
     with psycopg.connect(database.dsn) as connection:
         connection.execute("CREATE TABLE placed (id int PRIMARY KEY)")
     words = [sys.executable, "-c", program, zookeeper.connect, database.dsn, str(tmp_path / "decisions")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     status, refused = json.loads(done.stdout)
     assert status == 0, done.stderr

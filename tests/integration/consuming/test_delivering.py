@@ -249,7 +249,7 @@ def test_closing_from_elsewhere_ends_an_iteration(client: Client, topic: str) ->
     send(client, topic, 2)
     wait_until(lambda: len(seen) == 2)
     consumer.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

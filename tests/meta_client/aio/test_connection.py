@@ -38,7 +38,7 @@ def peer() -> Iterator[Peer]:
 
 @asynccontextmanager
 async def connected(peer: Peer) -> AsyncIterator[Connection]:
-    connection = await Connection.open(peer.url, 5)
+    connection = await Connection.open(peer.url, 60)
     try:
         yield connection
     finally:

@@ -19,7 +19,7 @@ from tests.fixtures.loops import in_loop, in_uvloop, until
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 async def send(producer: Producer, payloads: list[bytes]) -> None:

@@ -241,7 +241,7 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == f"waiting up to 30 s: {text}\n"
         consumer.close()
-        assert waiting.wait(30) == 0
+        assert waiting.wait(60) == 0
     assert stored(client, "billing") == 0
 
 

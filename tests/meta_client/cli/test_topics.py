@@ -50,7 +50,7 @@ def test_the_life_of_a_topic(zookeeper: Chroot, broker: BrokerProcess) -> None:
 
 def wait_for(zookeeper: Chroot, topic: str, wanted: list[dict[str, Any]]) -> None:
     """Wait until the listing shows *wanted* for *topic*: ZooKeeper is updated a moment after the answer."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     expected = [{"topic": topic, **row} for row in wanted]
     while (listed := [row for row in rows(zookeeper) if row["topic"] == topic]) != expected:
         assert time.monotonic() < deadline, listed

@@ -50,6 +50,6 @@ def test_closing_sends_everybody_home() -> None:
         thread.start()
     queue.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert taken == [None, None, None]
     assert queue.take() is None

@@ -6,6 +6,7 @@ import functools
 import logging
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from meta_client.consumer.config import ConsumerConfig
 from tests.fixtures.broker import BrokerProcess
 from zk.embedded.chroot import Chroot
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 current: contextvars.ContextVar[bytes] = contextvars.ContextVar("current")
 
 
@@ -181,9 +182,7 @@ def _consuming(client: Client, group: str, listeners: dict[str, Any]) -> Any:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(1000):
-        if holds():
-            return
-        waiting.wait(0.01)
-    raise AssertionError("it never came to hold")
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)

@@ -168,13 +168,13 @@ def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again(
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, unparked.set)
     delivery = PullDelivery(buffer, tracker, MessageFilter(None, None), None)
     taken: list[ReceivedMessage] = []
-    user = threading.Thread(target=lambda: taken.extend(buffer.take(100, 10)))
+    user = threading.Thread(target=lambda: taken.extend(buffer.take(100, 60)))
     with assignments.changed:
         user.start()
         while not assignments.changed._waiters:  # type: ignore[attr-defined]  # it waits inside take()
             assignments.changed.wait(0.001)
         delivery.deliver(batch(0, 20))
         assert not delivery.has_room()
-    user.join(10)
+    user.join(60)
     assert len(taken) == 20
     assert unparked.is_set()

@@ -235,7 +235,7 @@ def test_a_connection_lost_after_the_prepare_is_replaced(
 
 def _terminate(database: Database, connection: Connection) -> None:
     pid = connection.info.backend_pid
-    assert database.value(f"SELECT pg_terminate_backend({pid}, 5000)") is True
+    assert database.value(f"SELECT pg_terminate_backend({pid}, 60000)") is True
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_what_begins_while_it_looks_is_left_alone(
     def wait_there(step: Step, xid: Xid) -> None:
         if step is until:
             arrived.set()
-            assert go_on.wait(30)
+            assert go_on.wait(60)
 
     def work(coordinator: Coordinator) -> None:
         try:
@@ -62,7 +62,7 @@ def test_what_begins_while_it_looks_is_left_alone(
 
     def begin() -> None:
         thread.start()
-        assert arrived.wait(30)
+        assert arrived.wait(60)
 
     with world.coordinator(wait_there) as coordinator:
         thread = threading.Thread(target=work, args=(coordinator,))
@@ -90,11 +90,11 @@ def test_what_ends_while_it_looks_is_not_reported(world: World, monkeypatch: pyt
         if step is Step.PREPARED_DATABASE:
             recovering.append(threading.Thread(target=recover))
             recovering[0].start()
-            assert listed.wait(30)
+            assert listed.wait(60)
 
     def listing_is_done() -> None:
         listed.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     with world.coordinator(recover_beside) as coordinator:
         after(monkeypatch, BrokerParticipant.prepared, listing_is_done)

@@ -40,7 +40,7 @@ def test_everything_but_groups(client: Client) -> None:
     producer = client.producer(qualifier="direct")
     assert len(producer.partitions("orders")) == 8
     assert {producer.send("orders", b"").partition.broker_id for _ in range(8)} == {0, 1}
-    assert producer.send_async("orders", b"", partition="1-2").result(5).partition == Partition(1, 2)
+    assert producer.send_async("orders", b"", partition="1-2").result(60).partition == Partition(1, 2)
     keyed = client.producer(partitioner=ByAttribute())
     assert len({keyed.send("orders", b"", attribute="a").partition for _ in range(5)}) == 1
     with producer.transaction():

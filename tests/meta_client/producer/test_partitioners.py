@@ -84,7 +84,7 @@ def test_a_producers_own_function(client: Client, start_broker: StartBroker) -> 
 
     producer = client.producer(partitioner=last)
     assert producer.send("orders", b"x", attribute="a").partition == Partition(0, 3)
-    assert producer.send_async("orders", b"x").result(5).partition == Partition(0, 3)
+    assert producer.send_async("orders", b"x").result(60).partition == Partition(0, 3)
     assert producer.send("orders", b"x", partition="0-1").partition == Partition(0, 1)
     assert {producer.send("orders", b"").partition.number for _ in range(4)} == set(range(4))
     assert seen[0] == PartitionContext("orders", "a", b"x", UP, UP)

@@ -158,7 +158,7 @@ def test_a_broker_that_moved_is_found_again(client: Client, start_broker: StartB
     first.registration.unregister()
     first.peer.close()
     second = start_broker(0, {"orders": 1}, stored)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not second.peer.received:
         assert time.monotonic() < deadline
         try:
@@ -168,7 +168,7 @@ def test_a_broker_that_moved_is_found_again(client: Client, start_broker: StartB
 
 
 def wait_for_partitions(client: Client, expected: list[str]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while [str(partition) for partition in client.topology.view("orders", 5).available] != expected:
         assert time.monotonic() < deadline
         time.sleep(0.01)

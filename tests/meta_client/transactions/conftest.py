@@ -79,7 +79,7 @@ def make_postgres(database: Database) -> Deciding:
 
 def make_sqlite(directory: Path) -> Deciding:
     path = directory / "shop.db"
-    return made("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=1))
+    return made("sqlite", f"sqlite:///{path}", lambda: sqlite3.connect(path, timeout=60))
 
 
 def make_mariadb(database: MariaDatabase) -> Deciding:
@@ -139,7 +139,7 @@ class World:
         assert not listing.failures
         return [key for keys in listing.keys.values() for key in keys]
 
-    def wait_quiet(self, *, rows: set[str] = frozenset(), timeout_s: float = 20.0) -> None:  # type: ignore[assignment]
+    def wait_quiet(self, *, rows: set[str] = frozenset(), timeout_s: float = 60.0) -> None:  # type: ignore[assignment]
         """Return once nothing is prepared, and no row is left but those that are kept: *rows*, and rollbacks."""
         deadline = time.monotonic() + timeout_s
         while True:

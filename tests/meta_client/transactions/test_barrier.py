@@ -129,7 +129,7 @@ def test_a_row_in_flight_is_waited_for(caller: tuple[Deciding, Any], table: Deci
         session.commit()
     else:
         session.rollback()
-    resolver.join(30)
+    resolver.join(60)
     assert found == [Outcome.COMMIT if commits else Outcome.ROLLBACK]
     assert deciding.numbers() == ([1] if commits else [])
 

@@ -79,7 +79,7 @@ def test_a_branch_that_timed_out(world: World) -> None:
             client.transaction(connection) as transaction,
         ):
             connection.execute("INSERT INTO numbers VALUES (1)")
-            transaction.send("orders", b"1").result(5)
+            transaction.send("orders", b"1").result(60)
             time.sleep(3)
         with client.transaction(connection) as transaction:
             connection.execute("INSERT INTO numbers VALUES (2)")

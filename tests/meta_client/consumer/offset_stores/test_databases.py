@@ -3,6 +3,7 @@
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         database: Database = request.getfixturevalue("database")
         engine = create_engine(url_of(database))
     else:
-        engine = create_engine(f"sqlite:///{tmp_path}/shop.db", connect_args={"timeout": 10})
+        engine = create_engine(f"sqlite:///{tmp_path}/shop.db", connect_args={"timeout": 60})
     yield engine
     engine.dispose()
 
@@ -82,7 +83,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 def given(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Given:
     def connect() -> Any:
         if engine.name == "sqlite":
-            return sqlite3.connect(tmp_path / "shop.db", timeout=10)
+            return sqlite3.connect(tmp_path / "shop.db", timeout=60)
         return psycopg.connect(request.getfixturevalue("database").dsn)
 
     @contextlib.contextmanager
@@ -250,7 +251,8 @@ def test_two_that_take_the_same_at_the_same_time(engine: Engine) -> None:
 
     def work() -> None:
         started.wait()
-        for _ in range(20):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             try:
                 with engine.begin() as connection:
                     taken = store.take(connection, batch(0, 3))
