@@ -26,7 +26,7 @@ def put(body: bytes = b"hello", opaque: int | None = None) -> Put:
     return Put("meta-test", 0, 0, None, None, next_opaque() if opaque is None else opaque, body)
 
 
-async def ask(connection: Connection, request: Request, timeout_s: float = 5) -> Response:
+async def ask(connection: Connection, request: Request, timeout_s: float = 60) -> Response:
     return await run(connection.submit(request).wait, timeout_s)
 
 
@@ -77,12 +77,12 @@ async def test_threads_wait_for_answers_too(peer: Peer) -> None:
     peer.handler = lambda request: ok(request, b"1") if isinstance(request, Put) and request.body == b"answer" else None
     async with connected(peer) as connection:
         answered, silent, broken = (connection.submit(put(body)) for body in (b"answer", b"none", b"none"))
-        response = await asyncio.to_thread(answered.wait, 5)
+        response = await asyncio.to_thread(answered.wait, 60)
         assert isinstance(response, Result)
         assert response.message == b"1"
         with pytest.raises(ReplyTimeout):
             await asyncio.to_thread(silent.wait, 0.05)
-        waiting = asyncio.create_task(asyncio.to_thread(broken.wait, 30))
+        waiting = asyncio.create_task(asyncio.to_thread(broken.wait, 60))
         await asyncio.sleep(0.05)
         peer.hang_up()
         with pytest.raises(ConnectionLost):
@@ -93,7 +93,7 @@ async def test_threads_wait_for_answers_too(peer: Peer) -> None:
 async def test_a_break_fails_everything_pending_at_once(peer: Peer) -> None:
     peer.handler = silent
     async with connected(peer) as connection:
-        waiting = [asyncio.create_task(ask(connection, put(), 30)) for _ in range(3)]
+        waiting = [asyncio.create_task(ask(connection, put())) for _ in range(3)]
         await asyncio.sleep(0.05)
         peer.hang_up()
         for task in waiting:
@@ -109,7 +109,7 @@ async def test_what_came_before_garbage_counts(peer: Peer) -> None:
     peer.handler = lambda request: ok(request, b"fine") + b"gibberish\r\n"
     async with connected(peer) as connection:
         good = connection.submit(put())
-        assert await run(good.wait, 5) == Result(200, b"fine", good.opaque)
+        assert await run(good.wait, 60) == Result(200, b"fine", good.opaque)
         await until(lambda: connection.is_broken)
         with pytest.raises(NotConnected, match="gibberish"):
             connection.submit(put())
@@ -135,13 +135,13 @@ async def test_a_cancelled_task_harms_nobody(peer: Peer) -> None:
     peer.handler = silent
     async with connected(peer) as connection:
         reply = connection.submit(put())
-        task = asyncio.create_task(run(reply.wait, 30))
+        task = asyncio.create_task(run(reply.wait, 60))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         peer.send(ok(put(opaque=reply.opaque)))
-        assert isinstance(await run(reply.wait, 5), Result)
+        assert isinstance(await run(reply.wait, 60), Result)
 
 
 @in_loop
@@ -152,7 +152,7 @@ async def test_close_fails_what_is_pending(peer: Peer) -> None:
         connection.close()
         connection.close()
         with pytest.raises(ConnectionLost, match="closed by this client") as caught:
-            await run(reply.wait, 1)
+            await run(reply.wait, 60)
         assert isinstance(caught.value.__cause__, ClientClosed)
 
 
@@ -171,14 +171,14 @@ async def test_an_idle_connection_beats_and_a_silent_peer_is_given_up(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meta_client.net.heartbeat.IDLE_S", 0.05)
-    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.05)
+    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.3)  # three in a row are late on no machine
     async with connected(peer) as connection:
         await until(lambda: len(peer.received) >= 5)  # answered: it goes on
         assert not connection.is_broken
         assert all(isinstance(request, Version) for request in peer.received)
         peer.handler = silent
         with pytest.raises(ConnectionLost, match="no good answer to three heart-beats"):
-            await ask(connection, put(), 10)
+            await ask(connection, put())
 
 
 @in_loop
@@ -188,38 +188,37 @@ async def test_bad_answers_to_heart_beats_count(peer: Peer, monkeypatch: pytest.
     peer.handler = lambda request: b"result 500 0 %d\r\n" % opaque_of(request)
     async with connected(peer) as connection:
         await until(lambda: connection.is_broken)
-    assert len(peer.received) == 3
+    await until(lambda: len(peer.received) == 3)
 
 
 @in_loop
 async def test_the_pool_makes_one_a_broker_and_another_after_a_break(peer: Peer) -> None:
     pool = Connections()
-    first, same = await asyncio.gather(pool.connect(peer.url, 5), pool.connect(peer.url, 5))
-    assert first is same is await run(pool.get, peer.url, 5)
+    first, same = await asyncio.gather(pool.connect(peer.url, 60), pool.connect(peer.url, 60))
+    assert first is same is await run(pool.get, peer.url, 60)
     await until(lambda: peer.accepted > 0)
     assert peer.accepted == 1
     peer.hang_up()
     await until(lambda: first.is_broken)
-    second = await pool.connect(peer.url, 5)
+    second = await pool.connect(peer.url, 60)
     assert second is not first
     await pool.close()
     with pytest.raises(ClientClosed):
-        await pool.connect(peer.url, 5)
+        await pool.connect(peer.url, 60)
 
 
 @in_loop
-async def test_nobody_listens_and_the_impatient_do_not_wait(peer: Peer) -> None:
+async def test_nobody_listens_and_the_impatient_do_not_wait(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meta_client.net.backoff.backoff_after_s", lambda failures: 600.0 if failures > 1 else 0.0)
     url = peer.url
     peer.close()
     pool = Connections()
     for _ in range(2):
         with pytest.raises(NotConnected, match=r"no connection to meta://127.0.0.1:\d+.*is the broker up"):
-            await pool.connect(url, 5, patient=False)
-    started = asyncio.get_running_loop().time()
+            await pool.connect(url, 60, patient=False)
     with pytest.raises(NotConnected, match="after 2 attempts"):
-        await pool.connect(url, 5, patient=False)
+        await pool.connect(url, 3600, patient=False)
     await pool.close()
-    assert asyncio.get_running_loop().time() - started < 0.1
 
 
 @in_loop

@@ -98,7 +98,7 @@ def test_a_break_fails_everything_pending_at_once(peer: Peer, connection: Connec
     for reply in replies:
         with pytest.raises(ConnectionLost, match=r"meta://127\.0\.0\.1:\d+ lost before the answer .*may have acted"):
             reply.wait(60)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30  # nobody has waited for long
     assert connection.is_broken
     with pytest.raises(NotConnected, match="try again for a new one"):
         connection.submit(put())
@@ -134,16 +134,20 @@ def test_close_fails_what_is_pending_and_ends_the_thread(peer: Peer) -> None:
     connection.close()
     connection.close()
     with pytest.raises(ConnectionLost, match="closed by this client") as caught:
-        reply.wait(1)
+        reply.wait(60)
     assert isinstance(caught.value.__cause__, ClientClosed)
 
 
-def test_what_is_not_urgent_waits_for_company(peer: Peer, connection: Connection) -> None:
+def test_what_is_not_urgent_waits_for_company(
+    peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While other answers are due; else, and once it is waited for or was patient long enough, it leaves."""
+    monkeypatch.setattr(connection_module, "PATIENCE_S", 600.0)
     alone = connection.submit(put(b"alone"), is_urgent=False)
     alone.wait(60)
     peer.handler = lambda request: None if isinstance(request, Put) and request.body == b"due" else ok(request)
     due = connection.submit(put(b"due"))
+    wait_until(lambda: bodies(peer) == [b"alone", b"due"])
     patient = connection.submit(put(b"patient"), is_urgent=False)
     behind = connection.submit(put(b"behind"), is_urgent=False)
     time.sleep(0.2)
@@ -151,14 +155,12 @@ def test_what_is_not_urgent_waits_for_company(peer: Peer, connection: Connection
     behind.wait(60)
     patient.wait(60)
     assert bodies(peer) == [b"alone", b"due", b"patient", b"behind"]
+    monkeypatch.setattr(connection_module, "PATIENCE_S", PATIENCE_S)
     third = connection.submit(put(b"third"), is_urgent=False)
     connection.submit(put(b"at once")).wait(60)
     time.sleep(PATIENCE_S)
     connection.submit(put(b"later")).wait(60)
-    deadline = time.monotonic() + 60
-    while b"third" not in bodies(peer):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: b"third" in bodies(peer))  # which nobody waits for yet
     third.wait(60)
     assert not due.is_done
 
@@ -193,7 +195,7 @@ def test_a_port_without_a_server(peer: Peer) -> None:
 
 def test_an_idle_connection_beats_and_a_silent_peer_is_given_up(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meta_client.net.heartbeat.IDLE_S", 0.05)
-    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.05)
+    monkeypatch.setattr("meta_client.net.heartbeat.ANSWER_S", 0.3)  # three in a row are late on no machine
     connection = Connection.open(peer.url, 60)
     wait_until(lambda: len(peer.received) >= 5)  # answered: it goes on
     assert not connection.is_broken
@@ -210,8 +212,8 @@ def test_bad_answers_to_heart_beats_count(peer: Peer, monkeypatch: pytest.Monkey
     peer.handler = lambda request: b"result 500 0 %d\r\n" % opaque_of(request)
     connection = Connection.open(peer.url, 60)
     wait_until(lambda: connection.is_broken)
-    assert len(peer.received) == 3
     connection.close()
+    wait_until(lambda: len(peer.received) == 3)
 
 
 def test_a_peer_that_hangs_up_on_a_request(peer: Peer, connection: Connection) -> None:
@@ -240,19 +242,25 @@ def test_an_interrupt_in_the_middle_of_sending_breaks_the_connection() -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
+    def interrupt_sender(accepted: socket.socket, sender: int) -> None:
+        accepted.recv(1)  # and nothing more
+        signal.pthread_kill(sender, signal.SIGUSR1)
+
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        connection = Connection.open(BrokerUrl("127.0.0.1", deaf.getsockname()[1]), 5)
+        connection = Connection.open(BrokerUrl("127.0.0.1", deaf.getsockname()[1]), 60)
+        accepted, _ = deaf.accept()
         former = signal.signal(signal.SIGUSR1, interrupt)
+        interrupting = threading.Thread(target=interrupt_sender, args=(accepted, threading.get_ident()))
+        interrupting.start()
         try:
-            caller = threading.get_ident()
-            timer = threading.Timer(0.2, lambda: signal.pthread_kill(caller, signal.SIGUSR1))
-            timer.start()
+            request = put(bytes(64 * 1024 * 1024))
             with pytest.raises(KeyboardInterrupt):
-                connection.submit(put(bytes(64 * 1024 * 1024)))
+                connection.submit(request)
             assert connection.is_broken
             with pytest.raises(NotConnected):
                 connection.submit(put())
-            timer.join()
         finally:
-            signal.signal(signal.SIGUSR1, former)
             connection.close()
+            interrupting.join()
+            signal.signal(signal.SIGUSR1, former)
+            accepted.close()
