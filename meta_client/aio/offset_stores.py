@@ -13,12 +13,14 @@ from meta_client.aio.transactions.private_loop import connected
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore as Rules
-from meta_client.consumer.offset_stores.places import TABLE, OffsetRows
+from meta_client.consumer.offset_stores.places import TABLE
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from meta_client.consumer.offset_stores.rows import OffsetRows
 
 
 class TransactionOffsetStore:
@@ -62,7 +64,7 @@ class TransactionOffsetStore:
 class _Rules(Rules):
     """Inside `run`."""
 
-    def _rows(self, connection: Any) -> OffsetRows:
+    def _rows(self, connection: Any) -> "OffsetRows":
         if is_sqlalchemy(connection):
             from meta_client.aio.transactions.sqlalchemy import sync_of
 

@@ -2,8 +2,8 @@
 
 Each is an `OffsetStore` (meta_client.consumer.offsets). Its offsets only go forward, except by a reset.
 
-Read: errors, local_file -> places (pure: the table, and every way to move an offset) -> dbapi_rows, sqlalchemy_rows
-(access by driver or by SQLAlchemy) -> sql, in_transaction.
+Read: errors, local_file -> places (pure: every way to move an offset) -> rows (the table, in SQLAlchemy Core) ->
+dbapi_rows (through a driver's connection) -> sql, in_transaction.
 """
 
 from typing import TYPE_CHECKING, Any

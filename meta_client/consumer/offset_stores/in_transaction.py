@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows, check_in_transaction
-from meta_client.consumer.offset_stores.places import TABLE, OffsetRows, batches, place_of, read_offset, store, take
+from meta_client.consumer.offset_stores.errors import NotInTransaction
+from meta_client.consumer.offset_stores.places import TABLE, batches, place_of, read_offset, store, take
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from meta_client.consumer.offset_stores.rows import OffsetRows
+
 
 class TransactionOffsetStore:
     """A group's offsets, moved by `take` in the transaction in which the listener stores its results.
 
     *connect* opens a connection for the store's own use: a function that returns a PEP 249 connection, or an Engine of
-    SQLAlchemy. The table is created on first use if missing. Any thread.
+    SQLAlchemy. The table is created on first use if missing. Needs the package sqlalchemy. Any thread.
     """
 
     def __init__(self, connect: "Callable[[], Any] | Engine", group: str, table: str = TABLE) -> None:
@@ -67,30 +69,48 @@ class TransactionOffsetStore:
             with self._own() as rows:
                 store(rows, self.group, resets)
 
-    def _rows(self, connection: Any) -> OffsetRows:
+    def _rows(self, connection: Any) -> "OffsetRows":
         """Return the table as *connection* sees it. Raises NotInTransaction, NoDatabase."""
-        if (own := _sqlalchemy_connection(connection)) is not None:
-            from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
-
-            check_in_transaction(own.connection.driver_connection)
-            return SqlAlchemyRows(own, self._table)
-        rows = DbapiRows(connection, self._table)
-        check_in_transaction(connection)
+        own = _sqlalchemy_connection(connection)
+        rows = _rows_of(connection if own is None else own, self._table)
+        _check_in_transaction(connection if own is None else own.connection.driver_connection)
         return rows
 
     @contextlib.contextmanager
-    def _own(self) -> Iterator[OffsetRows]:
+    def _own(self) -> "Iterator[OffsetRows]":
         """Yield the table through a new connection, and commit."""
-        if not callable(self._connect):
-            from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
-
-            with self._connect.connect() as opened:
-                yield SqlAlchemyRows(opened, self._table)
-                opened.commit()
-            return
-        with contextlib.closing(self._connect()) as connection:
-            yield DbapiRows(connection, self._table)
+        opened = contextlib.closing(self._connect()) if callable(self._connect) else self._connect.connect()
+        with opened as connection:
+            yield _rows_of(connection, self._table)
             connection.commit()
+
+
+def _rows_of(connection: Any, table: str) -> "OffsetRows":
+    """Return the table through *connection*, of a driver or of SQLAlchemy. Raises NoDatabase."""
+    if _sqlalchemy_connection(connection) is not None:
+        from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
+
+        return SqlAlchemyRows(connection, table)
+    from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
+
+    return DbapiRows(connection, table)
+
+
+def _check_in_transaction(connection: Any) -> None:
+    """Raise NotInTransaction if *connection*, of any driver, would commit the next statement by itself."""
+    if getattr(connection, "in_transaction", False) is True:  # sqlite3, mysql.connector
+        return
+    if getattr(getattr(connection, "info", None), "transaction_status", 0):  # psycopg: 0 is IDLE
+        return
+    autocommit = getattr(connection, "autocommit", False)
+    if callable(autocommit):  # PyMySQL, mysqlclient: this one is the setter
+        autocommit = connection.get_autocommit()
+    is_manual = hasattr(connection, "in_transaction") and getattr(connection, "isolation_level", "") is None  # sqlite3
+    if autocommit is True or is_manual:
+        raise NotInTransaction(
+            f"{type(connection).__module__}.{type(connection).__name__} is in autocommit mode, outside of a "
+            "transaction: the offset would be stored without your rows; begin one first"
+        )
 
 
 def _sqlalchemy_connection(given: Any) -> Any:

@@ -1,16 +1,19 @@
-"""Table of offsets, and all ways to move an offset in it. Pure: uses a database through `OffsetRows`.
+"""Key of an offset in a table, and all ways to move an offset in it. Pure: uses a database through `OffsetRows`.
 
 The table is the ancestor's (spec 8.10): one row per group, topic and partition, with the group in `group_id`, where the
 ancestor inserts a consumer's id and so never finds the row again.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.offset_stores.errors import OffsetsMalformed, TakenMeanwhile
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import INT64_MAX, NO_MESSAGE_ID, Partition
+
+if TYPE_CHECKING:
+    from meta_client.consumer.offset_stores.rows import OffsetRows
 
 TABLE: Final = "meta_topic_partition_group_offset"
 TEXT_MAX: Final = 255  # characters of a topic and of a group: the key's columns fit into every database's keys
@@ -25,25 +28,6 @@ class Place(NamedTuple):
     group_id: str
 
 
-class OffsetRows(Protocol):
-    """Offset table as seen by one connection, in its current transaction. Raises the database's errors."""
-
-    def create(self) -> None:
-        """Create the table if missing."""
-
-    def read(self, place: Place) -> object:
-        """Return the stored value of the offset; None without a row."""
-
-    def move(self, place: Place, offset: int, message_id: int, at_least: int, at_most: int) -> bool:
-        """Store an offset if the stored one is in [at_least, at_most]; False if it is not, or there is no row.
-
-        Locks the row until the transaction ends, and sees the commits of others.
-        """
-
-    def insert(self, place: Place, offset: int, message_id: int) -> None:
-        """Insert a row. Fails if it exists."""
-
-
 def place_of(topic: str, partition: Partition, group: str) -> Place:
     """Return the key of a row. Raises OffsetsMalformed for a topic or group longer than the table's columns."""
     for name in (topic, group):
@@ -52,7 +36,7 @@ def place_of(topic: str, partition: Partition, group: str) -> Place:
     return Place(topic, str(partition), group)
 
 
-def read_offset(rows: OffsetRows, place: Place) -> int | None:
+def read_offset(rows: "OffsetRows", place: Place) -> int | None:
     """Return the stored offset; None if there is none. Raises OffsetsMalformed."""
     found = rows.read(place)
     if found is None:
@@ -65,7 +49,7 @@ def read_offset(rows: OffsetRows, place: Place) -> int | None:
     return found
 
 
-def store(rows: OffsetRows, group: str, entries: Sequence[OffsetEntry]) -> None:
+def store(rows: "OffsetRows", group: str, entries: Sequence[OffsetEntry]) -> None:
     """Store *entries*; without is_reset an offset that would go back is ignored."""
     for entry in entries:
         place = place_of(entry.topic, entry.partition, group)
@@ -74,7 +58,7 @@ def store(rows: OffsetRows, group: str, entries: Sequence[OffsetEntry]) -> None:
             rows.insert(place, entry.offset, entry.message_id)
 
 
-def take(rows: OffsetRows, group: str, batch: Batch) -> list[ReceivedMessage]:
+def take(rows: "OffsetRows", group: str, batch: Batch) -> list[ReceivedMessage]:
     """Mark *batch* as consumed and return its unconsumed messages: usually all, those after the stored offset, or none.
     Raises TakenMeanwhile, OffsetsMalformed."""
     place = place_of(batch.topic, batch.partition, group)

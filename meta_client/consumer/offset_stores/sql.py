@@ -2,23 +2,17 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offset_stores.errors import NoDatabase
 from meta_client.consumer.offset_stores.places import TABLE, place_of, read_offset, store
+from meta_client.consumer.offset_stores.rows import SqlAlchemyRows
 from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import Partition
 
-try:
-    from sqlalchemy import Engine, create_engine
-    from sqlalchemy.exc import ArgumentError
-
-    from meta_client.consumer.offset_stores.sqlalchemy_rows import SqlAlchemyRows
-except ModuleNotFoundError as error:
-    if error.name != "sqlalchemy":
-        raise
-    raise NoDatabase("SqlOffsetStore needs the package sqlalchemy: pip install 'metaq-broker[sql]'") from error
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 
 class SqlOffsetStore:
@@ -28,7 +22,7 @@ class SqlOffsetStore:
     thread.
     """
 
-    def __init__(self, database: Engine | str, group: str, table: str = TABLE) -> None:
+    def __init__(self, database: "Engine | str", group: str, table: str = TABLE) -> None:
         """Does not connect. Raises InvalidGroup, NoDatabase."""
         self.group = check_group(group)
         self._is_own = isinstance(database, str)
@@ -37,7 +31,7 @@ class SqlOffsetStore:
         self._is_made = False
 
     @classmethod
-    def open_for_reading(cls, database: Engine | str, group: str, table: str = TABLE) -> Self:
+    def open_for_reading(cls, database: "Engine | str", group: str, table: str = TABLE) -> Self:
         """Open the table for reading: it is not created, and load() raises SQLAlchemyError if it is missing."""
         opened = cls(database, group, table)
         opened._is_made = True
@@ -72,8 +66,11 @@ class SqlOffsetStore:
         self.close()
 
 
-def _engine_of(url: str) -> Engine:
+def _engine_of(url: str) -> "Engine":
     """Return an engine for *url*. Raises NoDatabase, without the URL, which may hold a password."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import ArgumentError
+
     try:
         return create_engine(url)
     except (ArgumentError, ModuleNotFoundError) as error:  # an unknown dialect is an ArgumentError

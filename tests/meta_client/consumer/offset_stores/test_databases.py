@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pg8000.dbapi
 import psycopg
+import psycopg2
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
@@ -310,3 +312,26 @@ def test_what_is_no_connection_is_refused(database: Database) -> None:
     for wrong in (None, "shop.db", object(), Session):
         with pytest.raises(NoDatabase, match="is no PEP 249 connection, and no connection or session of SQLAlchemy"):
             store.take(wrong, batch(0, 1))
+
+
+@pytest.mark.parametrize("driver", ["psycopg2", "pg8000", "pymysql"])
+def test_the_drivers_of_other_styles_of_parameters(driver: str, request: pytest.FixtureRequest) -> None:
+    def connect() -> Any:
+        if driver == "pymysql":
+            return request.getfixturevalue("mariadb").connect()
+        facts = conninfo_to_dict(request.getfixturevalue("database").dsn)
+        module: Any = psycopg2 if driver == "psycopg2" else pg8000.dbapi
+        words = {word: facts[word] for word in ("host", "user", "password")}
+        return module.connect(**words, port=int(facts["port"] or 0), database=facts["dbname"])
+
+    store = TransactionOffsetStore(connect, "billing")
+    assert store.load("orders", A) is None
+    assert store.load("Orders", A) is None
+    with contextlib.closing(connect()) as connection:
+        assert len(store.take(connection, batch(0, 2))) == 2
+        connection.rollback()
+        assert len(store.take(connection, batch(0, 3))) == 3
+        connection.commit()
+        assert [message.payload for message in store.take(connection, batch(1, 3))] == [b"3"]
+        connection.commit()
+    assert (store.load("orders", A), store.load("Orders", A)) == (4 * FRAME, None)
