@@ -46,7 +46,7 @@ def groups(context: click.Context, zk: str, as_json: bool) -> None:
     \b
       metaq groups
       metaq groups describe billing
-      metaq groups reset billing --topic orders --to-time 2010-12-05T10:00 --dry-run
+      metaq groups reset billing orders --to 2010-12-05T10:00
     """
     if context.invoked_subcommand is None:
         _list(zk, as_json=as_json)

@@ -36,7 +36,7 @@ class Start(click.ParamType[Position | Literal["stored"]]):
         match text := str(value):
             case "earliest" | "latest" | "stored":
                 return text
-        if isinstance(found := _offset_or_time(text), str):
+        if isinstance(found := offset_or_time(text), str):
             self.fail(f"{text} is neither earliest, latest nor stored, {found}", param, ctx)
         return found
 
@@ -49,7 +49,7 @@ class End(click.ParamType[int | datetime.datetime]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | datetime.datetime:
-        if isinstance(found := _offset_or_time(text := str(value)), str):
+        if isinstance(found := offset_or_time(text := str(value)), str):
             self.fail(f"{text} is neither {found.removeprefix('nor ')}", param, ctx)
         return found
 
@@ -65,7 +65,7 @@ class PartitionName(click.ParamType[Partition]):
         return partition
 
 
-def _offset_or_time(text: str) -> int | datetime.datetime | str:
+def offset_or_time(text: str) -> int | datetime.datetime | str:
     """Parse an offset (digits only) or a time; return the error text for anything else."""
     if text.isascii() and text.isdigit():
         return int(text) if len(text) < 20 and int(text) <= INT64_MAX else f"nor an offset (63 bits), nor {_TIME}"

@@ -4,33 +4,22 @@ import itertools
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import assert_never
 
 from meta_client.cli.positions import Positions, Range
 from meta_client.cli.progress import Progress
 from meta_client.cli.reading import message_start, read_from
+from meta_client.cli.reset_options import OtherGroup, SavedIn, Shift, Target
 from meta_client.client import Client
 from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.position import milliseconds
 from meta_client.errors import NotSupported
 from meta_client.protocol.errors import InvalidMessage, MetaError
-
-SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
 
 
 class ResetRefused(MetaError):
     """The reset is not possible as requested. Nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Target of a reset: exactly one field is set."""
-
-    offset: int | None = None
-    time_ms: int | None = None
-    shift_by: int | None = None  # messages; negative: back
-    is_listed: bool = False  # offsets of another group, or of a file
-    is_earliest: bool = False
-    is_latest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +43,7 @@ def plan_reset(
 
     Raises ResetRefused unless the plan covers every partition, and the errors of broker requests.
     """
-    ranges = positions.ranges(before, target.time_ms)
+    ranges = positions.ranges(before, milliseconds(target) if isinstance(target, datetime) else None)
     if missing := sorted(before.keys() - ranges.keys()):
         raise ResetRefused(f"the brokers of {_names(missing)} do not answer: start them, or name other partitions")
     return [
@@ -72,24 +61,26 @@ def _after(
     found: Range,
     wanted: int | None,
 ) -> int | None:
-    if target.is_earliest:
-        return found.start
-    if target.is_latest:
-        return found.end
-    if target.is_listed:
-        return stored if wanted is None else min(max(wanted, found.start), found.end)
-    if target.time_ms is not None:
-        if found.at is None:
-            raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")
-        return found.at
-    if target.shift_by is not None:
-        if stored is None:
-            raise ResetRefused(f"nothing is stored of {_names([key])} that could be shifted: name another target")
-        return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, target.shift_by)
-    assert target.offset is not None
-    if not found.start <= target.offset <= found.end:
-        raise ResetRefused(f"{_names([key])} holds [{found.start}, {found.end}): {target.offset} is outside")
-    return _checked(client, positions, key, target.offset, found)
+    match target:
+        case "earliest":
+            return found.start
+        case "latest":
+            return found.end
+        case OtherGroup() | SavedIn():
+            return stored if wanted is None else min(max(wanted, found.start), found.end)
+        case datetime():
+            if found.at is None:
+                raise NotSupported(f"the broker of {_names([key])} knows nothing of times: it is no metaq broker")
+            return found.at
+        case Shift(messages):
+            if stored is None:
+                raise ResetRefused(f"nothing is stored of {_names([key])} that could be shifted: name another target")
+            return _shifted(client, positions, key, min(max(stored, found.start), found.end), found, messages)
+        case int():
+            if not found.start <= target <= found.end:
+                raise ResetRefused(f"{_names([key])} holds [{found.start}, {found.end}): {target} is outside")
+            return _checked(client, positions, key, target, found)
+    assert_never(target)
 
 
 def _checked(client: Client, positions: Positions, key: TopicPartition, offset: int, found: Range) -> int:

@@ -81,17 +81,17 @@ def test_groups(metaq: Metaq, client: Client, start_broker: StartBroker) -> None
     _, listed, _ = metaq("groups", "describe", "billing", "--json")
     assert f'"offset": {starts[7]}, "end": {starts[10]}, "lag": {starts[10] - starts[7]}, "seconds": null' in listed
     for words, number in [
-        (["--shift-by", "-5"], 2),
-        (["--shift-by", "2"], 4),
-        (["--to-offset", str(starts[8])], 8),
-        (["--to-earliest"], 0),
-        (["--to-latest"], 10),
+        (["--to", "-5"], 2),
+        (["--to", "+2"], 4),
+        (["--to", str(starts[8])], 8),
+        (["--to", "earliest"], 0),
+        (["--to", "latest"], 10),
     ]:
         assert metaq("groups", "reset", "billing", *words, "--yes")[0] == 0
         assert store.load("orders", A) == starts[number], words
-    status, _, said = metaq("groups", "reset", "billing", "--to-offset", str(starts[8] + 3), "--yes")
+    status, _, said = metaq("groups", "reset", "billing", "--to", str(starts[8] + 3), "--yes")
     assert (status, f"{starts[8]} is where that begins" in said) == (2, True)
-    status, _, said = metaq("groups", "reset", "billing", "--to-time", "2010-12-05T10:00", "--yes")
+    status, _, said = metaq("groups", "reset", "billing", "--to", "2010-12-05T10:00", "--yes")
     assert (status, said) == (2, "error: the broker of orders/0-0 knows nothing of times: it is no metaq broker\n")
     assert store.load("orders", A) == starts[10]
 

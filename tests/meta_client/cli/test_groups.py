@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
+from meta_client.cli.group_reset import reset
 from meta_client.cli.main import main
 from meta_client.client import Client
 from meta_client.consumer.config import ConsumerConfig
@@ -115,7 +117,7 @@ def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker:
     between = put(broker, 1, 1)
     put(broker, 2)
     store(client, "billing", {A: 3 * FRAME, B: FRAME})
-    words = ["reset", "billing", "--to-time", between.isoformat(), "--partition", "0-0", "--partition", "0-1"]
+    words = ["reset", "billing", "--to", between.isoformat(), "orders/0-0", "/0-1"]
     planned = rows(metaq(*words, "--json"))
     assert [(row["before"], row["after"], row["change"], row["done"]) for row in planned] == [
         (3 * FRAME, 2 * FRAME, -FRAME, False),
@@ -124,7 +126,6 @@ def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker:
     done = metaq(*words)
     assert done.stdout.splitlines()[0].split() == ["group", "topic", "partition", "before", "after", "change", "done"]
     assert done.stderr == "nothing was changed: say --yes to do it\n"
-    assert metaq(*words, "--yes", "--dry-run").stderr == "nothing was changed\n"
     assert stored(client, "billing") == 3 * FRAME
     assert [row["done"] for row in rows(metaq(*words, "--yes", "--json"))] == [True, True]
     assert (stored(client, "billing"), stored(client, "billing", B)) == (2 * FRAME, FRAME)
@@ -132,18 +133,18 @@ def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker:
 
 
 TARGETS: list[tuple[list[str], int]] = [
-    (["--to-earliest"], 0),
-    (["--to-latest"], 6 * FRAME),
-    (["--to-offset", str(4 * FRAME)], 4 * FRAME),
-    (["--to-offset", str(6 * FRAME)], 6 * FRAME),
-    (["--shift-by", "2"], 5 * FRAME),
-    (["--shift-by", "100"], 6 * FRAME),
-    (["--shift-by", "-1"], 2 * FRAME),
-    (["--shift-by", "-3"], 0),
-    (["--shift-by", "-100"], 0),
-    (["--shift-by", "0"], 3 * FRAME),
-    (["--to-group", "audit"], FRAME),
-    (["--to-group", "ahead"], 6 * FRAME),
+    (["--to", "earliest"], 0),
+    (["--to", "latest"], 6 * FRAME),
+    (["--to", str(4 * FRAME)], 4 * FRAME),
+    (["--to", str(6 * FRAME)], 6 * FRAME),
+    (["--to", "+2"], 5 * FRAME),
+    (["--to", "+100"], 6 * FRAME),
+    (["--to", "-1"], 2 * FRAME),
+    (["--to", "-3"], 0),
+    (["--to", "-100"], 0),
+    (["--to", "+0"], 3 * FRAME),
+    (["--to", "group:audit"], FRAME),
+    (["--to", "group:ahead"], 6 * FRAME),
 ]
 
 
@@ -153,8 +154,12 @@ def test_every_target(metaq: Metaq, broker: BrokerProcess, client: Client) -> No
     store(client, "ahead", {A: 600 * FRAME})
     for words, after in TARGETS:
         store(client, "billing", {A: 3 * FRAME})
-        metaq("reset", "billing", "--topic", "orders", "--partition", "0-0", *words, "--yes")
+        metaq("reset", "billing", "orders/0-0", *words, "--yes")
         assert stored(client, "billing") == after, words
+
+
+def test_a_reset_has_six_options() -> None:
+    assert sum(isinstance(parameter, click.Option) for parameter in reset.params) == 6
 
 
 def test_a_reset_is_undone_by_what_it_printed(
@@ -163,16 +168,16 @@ def test_a_reset_is_undone_by_what_it_printed(
     put(broker, 6)
     store(client, "billing", {A: 3 * FRAME})
     undo, listed = tmp_path / "undo", tmp_path / "listed"
-    undo.write_text(metaq("reset", "billing", "--to-latest", "--yes", "--json").stdout)
+    undo.write_text(metaq("reset", "billing", "--to", "latest", "--yes", "--json").stdout)
     assert (stored(client, "billing"), stored(client, "billing", B)) == (6 * FRAME, 0)
     listed.write_text(metaq("describe", "billing", "--json").stdout)
-    metaq("reset", "billing", "--to-file", str(undo), "--yes")
+    metaq("reset", "billing", "--to", f"file:{undo}", "--yes")
     assert (stored(client, "billing"), stored(client, "billing", B)) == (3 * FRAME, 0)
-    metaq("reset", "billing", "--to-file", str(listed), "--yes")
+    metaq("reset", "billing", "--to", f"file:{listed}", "--yes")
     assert stored(client, "billing") == 6 * FRAME
     for line in (b"{}", b"7", b"[" * 9999, b'{"topic": "orders", "partition": "0-0", "offset": -1}'):
         listed.write_bytes(undo.read_bytes() + line)
-        done = metaq("reset", "billing", "--to-file", str(listed), "--yes", status=2)
+        done = metaq("reset", "billing", "--to", f"file:{listed}", "--yes", status=2)
         assert "line 5 is not what `metaq groups ... --json` prints" in done.stderr
     assert stored(client, "billing") == 6 * FRAME
 
@@ -185,27 +190,39 @@ def test_a_shift_back_over_batches_and_files(metaq: Metaq, broker: BrokerProcess
             producer.flush()
     producer.flush()
     store(client, "billing", {A: 50 * FRAME})
-    metaq("reset", "billing", "--partition", "0-0", "--shift-by", "-33", "--yes")
+    metaq("reset", "billing", "/0-0", "--to", "-33", "--yes")
     assert stored(client, "billing") == 17 * FRAME
 
 
 NONSENSE: list[tuple[list[str], str]] = [
     (
-        ["--to-offset", "30", "--partition", "0-0"],
+        ["--to", "30", "/0-0"],
         "error: 30 is inside of a message of orders/0-0: 25 is where that",
     ),
-    (["--to-offset", "9000", "--partition", "0-0"], "orders/0-0 holds [0, 75): 9000 is outside"),
-    (["--to-offset", "25"], "--to-offset is for one partition: name it with --topic and --partition"),
-    (["--to-earliest", "--to-latest"], "name one target"),
+    (["--to", "9000", "/0-0"], "orders/0-0 holds [0, 75): 9000 is outside"),
+    (["--to", "25"], "--to 25, an offset, is for one partition: name it, like orders/0-3"),
+    (["--to", "earliest", "--to", "latest"], "name one target"),
     ([], "name one target"),
-    (["--to-latest", "--topic", "nothing"], "no broker offers topic nothing: see `metaq topics`"),
-    (["--to-latest", "--partition", "7-0"], "orders has no partition 7-0: see `metaq offsets`"),
-    (["--to-latest", "--partition", "0"], "0 is no partition: write it as listings show it, like 0-3"),
-    (["--to-group", "nobody"], "group nobody has stored nothing of these partitions"),
-    (["--shift-by", "1"], "nothing is stored of orders/0-1 that could be shifted"),
-    (["--to-latest", "--store", "sqlite://", "--force"], "--force is for offsets in ZooKeeper"),
-    (["--to-latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
-    (["--to-latest", "--store", "sqlite:////nowhere/at/all.db"], "the database of --store: (sqlite3.OperationalError)"),
+    (["--to", "latest", "nothing"], "no broker offers topic nothing: see `metaq topics`"),
+    (["--to", "latest", "0-1"], "no broker offers topic 0-1: see `metaq topics`, or write /0-1 for that partition"),
+    (["--to", "latest", "orders/7-0"], "orders has no partition 7-0: see `metaq offsets`"),
+    (
+        ["--to", "later"],
+        "later is neither earliest, latest, +N or -N messages, group:NAME nor file:FILE, nor an offset",
+    ),
+    (["--to", "+1000001"], "too many messages at once: at most 1000000"),
+    (["--to", "file:nowhere.jsonl"], "there is no file nowhere.jsonl: name what a reset, or describe, printed"),
+    (["--to", "latest", "--members", "wait:ever"], "wait:ever is neither refuse, force nor wait:SECONDS"),
+    (["--to", "latest", "/7-0"], "orders has no partition 7-0: see `metaq offsets`"),
+    (["--to", "latest", "/0"], "0 is no partition: write it as listings show it, like 0-3"),
+    (["--to", "group:nobody"], "group nobody has stored nothing of these partitions"),
+    (["--to", "+1"], "nothing is stored of orders/0-1 that could be shifted"),
+    (["--to", "latest", "--store", "sqlite://", "--members", "force"], "--members force is for offsets in ZooKeeper"),
+    (["--to", "latest", "--store", "nosuch://u:secret@host/db"], "give an SQLAlchemy URL whose driver is installed"),
+    (
+        ["--to", "latest", "--store", "sqlite:////nowhere/at/all.db"],
+        "the database of --store: (sqlite3.OperationalError)",
+    ),
 ]
 
 
@@ -227,16 +244,16 @@ def test_a_member_that_is_alive_is_named_and_waited_for(metaq: Metaq, broker: Br
     consumer.subscribe("orders", lambda batch: None)
     consumer.start()
     wait_until(lambda: len(consumer.owned()) == 4 and consumer.is_caught_up())
-    words = ["reset", "billing", "--to-earliest"]
+    words = ["reset", "billing", "--to", "earliest"]
     done = metaq(*words, "--yes", status=2)
     text = f"group billing has members alive, which would go on where they are: {consumer.consumer_id}"
     assert (
         done.stderr
-        == f"error: {text}: stop them first, give them time with --wait SECONDS, or say --force; nothing was changed\n"
+        == f"error: {text}: stop them, or say --members wait:SECONDS or --members force; nothing was changed\n"
     )
     done = metaq(*words)
     assert done.stderr == f"warning: {text}\nnothing was changed: say --yes to do it\n"
-    command = [sys.executable, "-m", "meta_client.cli.main", "groups", *words, "--yes", "--wait", "30"]
+    command = [sys.executable, "-m", "meta_client.cli.main", "groups", *words, "--yes", "--members", "wait:30"]
     with subprocess.Popen([*command, "--zk", client.session.connect], stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == f"waiting up to 30 s: {text}\n"
@@ -259,15 +276,13 @@ def test_by_force_a_member_that_is_alive_goes_on_from_there(
         wait_until(lambda: len(seen) == 5 and consumer.is_caught_up())
         wait_until(lambda: stored(client, "billing") == 3 * FRAME)
         seen.clear()
-        (row, *_) = rows(
-            metaq("reset", "billing", "--partition", "0-0", "--shift-by", "-2", "--force", "--yes", "--json")
-        )
+        (row, *_) = rows(metaq("reset", "billing", "/0-0", "--to", "-2", "--members", "force", "--yes", "--json"))
         assert (row["before"], row["after"]) == (3 * FRAME, FRAME)
         wait_until(lambda: len(seen) == 2)
         assert seen == [("0-0", FRAME), ("0-0", 2 * FRAME)]
         wait_until(lambda: stored(client, "billing") == 3 * FRAME)
         assert len(consumer.owned()) == 4
-        metaq("reset", "billing", "--to-latest", "--force", "--yes")
+        metaq("reset", "billing", "--to", "latest", "--members", "force", "--yes")
         put(broker, 1)
         wait_until(lambda: len(seen) == 3)
         assert seen[2] == ("0-0", 3 * FRAME)
@@ -279,10 +294,10 @@ def test_a_genuine_member_is_not_overruled(metaq: Metaq, broker: BrokerProcess, 
     store(client, "billing", {A: FRAME, B: 0})
     client.session.create("/meta/consumers/billing/ids/billing_java", b"orders", ephemeral=True)
     client.session.create("/meta/consumers/billing/owners/orders/0-1", b"billing_java", ephemeral=True)
-    done = metaq("reset", "billing", "--to-latest", "--force", "--yes", status=2)
+    done = metaq("reset", "billing", "--to", "latest", "--members", "force", "--yes", status=2)
     assert "billing_java is a genuine member and can't be overruled: stop it; nothing was changed" in done.stderr
     assert stored(client, "billing") == FRAME
-    metaq("reset", "billing", "--to-latest", "--partition", "0-0", "--force", "--yes")
+    metaq("reset", "billing", "--to", "latest", "/0-0", "--members", "force", "--yes")
     assert stored(client, "billing") == 3 * FRAME
 
 
@@ -291,7 +306,7 @@ def test_an_owner_that_is_no_member_is_named(metaq: Metaq, broker: BrokerProcess
     put(broker, 3)
     store(client, "billing", {A: FRAME})
     Ownership(client.session, "billing", "billing_late").claim("orders", A)
-    done = metaq("reset", "billing", "--to-latest", "--yes", status=2)
+    done = metaq("reset", "billing", "--to", "latest", "--yes", status=2)
     assert "partitions still belong to billing_late: it has just come, or is gone without a word" in done.stderr
     assert stored(client, "billing") == FRAME
     assert [row["owner"] for row in rows(metaq("describe", "billing", "--json"))] == ["billing_late", None, None, None]
@@ -301,10 +316,10 @@ def test_looking_makes_no_store(metaq: Metaq, broker: BrokerProcess, tmp_path: P
     """A name with a slip in it must not become a store that nobody reads."""
     put(broker, 1)
     file, directory = tmp_path / "shop.db", tmp_path / "offsets"
-    for words in (["reset", "--to-latest"], ["reset", "--to-latest", "--yes", "--dry-run"], ["describe"]):
+    for words in (["reset", "orders", "--to", "latest"], ["describe", "--topic", "orders"]):
         command, *options = words
         for place, said in ((f"sqlite:///{file}", "no such table"), (str(directory), "there is no directory")):
-            where = ["ledger", "--topic", "orders", "--store", place]
+            where = ["ledger", "--store", place]
             assert said in metaq(command, *where, *options, status=2).stderr
     with contextlib.closing(sqlite3.connect(file)) as database:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == []
@@ -317,7 +332,7 @@ def test_offsets_that_are_kept_elsewhere(metaq: Metaq, broker: BrokerProcess, cl
     with SqlOffsetStore(url, "ledger") as in_database:
         in_database.load("orders", A)
         in_database.commit([OffsetEntry("orders", A, 3 * FRAME)])
-        words = ["reset", "ledger", "--topic", "orders", "--to-earliest", "--yes", "--store"]
+        words = ["reset", "ledger", "orders", "--to", "earliest", "--yes", "--store"]
         (row, *_) = rows(metaq(*words, url, "--json"))
         assert (row["before"], row["after"], in_database.load("orders", A)) == (3 * FRAME, 0, 0)
         described = rows(metaq("describe", "ledger", "--topic", "orders", "--store", url, "--json"))
