@@ -16,7 +16,6 @@ from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.metadata.direct import DirectTopology, parse_brokers
 from meta_client.metadata.topology import Directory, Topology
 from meta_client.net.connections import Connections
-from meta_client.net.identity import default_qualifier
 from meta_client.producer.outgoing import Compression
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
@@ -175,14 +174,7 @@ class Client:
         self._check_open()
         wanted = compression_of(compression, compression_bytes_min)
         return Producer(
-            self.topology,
-            self.connections,
-            qualifier or default_qualifier(),
-            self._sender,
-            wanted,
-            self._allowed,
-            self._sends,
-            partitioner,
+            self.topology, self.connections, qualifier, self._sender, wanted, self._allowed, self._sends, partitioner
         )
 
     def transaction(

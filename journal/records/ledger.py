@@ -6,13 +6,13 @@ LEDGER records hold author, time, reason and evidence; FORGET ends one.
 """
 
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX
+from journal.records.newest import NewestByKey
 from journal.records.xid import BranchKey
 
 LEDGER_BYTES_MAX: Final = 4 * 1024 * 1024  # all of it is in memory, and in every checkpoint
@@ -55,35 +55,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return sum(len(text.encode()) for text in (self.key, self.who, self.why, self.evidence)) + _ENTRY_BYTES
 
 
-class Ledger:
-    """The newest finding about each branch, oldest first. One owner thread; folded from the journal."""
+class Ledger(NewestByKey[str, Finding]):
+    """The newest finding about each branch, by the branch's key. Folded from the journal."""
 
     def __init__(self) -> None:
-        self._findings: dict[str, Finding] = {}
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._findings)
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self._findings.values())
-
-    def find(self, key: str) -> Finding | None:
-        """Return the finding about *key*, or None."""
-        return self._findings.get(key)
+        super().__init__(lambda finding: finding.bytes)
 
     def note(self, finding: Finding) -> None:
-        """Keep *finding*, replacing an older one about its branch."""
-        self.forget(finding.key)
-        self._findings[finding.key] = finding
-        self.bytes += finding.bytes
-
-    def forget(self, key: str) -> bool:
-        """Drop the finding about *key*. Returns False if there was none."""
-        if (finding := self._findings.pop(key, None)) is None:
-            return False
-        self.bytes -= finding.bytes
-        return True
+        """Keep *finding* as the newest, replacing an older one about its branch."""
+        self.drop(finding.key)
+        self.put(finding.key, finding)
 
 
 def encode_entry(entry: LedgerEntry) -> bytes:

@@ -294,7 +294,7 @@ def _decide(state: JournalState, header: RecordHeader, record: Heuristic) -> Seq
 
 def _forget(state: JournalState, header: RecordHeader, record: Forget) -> Sequence[IndexUpdate]:
     del header
-    is_found = state.ledger.forget(str(record.key))
+    is_found = state.ledger.drop(str(record.key))
     is_decided = isinstance(record.key, XaKey) and state.heuristics.pop(record.key, None) is not None
     if not is_found and not is_decided:
         raise ValueError(f"nobody decided about {record.key}, or found out anything")

@@ -24,7 +24,6 @@ from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, ConsumerMisuse
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.net.connections import Connections as ThreadedConnections
-from meta_client.net.identity import default_qualifier
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
@@ -112,14 +111,7 @@ class Client:
         assert self._sender is not None
         wanted = compression_of(compression, compression_bytes_min)
         return Producer(
-            self.topology,
-            self.connections,
-            qualifier or default_qualifier(),
-            self._sender,
-            wanted,
-            self._allowed,
-            self._sends,
-            partitioner,
+            self.topology, self.connections, qualifier, self._sender, wanted, self._allowed, self._sends, partitioner
         )
 
     def transaction(

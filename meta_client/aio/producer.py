@@ -131,19 +131,19 @@ class Producer:
         self,
         topology: Topology,
         connections: Connections,
-        qualifier: str,
+        qualifier: str | None,
         sender: Sender,
         compression: Compression | None,
         allowed: AllowedCodecs,
         sends: SingleSends,
         partitioner: Partitioner | None,
     ) -> None:
-        self.qualifier = qualifier
         self._sender = sender
         self._is_plain = compression is None and partitioner is None
         invalidate_after_fork(self)
         gatherer = _Gatherer(sender)
         self.rules = ProducerRules(topology, connections, qualifier, gatherer, compression, allowed, sends, partitioner)
+        self.qualifier = self.rules.qualifier
 
     async def send(
         self,

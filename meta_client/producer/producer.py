@@ -9,7 +9,7 @@ from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnk
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.deadline import Deadline, time_limit
-from meta_client.net.identity import new_session_id
+from meta_client.net.identity import default_qualifier, new_session_id
 from meta_client.net.transport import Transports
 from meta_client.producer.local_transaction import LocalTransaction
 from meta_client.producer.outgoing import (
@@ -80,14 +80,14 @@ class Producer:
         self,
         topology: Directory,
         connections: Transports,
-        qualifier: str,
+        qualifier: str | None,
         sender: Gatherer,
         compression: Compression | None,
         allowed: AllowedCodecs,
         sends: SingleSends,
         partitioner: Partitioner | None,
     ) -> None:
-        self.qualifier = qualifier
+        self.qualifier = qualifier or default_qualifier()
         self.session_id = new_session_id()
         self._topology = topology
         invalidate_after_fork(self)
@@ -101,7 +101,7 @@ class Producer:
         self._numbers = itertools.count(1)  # of local transactions
         self._transaction: LocalTransaction | None = None
         self._owner = TransactionOwner()  # of the last transaction
-        self._xa = XaBranches(XaVerbs(topology, connections, qualifier, self.session_id))
+        self._xa = XaBranches(XaVerbs(topology, connections, self.qualifier, self.session_id))
         self._within: Enlists | None = None
 
     def send(

@@ -25,6 +25,7 @@ from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.resolver import Resolver
 from meta_client.coordinator.transaction import Shared, Transaction
 from tests.model.playing import Counted, play
+from tests.model.process import Dead, Process
 
 ACTORS_MAX = 4
 
@@ -33,29 +34,13 @@ class _Cancelled(BaseException):
     """Cancellation of a task."""
 
 
-class _Dead(BaseException):
-    """Marks the end of a process: the code under test stops here."""
-
-
-class _Process:
+class _Process(Process):
     """One life of a service."""
 
     def __init__(self) -> None:
-        self.is_alive = True
+        super().__init__()
         self.in_flight = InFlight()
         self.leaving: list[greenlet] = []  # whose transaction left something to the resolver
-
-    def pause(self) -> None:
-        """Let others go on."""
-        self.check()
-        parent = getcurrent().parent
-        assert parent is not None
-        parent.switch()
-        self.check()
-
-    def check(self) -> None:
-        if not self.is_alive:
-            raise _Dead
 
     # -- as a Resolver, and as what is waited for -------------------------------------------------------------------
 
@@ -232,7 +217,7 @@ class CoordinatorMachine(Counted):
                 process.pause()
         except PrepareFailed:
             self.refused.add(xid)
-        except _Dead:
+        except Dead:
             return
         except (CoordinatorError, _Cancelled):
             pass  # what became of it, the participants know
@@ -253,7 +238,7 @@ class CoordinatorMachine(Counted):
         try:
             log = cast(DecisionLog, self.log.of(process))
             self.reports += recover(log, process.in_flight, [database], [broker], told=told)
-        except (Unreachable, _Cancelled, _Dead):
+        except (Unreachable, _Cancelled, Dead):
             return
 
     def _participants(self) -> tuple[Participant, Participant]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from greenlet import getcurrent, greenlet
+from greenlet import greenlet
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
@@ -31,6 +31,7 @@ from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import DecidedTransaction, Resolver
 from meta_client.transactions.table import DATABASE, KEEP_S, Identity, Outcome, Row
 from tests.model.playing import Counted, play
+from tests.model.process import Dead, Process
 
 NAME = TableName("0" * 32)
 TRANSACTIONS_MAX, RESOLVERS_MAX, BROKERS = 4, 2, (0, 1)
@@ -40,30 +41,12 @@ class _Cancelled(BaseException):
     """Interruption, as by Ctrl-C."""
 
 
-class _Dead(BaseException):
-    """Marks the end of a process: the code under test stops here."""
-
-
 class _Refused(Exception):
     """The database answers COMMIT with an error."""
 
 
-class _Process:
+class _Process(Process):
     """One life of a service, or of a resolver beside it."""
-
-    def __init__(self) -> None:
-        self.is_alive = True
-
-    def pause(self) -> None:
-        self.check()
-        parent = getcurrent().parent
-        assert parent is not None
-        parent.switch()
-        self.check()
-
-    def check(self) -> None:
-        if not self.is_alive:
-            raise _Dead
 
     def rest(self, wait_s: float) -> bool:
         self.pause()
@@ -364,7 +347,7 @@ class DecisionRowMachine(Counted):
             sequence.commit()
         except (PrepareFailed, _Refused):
             self.refused.add(gtrid)
-        except _Dead:
+        except Dead:
             return
         except (DecisionUnknown, HeuristicOutcome, _Cancelled):
             pass
@@ -378,7 +361,7 @@ class DecisionRowMachine(Counted):
         resolver = self._resolver(process, asking)
         try:
             resolver.finish(asking.decided)
-        except (_Dead, _Cancelled):
+        except (Dead, _Cancelled):
             return
 
     @precondition(lambda self: self._count_of("resolver") < RESOLVERS_MAX)
@@ -391,7 +374,7 @@ class DecisionRowMachine(Counted):
     def _look(self, process: _Process) -> None:
         try:
             self._resolver(process, _Asking(self.brokers, process)).look()
-        except (_Dead, _Cancelled):
+        except (Dead, _Cancelled):
             return
 
     def _resolver(self, process: _Process, asking: _Asking) -> Resolver:

@@ -3,11 +3,11 @@
 Its memory is bounded by the store's byte limit, which counts each entry; bodies stay on disk.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from journal.records.dead_letters import DeadLetter, DeadLetterState
 from journal.records.header import Lsn, RecordHeader
+from journal.records.newest import NewestByKey
 from zk.tree.nodes import Partition
 
 ENTRY_BYTES = 1024  # cost of a message beside its frame: the record's header and reason, and its entry in memory
@@ -57,35 +57,21 @@ def address_of(record: DeadLetter) -> MessageAddress:
     return MessageAddress(record.topic, Partition(record.broker_id, record.partition), record.offset)
 
 
-class DeadLetterIndex:
+class DeadLetterIndex(NewestByKey[MessageAddress, DeadLetterEntry]):
     """All waiting dead letters, oldest first."""
 
     def __init__(self) -> None:
-        self._entries: dict[MessageAddress, DeadLetterEntry] = {}
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[DeadLetterEntry]:
-        return iter(self._entries.values())
-
-    def get(self, address: MessageAddress) -> DeadLetterEntry | None:
-        return self._entries.get(address)
+        super().__init__(lambda entry: entry.cost)
 
     def apply(self, header: RecordHeader, record: DeadLetter) -> None:
         """Apply one record, live or in recovery."""
         address = address_of(record)
-        known = self._entries.get(address)
         match record.state:
             case DeadLetterState.WAITING:
-                self.bytes -= known.cost if known else 0
-                self._entries[address] = stored = DeadLetterEntry(record, header.body_lsn, header.body_bytes)
-                self.bytes += stored.cost
-            case DeadLetterState.TRIED if known is not None:
-                self._entries[address] = known._replace(record=record)
-            case DeadLetterState.DELIVERED | DeadLetterState.DROPPED if known is not None:
-                del self._entries[address]
-                self.bytes -= known.cost
+                self.put(address, DeadLetterEntry(record, header.body_lsn, header.body_bytes))
+            case DeadLetterState.TRIED if (known := self.find(address)) is not None:
+                self.put(address, known._replace(record=record))
+            case DeadLetterState.DELIVERED | DeadLetterState.DROPPED:
+                self.drop(address)
             case _:
                 pass  # of a message in a segment that was dropped

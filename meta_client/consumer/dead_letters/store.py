@@ -111,7 +111,7 @@ class DeadLetterStore:
         flag, data = encode_body(message.payload, message.attribute)
         frame = encode_frame(message.message_id, flag, data)
         with self._lock:
-            known = self._index.get(MessageAddress(message.topic, message.partition, message.offset))
+            known = self._index.find(MessageAddress(message.topic, message.partition, message.offset))
             if known is None:
                 stored = DeadLetter(
                     message.topic,
@@ -143,7 +143,7 @@ class DeadLetterStore:
         """Return a waiting message, None if it is not waiting. Payload and attribute are as delivered; `flag` tells
         only of the attribute. Raises InvalidMessage if its bytes are corrupt."""
         with self._lock:
-            if (found := self._index.get(address)) is None:
+            if (found := self._index.find(address)) is None:
                 return None
             body = self._journal.read(found.body_lsn, found.body_bytes)
         return message_of(found, body)
@@ -174,7 +174,7 @@ class DeadLetterStore:
 
     def _record(self, address: MessageAddress, state: DeadLetterState, reason: str) -> bool:
         with self._lock:
-            if (found := self._index.get(address)) is None:
+            if (found := self._index.find(address)) is None:
                 return False
             attempts = found.record.attempts + (state is not DeadLetterState.DROPPED)
             self._apply(_changed(found.record, state, attempts, reason))

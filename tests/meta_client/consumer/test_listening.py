@@ -85,12 +85,15 @@ def run(delivery: Delivery, total: int, sizes: list[int]) -> tuple[list[Outcome]
     return outcomes, at
 
 
-@given(
+of_twenty = given(  # messages: which fail how often, which are rejected, and how many come at once
     failures=st.dictionaries(st.integers(0, 19), st.integers(1, 6)),
     rejects=st.sets(st.integers(0, 19), max_size=3),
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
     retries_max=st.integers(0, 4),
 )
+
+
+@of_twenty
 def test_messages_come_in_order_so_often_and_no_more_and_what_is_passed_was_taken_or_rejected(
     failures: dict[int, int], rejects: set[int], sizes: list[int], retries_max: int
 ) -> None:
@@ -109,12 +112,7 @@ def test_messages_come_in_order_so_often_and_no_more_and_what_is_passed_was_take
         assert calls[number] == expected
 
 
-@given(
-    failures=st.dictionaries(st.integers(0, 19), st.integers(1, 6)),
-    rejects=st.sets(st.integers(0, 19), max_size=3),
-    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
-    retries_max=st.integers(0, 4),
-)
+@of_twenty
 def test_batches_are_taken_whole_or_singly_and_nothing_is_lost(
     failures: dict[int, int], rejects: set[int], sizes: list[int], retries_max: int
 ) -> None:

@@ -1,6 +1,7 @@
 """A database that decides: PostgreSQL, SQLite and MariaDB, each with its decision table and a table of numbers."""
 
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -123,6 +124,24 @@ class World:
             do(it, f"INSERT INTO numbers VALUES ({number})")
             for topic in topics:
                 transaction.send(topic, str(number).encode())
+
+    def work_in_threads(self) -> None:
+        """200 transactions in eight threads, a connection each, one message and no accident."""
+
+        def work(thread: int) -> None:
+            with closing(self.deciding.connect()) as connection:
+                for number in range(25):
+                    self.work(thread * 100 + number, connection=connection)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.wait_quiet()
+        self.check(sorted(thread * 100 + number for thread in range(8) for number in range(25)))
+        (counts,) = self.client.transaction_counts().values()
+        assert (counts.rows_deleted, counts.hazards, counts.errors) == (200, 0, 0)
 
     def messages(self, topic: str = "orders") -> list[int]:
         partitions = PARTITIONS[topic]

@@ -225,22 +225,7 @@ def test_a_slow_one_that_was_resolved_meanwhile_is_told(maria_world: World) -> N
 
 
 def test_many_threads(maria_world: World) -> None:
-    world = maria_world
-
-    def work(thread: int) -> None:
-        with closing(world.deciding.connect()) as connection:
-            for number in range(25):
-                world.work(thread * 100 + number, connection=connection)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    world.wait_quiet()
-    world.check(sorted(thread * 100 + number for thread in range(8) for number in range(25)))
-    (counts,) = world.client.transaction_counts().values()
-    assert (counts.rows_deleted, counts.hazards, counts.errors) == (200, 0, 0)
+    maria_world.work_in_threads()
 
 
 def test_a_block_inside_a_block(maria_world: World) -> None:

@@ -328,22 +328,7 @@ def test_messages_that_may_go_anywhere_are_spread(world: World) -> None:
 
 
 def test_many_threads(world: World) -> None:
-    def work(thread: int) -> None:
-        with closing(world.deciding.connect()) as connection:
-            for number in range(25):
-                world.work(thread * 100 + number, connection=connection)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    world.wait_quiet()
-    world.check(sorted(thread * 100 + number for thread in range(8) for number in range(25)))
-    (counts,) = world.client.transaction_counts().values()
-    assert counts.rows_deleted == 200
-    assert counts.hazards == 0
-    assert counts.errors == 0
+    world.work_in_threads()
 
 
 def test_a_slow_one_that_was_resolved_meanwhile_is_told(world: World) -> None:
