@@ -11,6 +11,7 @@ import msgspec
 
 from journal.checksum import crc32
 from journal.records.header import Lsn
+from meta_broker.errors import BrokerError
 from meta_client.protocol.errors import RemoteProtocolError
 
 # +-------+--------+--------+----------+-----------------+  little-endian. crc covers every byte after it, but not the
@@ -34,6 +35,10 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=1024)]
 EpochNumbers = tuple[Number, Number, Natural]  # epoch, incarnation, LSN of its first record
+
+
+class LinkRefused(BrokerError):
+    """The two sides of a link do not belong together, or one broke the protocol. Close the link; the text says why."""
 
 
 class Handshake(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
 from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,
@@ -25,6 +24,7 @@ from meta_broker.replication.link_protocol import (
     Handshake,
     Heartbeat,
     JournalChunk,
+    LinkRefused,
     encode,
     journal_chunk_head,
 )

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 from journal.records.epoch_history import WriterEpoch, divergence_lsn
 from journal.records.header import HEADER_BYTES, Lsn
 from journal.wal.segments import Identity
-from meta_broker.replication.errors import LinkRefused
-from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, VERSION, Handshake
+from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, VERSION, Handshake, LinkRefused
 
 PROOF_BYTES_MAX: Final = 4096
 

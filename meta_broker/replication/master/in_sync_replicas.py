@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
 from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.link_protocol import LinkRefused
 from zk.brokers.replication import ReplicationNode
 
 NOTHING = Lsn(0)
@@ -135,6 +135,13 @@ class InSyncReplicas:
     def is_refusing(self) -> bool:
         """True if nothing is acknowledged because too few slaves are in sync."""
         return self._section.mode == "sync" and self._section.without_slaves == "refuse" and self.is_under_min
+
+    def why_refusing(self) -> str:
+        """Return why nothing is acknowledged; blank unless `is_refusing`."""
+        if not self.is_refusing:
+            return ""
+        there = ",".join(map(str, self.members)) or "none"
+        return f"slaves in sync: {there}, not all of them there: {self._section.in_sync_min} must be"
 
     def lag_s(self, slave_id: int, now: float) -> float:
         """Return how long ago the slave had everything, in seconds."""

@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
-from journal.state.checkpoint import encode_checkpoint, read_newest
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from journal.wal.storage import Storage
 from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.replication.errors import LinkRefused
-from meta_broker.replication.link_protocol import Handshake, Heartbeat
-from meta_broker.replication.lost_tail import LostTail, TailFile
+from meta_broker.replication.link_protocol import Handshake, Heartbeat, LinkRefused
+from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.master.handshake import (
     MasterJournal,
     SendProgress,
@@ -26,8 +22,10 @@ from meta_broker.replication.master.handshake import (
     decide_start,
     would_truncate,
 )
+from meta_broker.replication.master.handshake_reads import read_snapshot
 from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
 from meta_broker.replication.master.replica_sender import ReplicaSender
+from meta_broker.replication.master.tail_fetch import TailFetch
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore
 from zk.brokers.replication import ReplicationNode
@@ -82,7 +80,7 @@ class Master:
         self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
         self._streamed_to: set[int] = set()  # those of them that were accepted
         self._started_empty: set[int] = set()  # their data came from here: they cannot confirm that nothing is missing
-        self._fetching: tuple[ReplicaSender, TailFile, Lsn] | None = None  # sender, what has arrived, end
+        self._fetch = TailFetch[ReplicaSender](self.journal.storage.path)
         self._has_reported_loss = False
         self._senders: dict[int, ReplicaSender] = {}  # of accepted slaves, by id
         self._handshaking: set[ReplicaSender] = set()
@@ -142,20 +140,17 @@ class Master:
 
     def why_refusing(self) -> str:
         """Return why nothing new can be written at present; blank: it can."""
-        if self.in_sync.is_refusing:
-            return (
-                f"slaves in sync: {','.join(map(str, self.in_sync.members)) or 'none'}, not all of them there: "
-                f"{self.section.in_sync_min} must be"
-            )
-        if self.in_sync.unconfirmed and self._late_below > self.store.high_watermark.acknowledged:
+        if why := self.in_sync.why_refusing():
+            return why
+        if self._late_below <= self.store.high_watermark.acknowledged:
+            return ""
+        if self.in_sync.unconfirmed:
             slaves = ", ".join(map(str, sorted(self.in_sync.unconfirmed)))
             return (
                 f"this master may have lost what was acknowledged, and no slave that has it is connected: "
                 f"one of {slaves}"
             )
-        if self._late_below > self.store.high_watermark.acknowledged:
-            return "what was written before is not yet replicated"
-        return ""
+        return "what was written before is not yet replicated"
 
     @property
     def is_full(self) -> bool:
@@ -172,14 +167,7 @@ class Master:
 
     def serving(self) -> list[tuple[int, Lsn]]:
         """Return the slaves that answer gets and fetches, and what they have."""
-        return [
-            (slave_id, sender.side.reported)
-            for slave_id, sender in sorted(self._senders.items())
-            if sender.handshake is not None
-            and sender.handshake.serves
-            and sender.side is not None
-            and sender.side.reported
-        ]
+        return [(slave_id, end) for slave_id, sender in sorted(self._senders.items()) if (end := sender.serves_below)]
 
     async def close(self) -> None:
         """Give slaves a moment to take the rest, then end every link. Idempotent.
@@ -204,13 +192,12 @@ class Master:
         journal = self.journal
         first = Lsn(journal.start_lsn - SEGMENT_HEADER_BYTES)
         extent = MasterJournal(self.store.transactions.state.epoch_history, first, journal.end)
-        is_authority, was_streamed = self._is_authority(handshake, extent), handshake.slave_id in self._streamed_to
         found = decide_start(
             handshake,
             journal.identity,
             extent,
-            is_authority=is_authority,
-            was_streamed=was_streamed,
+            is_authority=self._is_authority(handshake, extent),
+            was_streamed=handshake.slave_id in self._streamed_to,
             dropped=self._dropped,
         )
         if self.in_sync.unconfirmed and would_truncate(handshake, found):
@@ -243,45 +230,19 @@ class Master:
         return handshake.end > own.lsn and bool(handshake.lives) and handshake.lives[-1] == ours.lives[-2:][0]
 
     def fetch(self, sender: ReplicaSender, handshake: Handshake, parting: Lsn) -> None:
-        if self._fetching is not None:
-            raise LinkRefused("this master fetches from another slave what it lost")
-        log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, handshake.end, handshake.slave_id)
-        try:
-            self._fetching = sender, TailFile(self.journal.storage.path, parting), Lsn(handshake.end)
-        except StorageFailed as error:
-            raise LinkRefused(str(error)) from error
+        self._fetch.begin(sender, handshake, parting)
         self.in_sync.require_confirmation(handshake.slave_id)
         if self.store.watermark is not None:
             self.store.watermark.is_whole = False
 
     def on_fetched(self, sender: ReplicaSender, lsn: Lsn, data: bytes | memoryview) -> None:
-        if self._fetching is None or self._fetching[0] is not sender:
-            raise LinkRefused("a JOURNAL_CHUNK that was not requested")
-        _, file, end = self._fetching
-        if lsn != file.end or lsn + len(data) > end:
-            raise LinkRefused(f"it sent LSN {lsn} where {file.end} follows, up to {end}")
-        try:
-            file.add(data)
-        except StorageFailed as error:
-            raise LinkRefused(str(error)) from error
-        if file.end == end:
-            assert sender.handshake is not None
-            self._fetching, self._has_reported_loss = None, True
-            lives = self.store.transactions.state.epoch_history
-            dropped = frozenset(life for life in lives if life.lsn >= file.parting)
-            self._lost(LostTail(file.parting, end, sender.handshake.slave_id, file, dropped))
-
-    def _give_up_fetching(self) -> None:
-        if self._fetching is not None:
-            self._fetching[1].close()
-            self._fetching = None
+        lost = self._fetch.add(sender, lsn, data, self.store.transactions.state.epoch_history)
+        if lost is not None:
+            self._has_reported_loss = True
+            self._lost(lost)
 
     def checkpoint(self) -> "asyncio.Future[bytes]":
-        if self.journal.start_lsn == SEGMENT_HEADER_BYTES:
-            whole: asyncio.Future[bytes] = self._loop.create_future()
-            whole.set_result(b"")
-            return whole
-        return self._loop.run_in_executor(self._worker, _newest_checkpoint, self.journal.storage)
+        return read_snapshot(self.journal, self._loop, self._worker)
 
     def on_attached(self, sender: ReplicaSender, side: SendProgress) -> None:
         former = self._senders.get(side.slave_id)
@@ -312,9 +273,7 @@ class Master:
         log.info("nothing that was acknowledged is missing here slave=%d", slave_id)
         if self.store.watermark is not None:
             self.store.watermark.is_whole = True
-        if self._fetching is not None:
-            sender = self._fetching[0]
-            self._give_up_fetching()
+        if (sender := self._fetch.give_up()) is not None:
             sender.drop("a slave in sync has no more than this master")
 
     def position(self, slave_id: int) -> Heartbeat:
@@ -324,8 +283,8 @@ class Master:
 
     def on_closed(self, sender: ReplicaSender) -> None:
         self._handshaking.discard(sender)
-        if self._fetching is not None and self._fetching[0] is sender:
-            self._give_up_fetching()
+        if self._fetch.sender is sender:
+            self._fetch.give_up()
         slave_id = sender.side.slave_id if sender.side is not None else None
         if slave_id is not None and self._senders.get(slave_id) is sender:
             del self._senders[slave_id]
@@ -386,11 +345,3 @@ class Master:
         self._heartbeat_due = None
         for sender in self._senders.values():
             sender.send_heartbeat()
-
-
-def _newest_checkpoint(storage: Storage) -> bytes:
-    """Read the newest valid checkpoint. On the worker thread. Raises LinkRefused, StorageFailed."""
-    newest = read_newest(storage)
-    if newest.content is None:
-        raise LinkRefused(f"{storage.path} has no checkpoint that reads back: run `metaq checkpoint` on the master")
-    return bytes(encode_checkpoint(newest.content[0]))

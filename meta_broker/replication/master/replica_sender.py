@@ -12,7 +12,6 @@ from journal.wal.journal import Journal
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage import Buffer
 from meta_broker.config.replication_section import ReplicationSection
-from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.link_protocol import (
     BULK_BYTES_MAX,
     Accept,
@@ -23,12 +22,14 @@ from meta_broker.replication.link_protocol import (
     Heartbeat,
     JournalChunk,
     LinkDecoder,
+    LinkRefused,
     Reject,
     encode,
     journal_chunk_head,
     snapshot_chunk_head,
 )
-from meta_broker.replication.master.handshake import PROOF_BYTES_MAX, SendProgress, StartFetch, StartResync, StartStream
+from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartResync, StartStream
+from meta_broker.replication.master.handshake_reads import proof_place
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore
@@ -138,6 +139,11 @@ class ReplicaSender(asyncio.Protocol):
         """Return whether the slave has acknowledged everything below *lsn*."""
         return self.side is not None and self.side.reported is not None and self.side.reported >= lsn
 
+    @property
+    def serves_below(self) -> Lsn | None:
+        """End of what the slave has, if it answers gets and fetches."""
+        return self.side.reported if self.side and self.handshake and self.handshake.serves else None
+
     def pump(self) -> None:
         """Send what is available, as far as the slave reads."""
         for _ in range(CHUNKS_PER_TURN):
@@ -193,30 +199,17 @@ class ReplicaSender(asyncio.Protocol):
                 self._owner.fetch(self, handshake, parting)
                 self._with_proof(parting, handshake.start, self._send_fetch)
             case StartResync(reason, is_empty):
-                log.log(
-                    logging.INFO if is_empty else logging.WARNING,
-                    "slave starts over slave=%s why=%s",
-                    self._slave,
-                    reason,
-                )
+                level = logging.INFO if is_empty else logging.WARNING
+                log.log(level, "slave starts over slave=%s why=%s", self._slave, reason)
                 self._when_done(self._owner.checkpoint(), lambda checkpoint: self._full_resync(reason, checkpoint))
 
     def _with_proof(self, parting: Lsn, slave_start: int, then: Callable[[Lsn, bytes], None]) -> None:
         """Call *then* once the proof of *parting* is read."""
-        if (place := self._proof_place(parting, slave_start)) is None:
+        if (place := proof_place(self._owner.journal, parting, slave_start)) is None:
             then(parting, b"")
         else:
             read = self._owner.cold_reader.read(ColdRead(self._owner.journal, [place]))
             self._when_done(read, lambda proof: then(parting, proof))
-
-    def _proof_place(self, parting: Lsn, slave_start: int) -> JournalSlice | None:
-        """Return the bytes both sides have just before *parting*, in one segment; None: there are none."""
-        journal = self._owner.journal
-        if parting <= max(slave_start, journal.start_lsn):
-            return None
-        base, _ = journal.reader(parting - 1)
-        size = min(PROOF_BYTES_MAX, parting - max(base, slave_start))
-        return JournalSlice(parting - size, size)
 
     def _accept(self, parting: Lsn, proof: bytes) -> None:
         owner = self._owner

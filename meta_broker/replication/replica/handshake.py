@@ -5,7 +5,6 @@ from typing import Final, Literal, NamedTuple, assert_never
 
 from journal.records.header import Lsn
 from journal.wal.segments import Identity
-from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.link_protocol import (
     VERSION,
     Accept,
@@ -17,6 +16,7 @@ from meta_broker.replication.link_protocol import (
     Heartbeat,
     JournalChunk,
     LinkFrame,
+    LinkRefused,
     Reject,
     SnapshotChunk,
 )

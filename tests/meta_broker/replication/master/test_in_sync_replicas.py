@@ -8,7 +8,7 @@ import pytest
 from journal.records.header import Lsn
 from journal.wal.high_watermark import LSN_MAX
 from meta_broker.config.replication_section import ReplicationSection, why_not
-from meta_broker.replication.errors import LinkRefused
+from meta_broker.replication.link_protocol import LinkRefused
 from meta_broker.replication.master.in_sync_replicas import NOTHING, SLAVES_MAX, InSyncReplicas
 from zk.brokers.replication import ReplicationNode
 

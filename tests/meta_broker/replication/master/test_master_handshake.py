@@ -5,8 +5,7 @@ import pytest
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.wal.segments import Identity
-from meta_broker.replication.errors import LinkRefused
-from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, Handshake
+from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, Handshake, LinkRefused
 from meta_broker.replication.master.handshake import (
     MasterJournal,
     SendProgress,

@@ -4,7 +4,6 @@ import pytest
 
 from journal.records.header import Lsn
 from journal.wal.segments import Identity
-from meta_broker.replication.errors import LinkRefused
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,
@@ -14,6 +13,7 @@ from meta_broker.replication.link_protocol import (
     Heartbeat,
     JournalChunk,
     LinkFrame,
+    LinkRefused,
     Reject,
     SnapshotChunk,
 )

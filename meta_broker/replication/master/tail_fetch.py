@@ -1,0 +1,62 @@
+"""Fetches from a slave the tail that this master lost, into a file."""
+
+import logging
+from collections.abc import Collection
+from typing import Generic, TypeVar
+
+from journal.errors import StorageFailed
+from journal.records.epoch_history import WriterEpoch
+from journal.records.header import Lsn
+from meta_broker.replication.link_protocol import Handshake, LinkRefused
+from meta_broker.replication.lost_tail import LostTail, TailFile
+
+log = logging.getLogger(__name__)
+
+Sender = TypeVar("Sender")
+
+
+class TailFetch(Generic[Sender]):
+    """At most one fetch, from the slave of *sender*. Loop thread only."""
+
+    def __init__(self, directory: str) -> None:
+        self.sender: Sender | None = None  # while one runs
+        self._directory = directory
+        self._handshake: Handshake
+        self._file: TailFile
+
+    def begin(self, sender: Sender, handshake: Handshake, parting: Lsn) -> None:
+        """Begin to fetch [*parting*, end of the slave's journal). Raises LinkRefused."""
+        if self.sender is not None:
+            raise LinkRefused("this master fetches from another slave what it lost")
+        log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, handshake.end, handshake.slave_id)
+        try:
+            self._file = TailFile(self._directory, parting)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        self.sender, self._handshake = sender, handshake
+
+    def add(
+        self, sender: Sender, lsn: Lsn, data: bytes | memoryview, lives: Collection[WriterEpoch]
+    ) -> LostTail | None:
+        """Add a piece; return the tail once it is complete. *lives*: the epochs of this master. Raises LinkRefused."""
+        if self.sender is None or self.sender is not sender:
+            raise LinkRefused("a JOURNAL_CHUNK that was not requested")
+        file, end = self._file, Lsn(self._handshake.end)
+        if lsn != file.end or lsn + len(data) > end:
+            raise LinkRefused(f"it sent LSN {lsn} where {file.end} follows, up to {end}")
+        try:
+            file.add(data)
+        except StorageFailed as error:
+            raise LinkRefused(str(error)) from error
+        if file.end != end:
+            return None
+        self.sender = None
+        dropped = frozenset(life for life in lives if life.lsn >= file.parting)
+        return LostTail(file.parting, end, self._handshake.slave_id, file, dropped)
+
+    def give_up(self) -> Sender | None:
+        """End a fetch that runs, and return its sender."""
+        sender, self.sender = self.sender, None
+        if sender is not None:
+            self._file.close()
+        return sender
