@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar, assert_never
 
-from journal.errors import StorageFailed
+from meta_broker.cluster.former_session import FormerSession
 from meta_broker.cluster.registration_plan import (
     RETRY_S,
     Register,
@@ -22,13 +22,11 @@ from meta_broker.cluster.registration_plan import (
     WriteInSync,
     WriteTopics,
 )
-from meta_broker.cluster.session_file import SessionFile
-from meta_broker.config.broker_config import BrokerConfig, TopicConfig
+from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.replication.fencing import Superseded, check_epoch
 from zk.brokers.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
 from zk.brokers.replication import ReplicationNode, read_replication, write_replication
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
-from zk.session.former_session import end_session
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, decode_broker_url
@@ -40,15 +38,6 @@ NAMED_MAX = 5  # topics named in one line of log
 
 T = TypeVar("T")
 _News = Callable[[], None]  # an update of the plan, applied on the membership thread
-
-
-def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
-    """Return a topic's registration. *partitions* counts stored ones too, which stay readable."""
-    return TopicRegistration(
-        max(partitions, topic.partitions),
-        accept_publish=topic.accept_publish,
-        accept_subscribe=topic.accept_subscribe,
-    )
 
 
 class Membership:
@@ -76,10 +65,8 @@ class Membership:
         )
         self._config = config
         self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
-        self._connect = connect
         self._on_rejected = on_rejected
-        self._session_file = SessionFile(config.data)
-        self._ending: threading.Thread | None = None  # of the former session
+        self._former = FormerSession(config.data, connect)
         self._registration: BrokerRegistration | None = None
         self._epoch = 0  # of the journal
         self._cancelled = threading.Event()
@@ -111,13 +98,9 @@ class Membership:
 
     def end_former_session(self) -> None:
         """Begin to end the session that a killed broker left in this directory, which must be locked. Returns at
-        once; idempotent.
-
-        `join` calls it if nothing else did, and waits for it.
+        once; idempotent. `join` calls it if nothing else did, and waits for it.
         """
-        if self._ending is None:
-            self._ending = threading.Thread(target=self._end_former_session, name="former-session", daemon=True)
-            self._ending.start()
+        self._former.begin_ending()
 
     def join(self, url: BrokerUrl, topics: Mapping[str, TopicRegistration], epoch: int) -> None:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
@@ -137,9 +120,7 @@ class Membership:
             self._plan.topic_changed(topic, wanted)
         if self._cancelled.is_set():
             registration.cancel()  # cancelled before it existed
-        self.end_former_session()
-        assert self._ending is not None
-        self._ending.join()
+        self._former.end()
         self._insist("registration", lambda: self._register_first(registration))
         self._thread.start()
         self._joined.wait()
@@ -221,7 +202,7 @@ class Membership:
             log.warning("unregistering deferred to session expiry error=%s", error)
             return
         self._session.close()  # deletes the topics, however many
-        self._session_file.remove()
+        self._former.forget()
         log.info("unregistered broker=%s", self._name)
 
     def close(self) -> None:
@@ -252,7 +233,7 @@ class Membership:
 
     def _register(self, registration: BrokerRegistration, epoch: int) -> None:
         """Register the broker in session *epoch*. Raises Superseded if another copy was promoted."""
-        self._remember_session()
+        self._former.remember(self._session)
         self._check_epoch()
         registration.register_broker()
         self._check_epoch()  # again: a promotion either claimed its epoch before this, or sees this registration
@@ -267,20 +248,6 @@ class Membership:
 
     def _read_replication(self) -> ReplicationNode | None:
         return read_replication(self._session, self._config.broker_id).node
-
-    def _end_former_session(self) -> None:
-        if (former := self._session_file.read()) is not None:
-            try:
-                was_alive = end_session(self._connect, former)
-                log.info("former session ended id=%#x was_alive=%s", former.session_id & (2**64 - 1), was_alive)
-            except ZooKeeperError as error:
-                log.warning("former session not ended, waiting for its expiry error=%s", error)
-
-    def _remember_session(self) -> None:
-        try:
-            self._session_file.write(self._session.credentials)
-        except StorageFailed as error:
-            log.warning("session not saved error=%s", error)
 
     # -- the thread -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Collection, Mapping
 
-from meta_broker.cluster.membership import Membership, topic_registration
+from meta_broker.cluster.membership import Membership
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
 from meta_broker.errors import ConfigError
 from meta_broker.store.message_store import MessageStore
@@ -114,3 +114,12 @@ def reload(config: BrokerConfig) -> BrokerConfig | None:
     if (fresh.broker, fresh.zookeeper_section) != (config.broker, config.zookeeper_section):
         log.warning("only topics are reloaded: restart the broker for what changed in [broker] and [zookeeper]")
     return dataclasses.replace(config, topics=fresh.topics, filters=fresh.filters, source=fresh.source)
+
+
+def topic_registration(topic: TopicConfig, partitions: int) -> TopicRegistration:
+    """Return a topic's registration. *partitions* counts stored ones too, which stay readable."""
+    return TopicRegistration(
+        max(partitions, topic.partitions),
+        accept_publish=topic.accept_publish,
+        accept_subscribe=topic.accept_subscribe,
+    )

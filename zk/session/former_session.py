@@ -9,9 +9,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 from zk.errors import ZooKeeperUnavailable
-from zk.session.credentials import SessionCredentials
 from zk.session.lease_keeper import BoundedHandler
-from zk.session.session import RECONNECT_DELAY_S_MAX
+from zk.session.session import RECONNECT_DELAY_S_MAX, SessionCredentials
 
 TIMEOUT_S = 5.0
 

@@ -1,15 +1,15 @@
 """One ZooKeeper session: connects and answers in bounded time, and reports its state changes to its owner.
 
-The only file that uses kazoo for nodes; the rest of the package sees typed values and two errors.
+The only file, with multi.py, that uses kazoo for nodes; the rest of the package sees typed values and two errors.
 """
 
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self, assert_never
+from typing import Any, Self
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -21,7 +21,6 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
-    RolledBackError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
@@ -30,26 +29,22 @@ from kazoo.protocol.states import KazooState
 
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.forks import invalidate_after_fork
-from zk.session.credentials import SessionCredentials
 from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
+from zk.session.multi import refusal_of, send_transaction
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths
-from zk.tree.transactions import Check, Create, RefusalReason, Remove, Transaction, TransactionRefused, Write
+from zk.tree.transactions import Transaction, TransactionRefused
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
 RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
+PASSWORD_BYTES = 16  # what servers hand out
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
 
 _log = logging.getLogger("zk.kazoo")
 _log.addHandler(logging.NullHandler())  # without configured logging, kazoo's retries are not printed
 
-_REASONS = (
-    (NodeExistsError, RefusalReason.EXISTS),
-    (NoNodeError, RefusalReason.MISSING),
-    (BadVersionError, RefusalReason.VERSION),
-)
 _GONE = (ConnectionLoss, SessionExpiredError, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 
 
@@ -68,6 +63,14 @@ class SessionEvent:
 
     state: SessionState
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCredentials:
+    """A session's id and password. The password is a secret: never log it or put it in a message."""
+
+    session_id: int
+    password: bytes = field(repr=False)
 
 
 class ZooKeeperSession:
@@ -279,25 +282,9 @@ class ZooKeeperSession:
         outcomes: list[TransactionRefused | None] = []
         for start in range(0, len(transactions), PIPELINE_MAX):
             part = transactions[start : start + PIPELINE_MAX]
-            sent = [(operations, self._send_transaction(operations)) for operations in part]
-            outcomes += [_refusal(operations, self._wait(result, operations[0].path)) for operations, result in sent]
+            sent = [(operations, send_transaction(self._client, operations)) for operations in part]
+            outcomes += [refusal_of(operations, self._wait(result, operations[0].path)) for operations, result in sent]
         return outcomes
-
-    def _send_transaction(self, operations: Transaction) -> Any:
-        request = self._client.transaction()
-        for operation in operations:
-            match operation:
-                case Create(path, data, ephemeral):
-                    request.create(path, data, ephemeral=ephemeral)
-                case Write(path, data, version):
-                    request.set_data(path, data, version)
-                case Remove(path, version):
-                    request.delete(path, version)
-                case Check(path, version):
-                    request.check(path, version)
-                case _:
-                    assert_never(operation)
-        return request.commit_async()
 
     def delete(self, path: str, version: int = -1) -> bool:
         """Delete a node. Returns False if it is missing, has children, or is not at *version* (-1: any)."""
@@ -336,18 +323,6 @@ class ZooKeeperSession:
         self._state = new
         self._keeper.connection_changed(is_connected=new is SessionState.CONNECTED)
         self._enqueue(SessionEvent(new, self.epoch))
-
-
-def _refusal(operations: Transaction, results: Sequence[object]) -> TransactionRefused | None:
-    """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused."""
-    for operation, result in zip(operations, results, strict=True):
-        if (why := next((why for kind, why in _REASONS if isinstance(result, kind)), None)) is not None:
-            return TransactionRefused(operation, why)
-        if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
-            raise ZooKeeperError(
-                f"ZooKeeper refused {operation.path} ({type(result).__name__}): check its access rules"
-            ) from result
-    return None
 
 
 def _parent(path: str) -> str:

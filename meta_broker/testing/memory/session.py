@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from meta_broker.testing.memory.tree import Tree, parent_of
-from zk.session.credentials import SessionCredentials
 from zk.session.lease import now
-from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
+from zk.session.session import SessionCredentials, SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.nodes import Node
 from zk.tree.transactions import Create, Remove, Transaction, TransactionRefused, Write
 

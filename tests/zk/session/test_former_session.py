@@ -10,9 +10,8 @@ import pytest
 
 from zk.embedded.chroot import Chroot
 from zk.errors import ZooKeeperUnavailable
-from zk.session.credentials import SessionCredentials
 from zk.session.former_session import end_session
-from zk.session.session import ZooKeeperSession
+from zk.session.session import SessionCredentials, ZooKeeperSession
 
 DOOMED = """
 import sys, time

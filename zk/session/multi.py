@@ -1,0 +1,45 @@
+"""Transactions in kazoo's terms: what is sent, and what its results say."""
+
+from collections.abc import Sequence
+from typing import Any, Final, assert_never
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
+
+from zk.errors import ZooKeeperError
+from zk.tree.transactions import Check, Create, RefusalReason, Remove, Transaction, TransactionRefused, Write
+
+_REASONS: Final = (
+    (NodeExistsError, RefusalReason.EXISTS),
+    (NoNodeError, RefusalReason.MISSING),
+    (BadVersionError, RefusalReason.VERSION),
+)
+
+
+def send_transaction(client: Any, operations: Transaction) -> Any:
+    """Send *operations* through a KazooClient, and return its pending result. Does not wait."""
+    request = client.transaction()
+    for operation in operations:
+        match operation:
+            case Create(path, data, ephemeral):
+                request.create(path, data, ephemeral=ephemeral)
+            case Write(path, data, version):
+                request.set_data(path, data, version)
+            case Remove(path, version):
+                request.delete(path, version)
+            case Check(path, version):
+                request.check(path, version)
+            case _:
+                assert_never(operation)
+    return request.commit_async()
+
+
+def refusal_of(operations: Transaction, results: Sequence[object]) -> TransactionRefused | None:
+    """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused."""
+    for operation, result in zip(operations, results, strict=True):
+        if (why := next((why for kind, why in _REASONS if isinstance(result, kind)), None)) is not None:
+            return TransactionRefused(operation, why)
+        if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
+            raise ZooKeeperError(
+                f"ZooKeeper refused {operation.path} ({type(result).__name__}): check its access rules"
+            ) from result
+    return None
