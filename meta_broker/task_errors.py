@@ -1,4 +1,4 @@
-"""Reports errors of tasks that nothing awaits."""
+"""Reports errors of tasks that nothing awaits. Stands alone: handlers, filters and store share it, and nothing else."""
 
 import asyncio
 

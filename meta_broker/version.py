@@ -1,4 +1,4 @@
-"""The broker's version and protocol extensions."""
+"""The broker's version and protocol extensions. Stands alone: each new wire verb adds a line here."""
 
 from importlib.metadata import version
 

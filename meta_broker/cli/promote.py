@@ -26,8 +26,7 @@ from meta_broker.replication.promotion.promotion import (
     wait_unregistered,
 )
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
-from meta_client.cli.confirming import confirm
-from meta_client.cli.text import printable
+from meta_client.cli.output import confirm, printable
 from zk.brokers.replication import VersionedReplication
 from zk.session.session import ZooKeeperSession
 

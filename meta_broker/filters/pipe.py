@@ -4,7 +4,8 @@
     broker, a get:  length of the group's name, length of the slice; name, slice
     worker, then:   number of verdicts, length of the text; for each whole message its end (uint32) and 1 or 0; text
 
-The text describes the last exception that the filter raised, empty if none.
+The text describes the last exception that the filter raised, empty if none. Stands alone: both processes
+import it, and the worker's nothing else of the broker.
 """
 
 import struct

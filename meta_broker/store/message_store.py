@@ -33,10 +33,10 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
 from meta_broker.store.checkpoint_taking import note, take_checkpoint
 from meta_broker.store.clock import Clock, ClockStep
+from meta_broker.store.cold_read import PageCacheWindow
 from meta_broker.store.disk_space import CHECK_S, DiskSpace
 from meta_broker.store.indexes import Collected, Indexes, IndexRepair
 from meta_broker.store.memory_limit import memory_bytes
-from meta_broker.store.page_cache import PageCacheWindow
 from meta_broker.store.retention_job import Retention
 from meta_broker.store.watermark_keeper import WatermarkKeeper, write_first_watermark
 from meta_client.protocol.answers import CheckpointTaken

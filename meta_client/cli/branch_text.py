@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from journal.records.xid import XaKey, Xid
-from meta_client.cli.text import printable, time_text
+from meta_client.cli.output import printable, time_text
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import table_of

@@ -8,9 +8,8 @@ from typing import Final
 
 import click
 
-from meta_client.cli.confirming import confirm
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, zk_option
+from meta_client.cli.output import confirm, json_option, zk_option
 from meta_client.client import Client
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers

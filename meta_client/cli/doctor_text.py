@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from meta_client.cli.branch_text import age_text, since_ms
-from meta_client.cli.text import printable, time_text
+from meta_client.cli.output import printable, time_text
 from meta_client.doctor.advice import Advice
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict

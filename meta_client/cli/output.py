@@ -1,11 +1,14 @@
-"""Listings: a table for people, one JSON object per line for scripts; and options shared by commands."""
+"""Output of commands: a table for people, one JSON object a line for scripts; texts, questions; shared options."""
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
+DECLINED: Final = 1  # exit status: the user declined
 ZK_DEFAULT: Final = "127.0.0.1:2181"
 
 zk_option = click.option(
@@ -42,3 +45,29 @@ def _cell(value: object) -> str:
     complete to be pasted."""
     text = "-" if value is None else str(value)
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def printable(text: str) -> str:
+    """Return *text* without terminal control sequences: data from a disk is untrusted."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def time_text(time_ms: int) -> str:
+    seconds, ms = divmod(time_ms, 1000)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03}Z"
+    except (ValueError, OverflowError):
+        return f"{time_ms}ms"  # outside the calendar's range
+
+
+def confirm(question: str) -> None:
+    """Return if the user confirms *question*; otherwise end the command with a hint at the option that skips it."""
+    try:
+        is_wanted = click.confirm(question, err=True)
+    except click.Abort:
+        # Ctrl-C, or the end of the input: tell scripts without a terminal about --yes.
+        click.echo("\nnothing was changed: the question had no answer; --yes skips it", err=True)
+        raise
+    if not is_wanted:
+        click.echo("nothing was changed", err=True)
+        sys.exit(DECLINED)

@@ -11,8 +11,8 @@ import click
 
 from meta_client.cli.inputs import Item
 from meta_client.errors import NotReplicated, ReplyTimeout, SendFailed, SendUnknown
-from meta_client.producer.producer import Handle, Producer
-from meta_client.producer.results import SendResult
+from meta_client.producer.producer import Producer
+from meta_client.producer.results import Handle, SendResult
 from meta_client.protocol.errors import MetaError
 from zk.tree.nodes import Partition
 

@@ -7,9 +7,8 @@ from typing import Final
 
 import click
 
-from meta_client.cli.confirming import confirm
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 from meta_client.cli.targets import targets, where_options
 from meta_client.client import Client
 from meta_client.errors import NotSupported

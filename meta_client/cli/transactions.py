@@ -15,12 +15,10 @@ from journal.records.heuristics import HeuristicDecision
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import show_lines, since_ms, sql_of
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
-from meta_client.cli.confirming import confirm
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
-from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.cli.text import time_text
+from meta_client.cli.output import confirm, json_option, print_rows, time_text, zk_option
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5

@@ -11,7 +11,6 @@ import logging
 import math
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.net.dialing import connected_socket
 from meta_client.net.heartbeat import IDLE_S, Beat, HeartBeat
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
@@ -41,7 +41,6 @@ UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thr
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
 PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
 LOOK_S = 1.0  # interval of checks on an idle connection
-IO_TIMEOUT_S = 10  # a broker that takes no byte for this long counts as gone; reads wait in poll() instead
 
 _log = logging.getLogger(__name__)
 
@@ -79,17 +78,8 @@ class Connection:
     @classmethod
     def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
         """Connect to *url*. Raises NotConnected."""
+        connected = connected_socket(url, timeout_s)
         try:
-            connected = socket.create_connection((url.host, url.port), timeout=timeout_s)
-        except OSError as error:
-            raise NotConnected(f"no connection to {url} ({error}): is the broker up and its port reachable?") from error
-        try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            # A blocking socket with the system's time limits: Python's own would call poll() before every operation.
-            connected.settimeout(None)
-            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-                connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", IO_TIMEOUT_S, 0))
             return cls(url, connected)
         except BaseException:
             connected.close()

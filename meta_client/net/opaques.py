@@ -1,4 +1,5 @@
-"""Opaques: the numbers that match replies to requests (spec 1.2)."""
+"""Opaques: the numbers that match replies to requests (spec 1.2). Stands alone: the process has one counter for all of
+its connections, with threads and in a loop."""
 
 import itertools
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Collection
-from typing import Protocol
 
 from journal.records.xid import LocalKey, Xid
 from meta_client.errors import ClientXaError, Destination, ReplyTimeout, SendUnknown, TransactionMisuse
@@ -22,7 +21,7 @@ from meta_client.producer.outgoing import (
     view_of,
 )
 from meta_client.producer.partitioners import PartitionContext, Partitioner
-from meta_client.producer.results import SendResult
+from meta_client.producer.results import Enlists, Gatherer, Handle, SendResult
 from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.transaction_owner import TransactionOwner
 from meta_client.producer.xa import Branch, XaBranches
@@ -33,39 +32,6 @@ from zk.forks import invalidate_after_fork
 from zk.tree.nodes import Partition
 
 SEND_TIMEOUT_S = 3.0  # spec 7.4
-
-
-class Handle(Protocol):
-    """Handle of a message being sent: batch.SendHandle documents it."""
-
-    @property
-    def is_done(self) -> bool: ...
-
-    def result(self, timeout_s: float | None = None) -> SendResult: ...
-
-
-class Gatherer(Protocol):
-    """Sends messages in batches: sender.Sender, or its asyncio twin."""
-
-    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
-
-    def flush(self, timeout_s: float | None = None) -> None: ...
-
-    def has_pending(self, topic: str, partition: Partition) -> bool: ...
-
-    def push(self, topic: str, partition: Partition) -> None: ...
-
-
-class Enlists(Protocol):
-    """A transaction over several brokers that producers join: transactions.branches.Branches."""
-
-    def check(self) -> None: ...
-
-    def send(
-        self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin, deadline: Deadline
-    ) -> SendResult: ...
-
-    def add(self, message: Outgoing, view: TopicView, wanted: Partition | None, choice: RoundRobin) -> Handle: ...
 
 
 class Producer:

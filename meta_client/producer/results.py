@@ -1,8 +1,13 @@
-"""Result of a send."""
+"""Result of a send; and, as the producer sees them, what sends in batches, and a transaction it joins."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from meta_client.metadata.topology import TopicView
+from meta_client.net.deadline import Deadline
 from zk.tree.nodes import Partition
+
+if TYPE_CHECKING:
+    from meta_client.producer.outgoing import Outgoing, RoundRobin
 
 
 class SendResult(NamedTuple):
@@ -11,3 +16,36 @@ class SendResult(NamedTuple):
     message_id: int  # any int64, neither ordered nor unique forever (spec 3.4)
     partition: Partition  # written `B-p`
     offset: int | None  # bytes since the partition's birth, of the message's first byte
+
+
+class Handle(Protocol):
+    """Handle of a message being sent: batch.SendHandle documents it."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def result(self, timeout_s: float | None = None) -> SendResult: ...
+
+
+class Gatherer(Protocol):
+    """Sends messages in batches: sender.Sender, or its asyncio twin."""
+
+    def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
+
+    def flush(self, timeout_s: float | None = None) -> None: ...
+
+    def has_pending(self, topic: str, partition: Partition) -> bool: ...
+
+    def push(self, topic: str, partition: Partition) -> None: ...
+
+
+class Enlists(Protocol):
+    """A transaction over several brokers that producers join: transactions.branches.Branches."""
+
+    def check(self) -> None: ...
+
+    def send(
+        self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin", deadline: Deadline
+    ) -> SendResult: ...
+
+    def add(self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin") -> Handle: ...

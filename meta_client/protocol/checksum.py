@@ -1,4 +1,5 @@
-"""The checksum of message bodies (spec 0.5)."""
+"""The checksum of message bodies (spec 0.5). Stands alone: broker, producer and consumer share it; the journal has all
+32 bits."""
 
 from journal.checksum import crc32
 

@@ -2,7 +2,8 @@
 
     | milliseconds since BIRTH_MS: 41 bits | broker id: 10 bits | sequence: 12 bits |
 
-A genuine broker's ids count from its host's boot: they contain no time of day.
+A genuine broker's ids count from its host's boot: they contain no time of day. Stands alone: the broker writes ids, and
+commands read them.
 """
 
 from typing import Final

@@ -1,4 +1,5 @@
-"""Status codes of a result (spec 1.4.3)."""
+"""Status codes of a result (spec 1.4.3). Stands alone: errors, requests and responses, which import it, must not import
+each other."""
 
 from enum import IntEnum
 

@@ -11,9 +11,8 @@ from journal.wal.scan import Scanner, Verdict
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.consumer.dead_letters.errors import ForeignStore
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex
-from meta_client.consumer.dead_letters.store import CLUSTER, SEGMENT_BYTES, message_of
+from meta_client.consumer.dead_letters.store import CLUSTER, SEGMENT_BYTES, ForeignStore, message_of
 
 
 def read_group(directory: Path) -> str:

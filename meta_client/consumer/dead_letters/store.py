@@ -26,8 +26,8 @@ from journal.wal.scan import Scanner, Verdict
 from journal.wal.segments import CLUSTER_BYTES_MAX, Identity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.consumer.dead_letters.errors import ForeignStore, StoreFull, StoreInUse
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
+from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,18 @@ FLUSH = FlushMode(interval_ms=1000)
 CARRIED_AT_ONCE = 8 * MIB  # queued in memory while messages are copied forward
 FORMAT_VERSION = "refused/1"
 CLUSTER = "refused:"
+
+
+class StoreInUse(MetaError):
+    """Another consumer holds the directory. Stop it, or give this one its own."""
+
+
+class ForeignStore(MetaError):
+    """The directory holds a broker's journal, or another group's messages. Name another one."""
+
+
+class StoreFull(MetaError):
+    """No room for another dead letter. Have some delivered, resend or drop them, or allow more bytes."""
 
 
 class DeadLetterStore:

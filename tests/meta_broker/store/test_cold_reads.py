@@ -16,12 +16,11 @@ from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.transaction_store import wall_clock_ms
 from meta_broker.config.broker_config import BrokerConfig, BrokerSection
-from meta_broker.store.cold_read import IN_THREAD, LOOP_SPANS_MAX, ColdRead
+from meta_broker.store.cold_read import IN_THREAD, LOOP_SPANS_MAX, ColdRead, PageCacheWindow
 from meta_broker.store.cold_reader import IN_FLIGHT_MAX, ColdReader
 from meta_broker.store.index_file import CHUNK_ENTRIES, IndexCold
 from meta_broker.store.memory_limit import memory_bytes
 from meta_broker.store.message_store import MessageStore
-from meta_broker.store.page_cache import PageCacheWindow
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Put, Quit, Request, Version

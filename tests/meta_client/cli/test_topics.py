@@ -61,7 +61,7 @@ def test_a_deletion_that_is_not_confirmed_deletes_nothing(zookeeper: Chroot, bro
         client.put("orders", 0, b"m")
         assert "nothing was changed" in metaq(zookeeper, "delete", "orders", status=1, typed="n\n").stderr
         unanswered = metaq(zookeeper, "delete", "orders", status=130, typed="").stderr
-        assert "nothing was changed: nobody answered; with --yes nobody is asked" in unanswered
+        assert "nothing was changed: the question had no answer; --yes skips it" in unanswered
         assert len(client.read_all("orders", 0)) == 1
 
 

@@ -10,10 +10,9 @@ from journal.errors import CorruptJournal, JournalError, StorageFailed
 from journal.wal.segments import Identity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.consumer.dead_letters.errors import ForeignStore, StoreFull, StoreInUse
 from meta_client.consumer.dead_letters.index import ENTRY_BYTES, MessageAddress
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
-from meta_client.consumer.dead_letters.store import DeadLetterStore
+from meta_client.consumer.dead_letters.store import DeadLetterStore, ForeignStore, StoreFull, StoreInUse
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from zk.tree.nodes import Partition
 

@@ -1,0 +1,29 @@
+"""Makes the socket of a connection to a broker."""
+
+import socket
+import struct
+from typing import Final
+
+from meta_client.errors import NotConnected
+from zk.tree.broker_url import BrokerUrl
+
+IO_TIMEOUT_S: Final = 10  # a broker that takes no byte for this long counts as gone; reads wait in poll() instead
+
+
+def connected_socket(url: BrokerUrl, timeout_s: float) -> socket.socket:
+    """Return a blocking socket connected to *url*. Raises NotConnected."""
+    try:
+        connected = socket.create_connection((url.host, url.port), timeout=timeout_s)
+    except OSError as error:
+        raise NotConnected(f"no connection to {url} ({error}): is the broker up and its port reachable?") from error
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # The system's time limits: Python's own would call poll() before every operation.
+        connected.settimeout(None)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", IO_TIMEOUT_S, 0))
+    except BaseException:
+        connected.close()
+        raise
+    return connected
