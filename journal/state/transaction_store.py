@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from journal.records.codec import commit_bytes_at_most, relocate_bytes_at_most
+from journal.records.encoders import commit_bytes_at_most, relocate_bytes_at_most
 from journal.records.header import META_BYTES_MAX, Lsn, RecordHeader
 from journal.records.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.records.index_updates import IndexUpdate

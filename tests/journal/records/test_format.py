@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from journal.records import codec, dead_letters, header, ledger, topic_changes
+from journal.records import dead_letters, header, layouts, ledger, topic_changes
 from journal.records.codec import decode, encode
 from journal.records.dead_letters import DeadLetter, DeadLetterState
+from journal.records.decoders import DECODERS
 from journal.records.header import ALIGNMENT, Lsn, Offset, RecordHeader, RecordType, pack, unpack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
@@ -47,7 +48,7 @@ from journal.state.fold import JournalState, apply
 from journal.wal import segments
 from journal.wal.segments import Identity, SegmentHeader
 
-FORMAT = (Path(codec.__file__).parents[1] / "FORMAT.md").read_text()
+FORMAT = (Path(header.__file__).parents[1] / "FORMAT.md").read_text()
 CODES = {"i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i"}
 EPOCH, INCARNATION, TIME_MS = 1, 2, 1_700_000_000_000
 SEGMENT_SIZE = 4096
@@ -136,22 +137,22 @@ def struct_of(rows: list[Row]) -> str:
         ("Segment header", segments._HEADER.format + "27sI"),
         ("Cut header", saved_tail._HEADER.format + "3sI"),
         ("Record header", header._HEADER.format),
-        ("Branch", codec._BRANCH.format),
-        ("PUT", codec._PUT.format),
-        ("PUT_BATCH", codec._PUT.format + codec._SEQUENCE.format.removeprefix("<")),
-        ("TX_PUT", codec._RUN.format),
-        ("PREPARE", codec._PREPARE.format),
-        ("COMMIT", codec._ASSIGNMENT_COUNT.format),
-        ("Take", codec._ASSIGNMENT.format),
+        ("Branch", layouts.BRANCH.format),
+        ("PUT", layouts.PUT.format),
+        ("PUT_BATCH", layouts.PUT.format + layouts.SEQUENCE.format.removeprefix("<")),
+        ("TX_PUT", layouts.RUN.format),
+        ("PREPARE", layouts.PREPARE.format),
+        ("COMMIT", layouts.ASSIGNMENT_COUNT.format),
+        ("Take", layouts.ASSIGNMENT.format),
         ("ROLLBACK", "<B"),
-        ("CARRY", codec._RELOCATE.format),
-        ("Carried run", codec._RELOCATED.format),
+        ("CARRY", layouts.RELOCATE.format),
+        ("Carried run", layouts.RELOCATED.format),
         ("LEDGER", ledger.HEAD.format),
         ("TOPIC", topic_changes.HEAD.format),
-        ("LOST", codec._END_COUNT.format),
-        ("End", codec._END.format),
-        ("EPOCH", codec._EPOCH.format),
-        ("CHECKPOINT", codec._CHECKPOINT.format),
+        ("LOST", layouts.END_COUNT.format),
+        ("End", layouts.END.format),
+        ("EPOCH", layouts.EPOCH.format),
+        ("CHECKPOINT", layouts.CHECKPOINT.format),
         ("DECISION", "<"),
         ("REFUSED", dead_letters.HEAD.format),
     ],
@@ -240,7 +241,7 @@ def test_every_example_is_what_the_code_reads(chain: list[tuple[Record, bytes]])
 
 
 def test_every_kind_that_is_written_has_an_example() -> None:
-    assert {kind for kind, _ in examples()} == {RecordType(kind).name for kind in codec._DECODERS}
+    assert {kind for kind, _ in examples()} == {RecordType(kind).name for kind in DECODERS}
 
 
 def test_the_checkpoint_example_is_the_state_of_the_records_before_it() -> None:
