@@ -16,9 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from meta_broker.config.broker_config import BrokerSection, RetentionSection, TopicConfig, ZooKeeperSection, load
+from meta_broker.config.broker_config import TopicConfig, load
+from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.replication_section import ReplicationSection
+from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.slave_section import SlaveSection
+from meta_broker.config.zookeeper_section import ZooKeeperSection
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from zk.embedded.chroot import Chroot

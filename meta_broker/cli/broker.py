@@ -14,7 +14,8 @@ import click
 
 from journal.errors import StorageFailed
 from meta_broker.app.roles import run
-from meta_broker.config.broker_config import BrokerConfig, Role, TopicConfig, load
+from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
+from meta_broker.config.broker_section import Role
 from meta_broker.errors import CannotListen, ConfigError
 from zk.embedded.server import EmbeddedZooKeeper
 

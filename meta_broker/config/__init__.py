@@ -1,4 +1,5 @@
 """The configuration file and its validation.
 
-Read: topic_names, schedule, slave_section, replication_section -> broker_config.
+Read: topic_names, schedule, broker_section, zookeeper_section,
+retention_section, slave_section, replication_section -> broker_config.
 """

@@ -1,4 +1,4 @@
-"""Validation of topic names. Pure."""
+"""Validation of topic names. Pure. Stands alone: the configuration and decisions at run time share it."""
 
 from journal.records.record import TOPIC_BYTES_MAX
 from zk.tree.paths import InvalidName, check_name

@@ -1,6 +1,4 @@
-"""File of a partition's index: what a checkpoint covers, in chunks sealed one by one.
-
-    chunk n, 16 KiB:  entry 511 n, ... entry 511 n + 510 (32 bytes each), seal (32 bytes: CRC-32, n, zeros)
+"""File of a partition's index: what a checkpoint covers, in chunks sealed one by one (index_layout.py).
 
 Only the last chunk may be open: it has no seal yet, and the checkpoint holds its checksum. A start reads none: a file
 is opened on first use, and its last chunk must match the checkpoint. Every other chunk is verified when it is read: no
@@ -14,14 +12,10 @@ under another name, until a checkpoint refers to it: a start finds the one or th
 """
 
 import errno
-import hashlib
-import itertools
 import logging
 import os
 import stat
-import struct
 import threading
-import urllib.parse
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -31,24 +25,24 @@ from typing import Final, NamedTuple
 
 from journal.checksum import crc32
 from journal.errors import StorageFailed
-from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry
 from journal.wal.open_file import OpenFile
-from journal.wal.storage import Buffer
+from meta_broker.store import index_layout
+from meta_broker.store.index_layout import (
+    ENTRY,
+    ENTRY_BYTES,
+    RENEWED_SUFFIX,
+    SEAL,
+    lsns_of,
+    offsets_of,
+    position,
+    renewed,
+    seed,
+    settle,
+)
 
 log = logging.getLogger(__name__)
 
-ENTRY_BYTES = 32
-CHUNK_BYTES = 16 * 1024  # small: verifying one costs a reader microseconds
-CHUNK_ENTRIES = CHUNK_BYTES // ENTRY_BYTES - 1
-_SEAL = struct.Struct("<IxxxxQ16x")
-assert _SEAL.size == ENTRY_BYTES
-_WORDS = ENTRY_BYTES // 8
-ENTRY = struct.Struct("<QQQII")  # first offset, LSN, milliseconds, bytes, messages
-assert ENTRY.size == ENTRY_BYTES
-_QUOTED_MAX = 200  # of a topic in a file's name: file systems take 255 bytes
-TEMPORARY_SUFFIX = ".tmp"  # of a file being rewritten; never read
-RENEWED_SUFFIX = ".new"  # of a renewed file, until a checkpoint refers to it
 CACHED_CHUNKS_MAX: Final = 1024  # of all files together: 16 MiB
 
 # Every chunk in memory, oldest first: its file's chunks, and its number. No reference to the file, which would keep
@@ -72,40 +66,6 @@ class IndexCold(Exception):
         """Load the chunk for the next caller. Blocks on the disk; any thread."""
         self._file.load(self._chunk)
         return b""
-
-
-def file_name(name: PartitionName) -> str:
-    """Return the name of a partition's index file, which is unique.
-
-    A long topic's quoted form is cut and its digest added.
-    """
-    topic = urllib.parse.quote(name.topic, safe="")
-    if len(topic) > _QUOTED_MAX:
-        digest = hashlib.blake2b(name.topic.encode(), digest_size=16).hexdigest()
-        topic = f"{topic[:100]}={digest}"  # quoting leaves no equals sign
-    return f"{topic}-{name.partition}.index"
-
-
-class Spill(NamedTuple):
-    """Entries *data* that a checkpoint adds to the file, from number *first* on. *first* 0: the file is written from
-    scratch.
-
-    *start*: entries below this offset may be left out if they are most of the file; 0: skip that check.
-    """
-
-    first: int
-    data: bytes
-    start: int = 0
-
-    @property
-    def end(self) -> int:
-        """Number of entries with this spill, unless the file is renewed."""
-        return self.first + len(self.data) // ENTRY_BYTES
-
-    @property
-    def last_ms(self) -> int:
-        """Time of the last entry."""
-        return int(ENTRY.unpack(self.data[-ENTRY_BYTES:])[2])
 
 
 class _Unopened(NamedTuple):
@@ -155,7 +115,7 @@ class IndexFile:
 
         Checks only the size; the first read opens it.
         """
-        size = _position(entry.entries)
+        size = position(entry.entries)
         if not entry.entries or not any(_holds(place, size) for place in (str(path), str(path) + RENEWED_SUFFIX)):
             return None
         file = cls(path.name, None, entry.entries, entry.crc)
@@ -185,8 +145,8 @@ class IndexFile:
         with self._opening:
             if (unopened := self._unopened) is not None:
                 path, end = unopened
-                for place in (path, _renewed(path)):
-                    if (file := _opened(place, _position(self.entries))) is None:
+                for place in (path, renewed(path)):
+                    if (file := _opened(place, position(self.entries))) is None:
                         continue
                     try:
                         last = self._read(file, self.chunks - 1)[-ENTRY_BYTES:]
@@ -218,7 +178,7 @@ class IndexFile:
     @property
     def chunks(self) -> int:
         """Number of chunks."""
-        return -(-self.entries // CHUNK_ENTRIES)
+        return -(-self.entries // index_layout.CHUNK_ENTRIES)
 
     @property
     def mark(self) -> IndexFileEntry:
@@ -227,10 +187,10 @@ class IndexFile:
 
     def at(self, entry: int) -> "tuple[bytes, int]":
         """Return buffer and position of an entry. Never waits for the disk. Raises IndexDamaged, IndexCold."""
-        chunk = entry // CHUNK_ENTRIES
+        chunk = entry // index_layout.CHUNK_ENTRIES
         if (content := self._chunks.get(chunk)) is None:
             content = self._load_cached(chunk)
-        return content, (entry - chunk * CHUNK_ENTRIES) * ENTRY_BYTES
+        return content, (entry - chunk * index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
     def load(self, chunk: int) -> None:
         """Read *chunk* into memory; if it is damaged, `at` raises from now on. Blocks on the disk."""
@@ -246,16 +206,16 @@ class IndexFile:
         return self._read(self._file, chunk)
 
     def _read(self, file: OpenFile, chunk: int) -> bytes:
-        start = chunk * CHUNK_BYTES
-        count = min(self.entries - chunk * CHUNK_ENTRIES, CHUNK_ENTRIES)
+        start = chunk * index_layout.CHUNK_BYTES
+        count = min(self.entries - chunk * index_layout.CHUNK_ENTRIES, index_layout.CHUNK_ENTRIES)
         size = count * ENTRY_BYTES
-        is_sealed = count == CHUNK_ENTRIES
+        is_sealed = count == index_layout.CHUNK_ENTRIES
         try:
-            content = file.read(start, CHUNK_BYTES if is_sealed else size)
+            content = file.read(start, index_layout.CHUNK_BYTES if is_sealed else size)
         except StorageFailed as error:  # a sector that cannot be read, or a file that was cut
             raise IndexDamaged(f"{self._name}: chunk {chunk} at byte {start} cannot be read: {error}") from error
-        crc = crc32(memoryview(content)[:size], _seed(self._name, chunk))
-        is_whole = not is_sealed or content[size:] == _SEAL.pack(crc, chunk)
+        crc = crc32(memoryview(content)[:size], seed(self._name, chunk))
+        is_whole = not is_sealed or content[size:] == SEAL.pack(crc, chunk)
         if chunk == self.chunks - 1:  # sealed or not: this identifies the file
             is_whole = is_whole and crc == self.crc
         if not is_whole:
@@ -264,8 +224,8 @@ class IndexFile:
 
     def blocks(self, first: int) -> Iterator[memoryview]:
         """Yield the entries from *first* on, chunk by chunk. Blocks on the disk. Raises IndexDamaged."""
-        for chunk in range(first // CHUNK_ENTRIES, self.chunks):
-            yield memoryview(self.read(chunk))[max(first - chunk * CHUNK_ENTRIES, 0) * ENTRY_BYTES :]
+        for chunk in range(first // index_layout.CHUNK_ENTRIES, self.chunks):
+            yield memoryview(self.read(chunk))[max(first - chunk * index_layout.CHUNK_ENTRIES, 0) * ENTRY_BYTES :]
 
     def lowest(self, chunk: int) -> int:
         """Return the lowest LSN in *chunk*. The first call reads the chunk and blocks. Raises IndexDamaged."""
@@ -278,11 +238,11 @@ class IndexFile:
         last = bisect_left(range(self.chunks), offset, key=lambda chunk: offsets_of(self.read(chunk))[0])
         if not last:
             return 0
-        return (last - 1) * CHUNK_ENTRIES + bisect_left(offsets_of(self.read(last - 1)), offset)
+        return (last - 1) * index_layout.CHUNK_ENTRIES + bisect_left(offsets_of(self.read(last - 1)), offset)
 
     def inherit(self, before: "IndexFile") -> None:
         """Take over what *before*, which this file extends, knows of its sealed chunks."""
-        known = before.entries // CHUNK_ENTRIES
+        known = before.entries // index_layout.CHUNK_ENTRIES
         self._lowest[:known] = before._lowest[:known]
 
     def _load_cached(self, chunk: int) -> bytes:
@@ -290,8 +250,8 @@ class IndexFile:
             raise IndexDamaged(reason)
         if self._unopened is not None:
             raise IndexCold(self, chunk)
-        start, file = chunk * CHUNK_BYTES, self._file
-        end = min(start + CHUNK_BYTES, _position(self.entries))
+        start, file = chunk * index_layout.CHUNK_BYTES, self._file
+        end = min(start + index_layout.CHUNK_BYTES, position(self.entries))
         if file is not None and file.read_cached(start, end - start) is None:
             raise IndexCold(self, chunk)
         try:
@@ -311,117 +271,6 @@ class IndexFile:
 
 
 EMPTY: Final = IndexFile()  # of a partition without a file: thousands share it
-
-
-def offsets_of(entries: Buffer) -> memoryview:
-    """Return the first offset of every entry."""
-    return memoryview(entries).cast("B").cast("Q")[::_WORDS]
-
-
-def lsns_of(entries: Buffer) -> memoryview:
-    """Return the LSN of every entry."""
-    return memoryview(entries).cast("B").cast("Q")[1::_WORDS]
-
-
-def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
-    """Append *spill* to the file, which holds *before*; durable on return. A worker's job.
-
-    Returns the new state of the file. The name of a new file is durable once its directory is. Raises IndexDamaged if
-    *before* is lost, StorageFailed.
-    """
-    before.open()
-    if not spill.data:
-        return before
-    data, crc = _sealed(path.name, spill.first, spill.data, before.crc)
-    is_new = spill.first == 0
-    target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
-    try:
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if is_new else 0), 0o600)
-        file = OpenFile(path, fd, _position(spill.end))  # which closes it
-        _write_all(fd, data, _position(spill.first))
-        os.fsync(fd)
-        if is_new:
-            # Renamed atomically: entries of another numbering must not mix with those an older checkpoint refers to.
-            target.rename(path)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
-    written = IndexFile(path.name, file, spill.end, crc, spill.last_ms)
-    written.inherit(before)
-    return written
-
-
-def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFile:
-    """Write as `write`, to a file without the first *unneeded* entries of *before*; `settle` puts it in its place.
-
-    Raises IndexDamaged if a needed part of *before* is damaged, StorageFailed.
-    """
-    target = path.with_name(path.name + TEMPORARY_SUFFIX)
-    entries = crc = 0
-    try:
-        fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_TRUNC, 0o600)
-        kept = before.entries - unneeded + len(spill.data) // ENTRY_BYTES
-        file = OpenFile(path, fd, _position(kept))  # which closes it
-        for piece in itertools.chain(before.blocks(unneeded), [memoryview(spill.data)]):
-            data, crc = _sealed(path.name, entries, piece, crc)
-            _write_all(fd, data, _position(entries))
-            entries += len(piece) // ENTRY_BYTES
-        os.fsync(fd)
-        target.rename(_renewed(path))
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
-    return IndexFile(path.name, file, entries, crc, spill.last_ms if spill.data else before.last_ms)
-
-
-def settle(path: Path) -> None:
-    """Rename the renewed file to *path*, once a checkpoint refers to it. A worker's job.
-
-    Not durable on return: a start finds it under either name. Raises StorageFailed.
-    """
-    try:
-        _renewed(path).rename(path)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}") from error
-
-
-def _renewed(path: Path) -> Path:
-    return path.with_name(path.name + RENEWED_SUFFIX)
-
-
-def _sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[bytes, int]:
-    """Return entries from number *first* on with the seals between them, and the checksum of the last chunk.
-
-    *crc*: of the last chunk before.
-    """
-    entries, parts, at, entry = memoryview(data), list[bytes | memoryview](), 0, first
-    while at < len(entries):
-        chunk, place = divmod(entry, CHUNK_ENTRIES)
-        if place == 0:
-            crc = _seed(name, chunk)
-        piece = entries[at : at + (CHUNK_ENTRIES - place) * ENTRY_BYTES]
-        crc = crc32(piece, crc)
-        parts.append(piece)
-        at += len(piece)
-        entry += len(piece) // ENTRY_BYTES
-        if entry % CHUNK_ENTRIES == 0:
-            parts.append(_SEAL.pack(crc, chunk))
-    return b"".join(parts), crc
-
-
-def _seed(name: str, chunk: int) -> int:
-    """Return a chunk's initial checksum, which rejects chunks of other files or positions."""
-    return crc32(b"%s %d" % (name.encode(), chunk))
-
-
-def _position(entries: int) -> int:
-    """Return the position of entry number *entries*, counting seals."""
-    return (entries + entries // CHUNK_ENTRIES) * ENTRY_BYTES
-
-
-def _write_all(fd: int, data: bytes, position: int) -> None:
-    rest = memoryview(data)
-    while rest:
-        written = os.pwrite(fd, rest, position)
-        rest, position = rest[written:], position + written
 
 
 def _holds(path: str, size: int) -> bool:

@@ -6,8 +6,8 @@ every entry finds. Each chunk of the file is read once and its lowest LSN rememb
 that contain the cut, and new ones.
 """
 
-from meta_broker.store import index_file
-from meta_broker.store.index_file import ENTRY_BYTES, lsns_of, offsets_of
+from meta_broker.store import index_layout
+from meta_broker.store.index_layout import ENTRY_BYTES, lsns_of, offsets_of
 from meta_broker.store.partition_index import Covered
 
 BLOCK_ENTRIES = 4096  # entries not in the file yet, read in one call: few enough not to delay the event loop
@@ -21,7 +21,7 @@ class IndexSurvey:
         self._file = index.filed
         self._spilled = memoryview(index.spilled)
         self._first = index.first  # first entry not dropped yet
-        filed, chunk = len(index.filed), index_file.CHUNK_ENTRIES
+        filed, chunk = len(index.filed), index_layout.CHUNK_ENTRIES
         # First entry of each part: chunks of the file, then blocks.
         self._end = filed + len(index.spilled) // ENTRY_BYTES
         in_file = range(self._first // chunk * chunk, filed, chunk)
@@ -66,5 +66,5 @@ class IndexSurvey:
     def _lowest(self, part: int) -> int:
         """Return the lowest LSN in *part*; entries before the first one may count, too."""
         if part < len(self._file):
-            return self._file.lowest(part // index_file.CHUNK_ENTRIES)
+            return self._file.lowest(part // index_layout.CHUNK_ENTRIES)
         return int(min(self._lsns(part)))

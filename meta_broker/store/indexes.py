@@ -19,7 +19,8 @@ from journal.wal.file_move import sync_directory
 from journal.wal.open_journal import OpenJournal
 from journal.wal.segments import Segments
 from meta_broker.fd_limits import check_available
-from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile, Spill, file_name
+from meta_broker.store.index_file import IndexCold, IndexDamaged, IndexFile
+from meta_broker.store.index_layout import Spill, file_name
 from meta_broker.store.partition_index import PartitionIndex
 
 log = logging.getLogger(__name__)

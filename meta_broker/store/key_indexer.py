@@ -19,7 +19,8 @@ from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint
 from journal.wal.storage import DirectoryStorage
-from meta_broker.store.index_file import IndexDamaged, file_name
+from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.index_layout import file_name
 from meta_broker.store.indexes import when_loaded
 from meta_broker.store.key_block import SPAN_MAX, KeyBlock, new_buckets
 from meta_broker.store.key_files import ENTRIES_MAX, CoveredOffsets, KeyFiles, first_gap

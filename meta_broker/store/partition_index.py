@@ -13,19 +13,9 @@ from typing import NamedTuple
 
 from journal.records.index_updates import IndexUpdate
 from journal.state.checkpoint import IndexFileEntry
-from meta_broker.store.index_file import (
-    EMPTY,
-    ENTRY,
-    ENTRY_BYTES,
-    IndexCold,
-    IndexDamaged,
-    IndexFile,
-    Spill,
-    offsets_of,
-    renew,
-    settle,
-    write,
-)
+from meta_broker.store.index_file import EMPTY, IndexCold, IndexDamaged, IndexFile
+from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, Spill, offsets_of, settle
+from meta_broker.store.index_writing import renew, write
 
 _FIRST = _TIME = struct.Struct("<Q")
 RENEWED_ENTRIES_MIN = 16 * 1024  # half a mebibyte: few partitions ever drop so many

@@ -17,7 +17,7 @@ from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
-from meta_broker.config.broker_config import RetentionSection
+from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.schedule import Schedule
 from meta_broker.store.clock import STEP_MS, Clock
 from meta_broker.store.indexes import Collected, Indexes

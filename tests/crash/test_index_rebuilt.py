@@ -15,8 +15,9 @@ import pytest
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
 from journal.wal.flush_mode import FlushMode
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection
-from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
+from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, OffsetQuery, Put, TransactionVerb

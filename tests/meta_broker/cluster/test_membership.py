@@ -20,7 +20,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from journal.records.xid import LocalKey
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.session_file import FILE_NAME, SessionFile
-from meta_broker.config.broker_config import BrokerConfig, ZooKeeperSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.zookeeper_section import ZooKeeperSection
 from meta_client.protocol.requests import TransactionVerb
 from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
 from tests.fixtures.tcp_proxy import TcpProxy

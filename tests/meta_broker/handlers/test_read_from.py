@@ -8,7 +8,8 @@ import pytest
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.state.transaction_store import wall_clock_ms
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, ReadReplica
 from meta_broker.handlers.get import outside

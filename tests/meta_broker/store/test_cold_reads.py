@@ -15,10 +15,12 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.transaction_store import wall_clock_ms
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store.cold_read import IN_THREAD, LOOP_SPANS_MAX, ColdRead, PageCacheWindow
 from meta_broker.store.cold_reader import IN_FLIGHT_MAX, ColdReader
-from meta_broker.store.index_file import CHUNK_ENTRIES, IndexCold
+from meta_broker.store.index_file import IndexCold
+from meta_broker.store.index_layout import CHUNK_ENTRIES
 from meta_broker.store.memory_limit import memory_bytes
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from journal.records.record import PartitionName
-from meta_broker.config.broker_config import RetentionSection
-from meta_broker.store import index_file
-from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, TEMPORARY_SUFFIX, file_name
+from meta_broker.config.retention_section import RetentionSection
+from meta_broker.store import index_layout
+from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, file_name
+from meta_broker.store.index_writing import TEMPORARY_SUFFIX
 from tests.meta_broker.store.test_retention import ORDERS, STOCK, message, stage
 
 SMALL = 4  # entries a chunk
@@ -23,9 +24,9 @@ NAMES = (ORDERS, STOCK)
 
 @pytest.fixture(autouse=True)
 def small_chunks() -> Iterator[None]:
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = (SMALL + 1) * ENTRY_BYTES, SMALL
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = (SMALL + 1) * ENTRY_BYTES, SMALL
     yield
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = CHUNK_BYTES, CHUNK_ENTRIES
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = CHUNK_BYTES, CHUNK_ENTRIES
 
 
 def written(data: st.DataObject, path: Path, old: bytes | None, new: bytes) -> None:

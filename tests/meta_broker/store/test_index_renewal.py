@@ -15,19 +15,20 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry
-from meta_broker.store import index_file, partition_index
-from meta_broker.store.index_file import ENTRY_BYTES, IndexDamaged
+from meta_broker.store import index_layout, partition_index
+from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.index_layout import ENTRY_BYTES
 from meta_broker.store.partition_index import PartitionIndex
 from tests.fixtures.warm import warm, warm_places
 
 ORDERS = PartitionName("orders", 0)
-SIZES = index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES, partition_index.RENEWED_ENTRIES_MIN
+SIZES = index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES, partition_index.RENEWED_ENTRIES_MIN
 SMALL = 4 * ENTRY_BYTES, 3, 2
 RUN_BYTES = 10
 
 
 def set_sizes(chunk_bytes: int, chunk_entries: int, renewed_entries_min: int) -> None:
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = chunk_bytes, chunk_entries
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = chunk_bytes, chunk_entries
     partition_index.RENEWED_ENTRIES_MIN = renewed_entries_min
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from meta_broker.store import index_file
-from meta_broker.store.index_file import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged
+from meta_broker.store import index_layout
+from meta_broker.store.index_file import IndexDamaged
+from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
 from tests.fixtures.warm import warm
 from tests.meta_broker.store.test_retention import BY_BYTES, MESSAGE, ORDERS, STOCK, judged, message, stage
 
@@ -17,9 +18,9 @@ SMALL = 4  # entries a chunk
 
 @pytest.fixture(autouse=True)
 def small_chunks() -> Iterator[None]:
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = (SMALL + 1) * ENTRY_BYTES, SMALL
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = (SMALL + 1) * ENTRY_BYTES, SMALL
     yield
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = CHUNK_BYTES, CHUNK_ENTRIES
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = CHUNK_BYTES, CHUNK_ENTRIES
 
 
 def flip(path: Path, entry: int) -> None:

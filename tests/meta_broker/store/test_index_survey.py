@@ -11,7 +11,7 @@ from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
-from meta_broker.store import index_file, index_survey
+from meta_broker.store import index_layout, index_survey
 from meta_broker.store.index_file import IndexFile
 from meta_broker.store.index_survey import LSN_MAX, IndexSurvey
 from meta_broker.store.partition_index import PartitionIndex
@@ -23,8 +23,8 @@ CHUNK_ENTRIES = 4
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_file, "CHUNK_BYTES", (CHUNK_ENTRIES + 1) * 32)
-    monkeypatch.setattr(index_file, "CHUNK_ENTRIES", CHUNK_ENTRIES)
+    monkeypatch.setattr(index_layout, "CHUNK_BYTES", (CHUNK_ENTRIES + 1) * 32)
+    monkeypatch.setattr(index_layout, "CHUNK_ENTRIES", CHUNK_ENTRIES)
     monkeypatch.setattr(index_survey, "BLOCK_ENTRIES", 3)
 
 

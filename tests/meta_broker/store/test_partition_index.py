@@ -20,8 +20,9 @@ from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry
 from journal.wal.open_file import OpenFile
-from meta_broker.store import index_file
-from meta_broker.store.index_file import CHUNK_ENTRIES, ENTRY_BYTES, IndexDamaged, IndexFile, Spill, file_name
+from meta_broker.store import index_layout
+from meta_broker.store.index_file import IndexDamaged, IndexFile
+from meta_broker.store.index_layout import CHUNK_ENTRIES, ENTRY_BYTES, Spill, file_name
 from meta_broker.store.index_survey import IndexSurvey
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
 from tests.fixtures.warm import warm, warm_places
@@ -34,7 +35,7 @@ def publication(base: int, size: int, lsn: int) -> IndexUpdate:
 
 
 def set_chunk(entries: int) -> None:
-    index_file.CHUNK_BYTES, index_file.CHUNK_ENTRIES = (entries + 1) * ENTRY_BYTES, entries
+    index_layout.CHUNK_BYTES, index_layout.CHUNK_ENTRIES = (entries + 1) * ENTRY_BYTES, entries
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def small_chunks() -> Iterator[None]:
 
 
 def file_bytes(entries: int) -> int:
-    return (entries + entries // index_file.CHUNK_ENTRIES) * ENTRY_BYTES
+    return (entries + entries // index_layout.CHUNK_ENTRIES) * ENTRY_BYTES
 
 
 def spilled(index: PartitionIndex) -> Spill:
@@ -308,7 +309,7 @@ def test_every_flipped_byte_is_noticed(count: int, tmp_path: Path) -> None:
         path.write_bytes(damaged)
         told = list[int]()
         again = PartitionIndex(path, functools.partial(told.append, position))
-        is_last = position // index_file.CHUNK_BYTES == (count - 1) // 2
+        is_last = position // index_layout.CHUNK_BYTES == (count - 1) // 2
         assert again.restore(0, end, entry)
         for _ in range(2):
             what = "(chunk|lost or damaged)" if is_last else f"chunk {position // 96} at byte"

@@ -9,7 +9,9 @@ import pytest
 
 from journal.records.xid import XaKey, Xid
 from journal.state.transaction_store import LiveBranch
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection, RetentionSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
+from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store.message_store import MessageStore
 from tests.meta_broker.store.test_retention import (
     MESSAGE,

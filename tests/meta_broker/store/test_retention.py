@@ -18,7 +18,9 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import Verdict
 from journal.wal.segments import Identity, Segments
 from journal.wal.storage import DirectoryStorage
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection, RetentionSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
+from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import partition_index
 from meta_broker.store.clock import CONFIRM_MS
 from meta_broker.store.clock import Clock as BelievingClock

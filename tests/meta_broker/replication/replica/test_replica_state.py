@@ -20,7 +20,8 @@ from journal.state.transaction_store import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Identity
 from journal.wal.storage import DirectoryStorage
-from meta_broker.config.broker_config import BrokerConfig, BrokerSection
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.broker_section import BrokerSection
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.replication.replica.state import ReplicaState, Resync
 from meta_broker.store.message_store import MessageStore
