@@ -248,12 +248,13 @@ def test_what_silence_means(
     silent: Callable[[Request], bool],
     code: XaCode,
 ) -> None:
-    for module in ("xa", "xa_verbs", "branch_pipeline"):
-        monkeypatch.setattr(f"meta_client.producer.{module}.REQUEST_TIMEOUT_S", 0.2)
     broker.peer.handler = but(silent, lambda request: None)
     begun(producer)
-    with pytest.raises(XaError, match="gave no answer") as caught:
-        producer.tpc_prepare()
+    with monkeypatch.context() as patch:
+        for module in ("xa", "xa_verbs", "branch_pipeline"):
+            patch.setattr(f"meta_client.producer.{module}.REQUEST_TIMEOUT_S", 1.0)
+        with pytest.raises(XaError, match="gave no answer") as caught:
+            producer.tpc_prepare()
     assert caught.value.code == code
     producer.tpc_rollback()  # whatever it was: the broker is told
     assert seen(broker.peer)[-1] == "ROLLBACK"
@@ -309,9 +310,10 @@ def test_a_broker_that_keeps_no_order_is_asked_one_by_one(
     assert producer.tpc_prepare()
     producer.tpc_commit()
     assert seen(broker.peer) == ["BEGIN", "put", "put", "put", "PREPARE", "COMMIT_TWO_PHASE"]
-    monkeypatch.setattr("meta_client.producer.branch_pipeline.REQUEST_TIMEOUT_S", 0.2)
     broker.peer.handler = lambda request: None if is_put(request) else genuine(request)
-    handle = begun(producer, 1)[0]  # waits for an answer, in vain
+    with monkeypatch.context() as patch:
+        patch.setattr("meta_client.producer.branch_pipeline.REQUEST_TIMEOUT_S", 1.0)
+        handle = begun(producer, 1)[0]  # waits for an answer, in vain
     with pytest.raises(SendUnknown, match="gave no answer within"):
         handle()
     with pytest.raises(XaError, match="XAER_RMERR"):

@@ -119,7 +119,7 @@ def test_a_message_of_unknown_fate_makes_it_rollback_only(producer: Producer, st
     producer.send("orders", b"")
     peer.handler = lambda request: None
     with pytest.raises(SendUnknown):
-        producer.send("orders", b"", timeout_s=0.05)
+        producer.send("orders", b"", timeout_s=0.5)
     peer.handler = willing
     with pytest.raises(TransactionFailed, match="begin another one"):
         producer.send("orders", b"")

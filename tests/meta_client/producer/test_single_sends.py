@@ -75,7 +75,7 @@ def test_threads_at_the_same_time_have_a_name_each(client: Client, start_broker:
 def test_what_is_not_answered_is_sent_again_under_its_number(client: Client, start_broker: StartBroker) -> None:
     lost = iter([HANG_UP, HANG_UP])
     broker = start_broker(0, {"orders": 2}, to_batches(lambda request: next(lost, None) or stored(request)))
-    client.producer().send("orders", b"once", timeout_s=5)
+    client.producer().send("orders", b"once", timeout_s=60)
     sent = batches(broker)
     assert len(sent) == 3
     assert len({(batch.sequence, batch.partition, batch.body) for batch in sent}) == 1
@@ -84,12 +84,12 @@ def test_what_is_not_answered_is_sent_again_under_its_number(client: Client, sta
 def test_one_number_limits_it_all_and_is_named(client: Client, start_broker: StartBroker) -> None:
     start_broker(0, {"silent": 1, "gone": 1}, to_batches(lambda request: HANG_UP if request.topic == "gone" else None))
     producer = client.producer()
-    for topic, text in (("silent", "not answered within 0.4 s: .*gave no answer"), ("gone", "0.4 s and .* attempts")):
+    for topic, text in (("silent", "not answered within 1.5 s: .*gave no answer"), ("gone", "1.5 s and .* attempts")):
         producer.partitions(topic)  # ZooKeeper's answer is not in the time that follows
         begin = time.monotonic()
         with pytest.raises(SendUnknown, match=text):
-            producer.send(topic, b"", timeout_s=0.4)
-        assert 0.35 < time.monotonic() - begin < 5
+            producer.send(topic, b"", timeout_s=1.5)
+        assert 1.4 < time.monotonic() - begin < 30
 
 
 def test_a_message_that_may_go_anywhere_goes_to_a_broker_that_is_up(client: Client, start_broker: StartBroker) -> None:
@@ -99,9 +99,9 @@ def test_a_message_that_may_go_anywhere_goes_to_a_broker_that_is_up(client: Clie
     assert {producer.send("orders", b"").partition.broker_id for _ in range(4)} == {0, 1}
     dead.peer.close()  # ZooKeeper still says that it is up
     begin = time.monotonic()
-    assert {producer.send("orders", b"").partition.broker_id for _ in range(20)} == {1}
+    assert {producer.send("orders", b"", timeout_s=600).partition.broker_id for _ in range(20)} == {1}
     assert {producer.send_async("orders", b"").result(60).partition.broker_id for _ in range(20)} == {1}
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 20  # not a second for each that might have gone to the other one
     with pytest.raises(NoBroker, match=r"orders/0-0 .*not sent within 0.3 s.* waiting for broker 0: no connection"):
         producer.send("orders", b"", partition="0-0", timeout_s=0.3)
 
@@ -113,7 +113,7 @@ def test_what_may_have_arrived_goes_nowhere_else(client: Client, start_broker: S
     producer = client.producer()
     assert producer.send("orders", b"").partition.broker_id == 1
     with pytest.raises(SendUnknown, match=r"orders/0-0 "):
-        producer.send("orders", b"", timeout_s=0.3)
+        producer.send("orders", b"", timeout_s=1.5)
     assert (len(batches(first)) > 1, len(batches(second))) == (True, 1)
 
 
@@ -125,7 +125,7 @@ def test_a_broker_that_comes_back_in_time_gets_it(client: Client, start_broker: 
     first.peer.close()
     later = threading.Timer(0.3, start_broker, args=(0, {"orders": 1}, stored))
     later.start()
-    assert producer.send("orders", b"", timeout_s=10).partition == Partition(0, 0)
+    assert producer.send("orders", b"", timeout_s=60).partition == Partition(0, 0)
     later.join()
 
 
@@ -143,7 +143,7 @@ def test_a_key_waits_for_a_broker_that_was_away_from_the_beginning(client: Clien
     handle = producer.send_async("orders", b"first", attribute=key)
     later = threading.Timer(0.3, start_broker, args=(1, {"orders": 1}, stored))
     later.start()
-    assert producer.send("orders", b"second", attribute=key, timeout_s=10).partition == Partition(1, 0)
+    assert producer.send("orders", b"second", attribute=key, timeout_s=60).partition == Partition(1, 0)
     assert handle.is_done
     assert handle.result(0).partition == Partition(1, 0)
     later.join()

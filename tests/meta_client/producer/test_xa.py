@@ -1,7 +1,5 @@
 """XA on the wire: what is asked of which broker, and which code each answer or silence becomes."""
 
-import threading
-
 import pytest
 
 from journal.records.xid import Xid
@@ -172,11 +170,13 @@ def test_what_silence_means(
     verb: TransactionVerb,
     code: XaCode,
 ) -> None:
-    monkeypatch.setattr("meta_client.producer.xa_verbs.REQUEST_TIMEOUT_S", 0.1)
     begun(producer)
     broker.peer.handler = on(verb, None)
-    with pytest.raises(ClientXaError, match="no answer within") as caught:
-        producer.tpc_prepare() if verb is TransactionVerb.PREPARE else producer.tpc_commit()
+    with monkeypatch.context() as patch:
+        for module in ("xa", "xa_verbs"):
+            patch.setattr(f"meta_client.producer.{module}.REQUEST_TIMEOUT_S", 0.5)
+        with pytest.raises(ClientXaError, match="no answer within") as caught:
+            producer.tpc_prepare() if verb is TransactionVerb.PREPARE else producer.tpc_commit()
     assert caught.value.code == code
     producer.tpc_rollback()
     assert verbs(broker.peer)[-1] == "ROLLBACK"
@@ -186,7 +186,7 @@ def test_a_message_of_unknown_fate_leaves_only_rollback(producer: Producer, brok
     begun(producer)
     broker.peer.handler = lambda request: None
     with pytest.raises(SendUnknown):
-        producer.send("meta-test", b"", timeout_s=0.05)
+        producer.send("meta-test", b"", timeout_s=0.5)
     broker.peer.handler = willing
     assert producer.tpc_branch is not None
     assert producer.tpc_branch.state is State.ROLLBACK_ONLY
@@ -292,8 +292,7 @@ def test_a_broker_that_comes_back_elsewhere_gets_the_commit(
 
 def test_a_break_during_prepare(producer: Producer, broker: ScriptedBroker) -> None:
     begun(producer)
-    broker.peer.handler = on(TransactionVerb.PREPARE, None)
-    threading.Timer(0.1, broker.peer.hang_up).start()
+    broker.peer.handler = on(TransactionVerb.PREPARE, HANG_UP)
     with pytest.raises(XaError, match="lost before the answer") as caught:
         producer.tpc_prepare()
     assert caught.value.code == XaCode.XAER_RMFAIL
