@@ -36,7 +36,7 @@ def wide_broker(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
 def open_client(zookeeper: Chroot) -> Iterator[OpenClient]:
     """Open any number of clients; closed at the end, those that were closed before included."""
     with contextlib.ExitStack() as stack:
-        yield lambda session_timeout_ms=4_000: stack.enter_context(
+        yield lambda session_timeout_ms=30_000: stack.enter_context(
             Client(zookeeper.connect, session_timeout_ms=session_timeout_ms)
         )
 

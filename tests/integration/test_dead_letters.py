@@ -22,7 +22,7 @@ from zk.embedded.chroot import Chroot
 
 @pytest.fixture
 def client(shared: Chroot) -> Iterator[Client]:
-    with Client(shared.connect, session_timeout_ms=4_000) as it:
+    with Client(shared.connect) as it:
         yield it
 
 

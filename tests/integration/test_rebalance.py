@@ -216,7 +216,7 @@ def test_nothing_is_delivered_while_zookeeper_is_out_of_sight(
 def test_two_consumers_of_one_id_are_refused(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
     config = ConsumerConfig(consumer_id="fixed")
     first = join(open_client(), Inbox(), config)
-    second = open_client().consumer("group", config=config)
+    second = open_client(session_timeout_ms=4_000).consumer("group", config=config)  # waits that long for the id
     second.subscribe("wide", Inbox())
     with pytest.raises(ConsumerIdTaken, match="belongs to a live consumer"):
         second.start()

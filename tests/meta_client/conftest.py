@@ -31,7 +31,7 @@ class ScriptedBroker:
 
 @pytest.fixture
 def client(zookeeper: Chroot) -> Iterator[Client]:
-    with Client(zookeeper.connect, session_timeout_ms=4_000) as it:
+    with Client(zookeeper.connect) as it:
         yield it
 
 
@@ -44,7 +44,7 @@ def start_broker(zookeeper: Chroot) -> Iterator[StartBroker]:
             broker_id: int, topics: dict[str, int], handler: Handler = ok, slave_id: int | None = None
         ) -> ScriptedBroker:
             peer = stack.enter_context(listening(handler))
-            session = stack.enter_context(ZooKeeperSession(zookeeper.connect, session_timeout_ms=4_000))
+            session = stack.enter_context(ZooKeeperSession(zookeeper.connect))
             registration = BrokerRegistration(
                 session,
                 BrokerName(broker_id, slave_id),

@@ -1,4 +1,4 @@
-"""Client with a short session, and a consumer with a short back-off."""
+"""Client, and a consumer with a short back-off."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from zk.embedded.chroot import Chroot
 
 @pytest.fixture
 def client(shared: Chroot) -> Iterator[Client]:
-    with Client(shared.connect, session_timeout_ms=4_000) as it:
+    with Client(shared.connect) as it:
         yield it
 
 

@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok, opaque_of
 from zk.embedded.chroot import Chroot
 
-SLOW_TO_ASK = ConsumerConfig(runners=1, backoff_s_max=30.0)  # what comes quickly was waited for at the broker
+SLOW_TO_ASK = ConsumerConfig(runners=1, backoff_s_max=120.0)  # what comes quickly was waited for at the broker
 
 
 class Seen:
@@ -54,7 +55,7 @@ def wire(broker: BrokerProcess) -> Iterator[WireClient]:
 @pytest.fixture
 def real_client(broker: BrokerProcess, zookeeper: Chroot) -> Iterator[Client]:
     del broker  # it is there first
-    with Client(zookeeper.connect, session_timeout_ms=4_000) as it:
+    with Client(zookeeper.connect) as it:
         yield it
 
 
@@ -71,7 +72,7 @@ def test_one_runner_serves_every_idle_partition_at_once(wire: WireClient, real_c
             started = time.monotonic()
             wire.put("orders", number % 4, b"%d" % number)
             seen.wait_for(number + 1)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
             wait_until(consumer.is_caught_up)
     assert seen.payloads == [b"%d" % number for number in range(40)]
 
@@ -81,10 +82,13 @@ def test_an_idle_consumer_asks_for_nothing(wire: WireClient, real_client: Client
         consumer.subscribe("orders", seen)
         consumer.start()
         wait_until(consumer.is_caught_up)
-        time.sleep(0.2)
-        before = gets(wire)
-        time.sleep(1.0)
-        assert gets(wire) == before
+
+        def asks_for_nothing() -> bool:
+            before = gets(wire)
+            time.sleep(1.0)  # twenty times the back-off
+            return gets(wire) == before
+
+        wait_until(asks_for_nothing)  # once its requests wait
 
 
 def test_it_closes_without_waiting_for_the_broker(real_client: Client, seen: Seen) -> None:
@@ -95,7 +99,7 @@ def test_it_closes_without_waiting_for_the_broker(real_client: Client, seen: See
     time.sleep(0.1)
     started = time.monotonic()
     consumer.close()
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < SLOW_TO_ASK.fetch_wait_s / 2
 
 
 def test_a_message_larger_than_what_waits_comes_whole(wire: WireClient, real_client: Client, seen: Seen) -> None:
@@ -191,8 +195,10 @@ def test_a_broker_that_does_not_really_wait_is_not_pestered(
         consumer.subscribe("orders", seen)
         consumer.start()
         wait_until(consumer.is_caught_up)
+        started = time.monotonic()
+        wait_until(lambda: len(script.asked_to_wait) > 2)
         time.sleep(1.0)
-        assert 2 < len(script.asked_to_wait) < 20
+        assert len(script.asked_to_wait) < 5 + 20 * (time.monotonic() - started)
     assert seen.payloads == [b"hello"]
 
 
@@ -215,7 +221,7 @@ def test_a_broker_with_too_many_waiting_is_asked_again_later_and_named_once(
 ) -> None:
     script = Script(lambda fetch: b"result 503 4 %d\r\nbusy" % fetch.opaque)
     start_broker(0, {"orders": 1}, script)
-    with client.consumer("group", config=HASTY) as consumer:
+    with client.consumer("group", config=replace(HASTY, fetch_timeout_s=60.0)) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()
         wait_until(lambda: len(script.asked_to_wait) > 4)
@@ -235,7 +241,7 @@ def test_a_genuine_broker_is_asked_for_its_version_once_and_gets_alone(
         return next(answers) % request.opaque
 
     broker = start_broker(0, {"orders": 1}, genuine)
-    with client.consumer("group", config=HASTY) as consumer:
+    with client.consumer("group", config=replace(HASTY, fetch_timeout_s=60.0)) as consumer:
         consumer.subscribe("orders", seen)
         consumer.start()
         seen.wait_for(1)
