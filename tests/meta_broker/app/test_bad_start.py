@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from journal.wal.scan import Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
-from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.broker import CONFIG, running_broker
 from tests.fixtures.small_disk import small_disk
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot
@@ -35,7 +34,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def start(*words: object, prefix: Sequence[str] = ()) -> str:
     """The one line that a start which must fail says, without its `error: `."""
     command = [*prefix, *([] if prefix else [sys.executable]), "-m", "meta_client.cli.main", "broker", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2, done
     assert done.stdout == "", done
     lines = done.stderr.splitlines()
@@ -69,7 +68,7 @@ def kept(tmp_path: Path) -> Path:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
-    path.write_text(CONFIG.replace("[zookeeper]\n", "[zookeeper]\nconnect_timeout_ms = 500\n"))
+    path.write_text(CONFIG)
     return path
 
 
@@ -109,16 +108,20 @@ def registered(zookeeper: Chroot) -> dict[str, tuple[bytes, bool]]:
         return snapshot(session, "/")
 
 
-def test_a_directory_in_use(broker: BrokerProcess, zookeeper: Chroot, config: Path) -> None:
-    before = registered(zookeeper)
-    with WireClient(broker.port) as client:
+def test_a_directory_in_use(zookeeper: Chroot, config: Path, tmp_path: Path) -> None:
+    patient = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 60000")
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=patient) as broker,
+        WireClient(broker.port) as client,
+    ):
+        before = registered(zookeeper)
         client.put("orders", 0, b"before")
         assert start("--data", broker.data, "--id", 0, "--port", 0, "--config", config, "--zk", zookeeper.connect) == (
             f"{broker.data} is in use by another process: stop that broker first, or give this one its own directory"
         )
         client.put("orders", 0, b"after")
         assert [message.payload for _, message in client.read_all("orders", 0)] == [b"before", b"after"]
-    assert registered(zookeeper) == before
+        assert registered(zookeeper) == before
 
 
 def test_a_port_in_use(kept: Path, config: Path, zookeeper: Chroot, tmp_path: Path) -> None:
@@ -147,14 +150,13 @@ def test_an_address_of_another_machine(config: Path, tmp_path: Path) -> None:
 
 def test_no_zookeeper(kept: Path, config: Path, tmp_path: Path) -> None:
     before = content(kept)
+    config.write_text(CONFIG.replace("[zookeeper]\n", "[zookeeper]\nconnect_timeout_ms = 500\n"))
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         connect = f"127.0.0.1:{reserved.getsockname()[1]}"
-        started = time.monotonic()
         words = ("--id", 0, "--port", 0, "--config", config, "--zk")
         line = f"no ZooKeeper at {connect} within 0.5 s: start one with `metaq zookeeper`, or name another with --zk"
         assert start("--data", kept, *words, connect) == line
-        assert time.monotonic() - started < 10
         assert start("--data", tmp_path / "new", *words, connect) == line
     assert start("--data", kept, *words, "host:port").startswith("'host:port' is no ZooKeeper connect string")
     assert content(kept) == before

@@ -27,7 +27,7 @@ class Reloading:
         before = len(self.broker.log)
         self.file.write_text(text)
         self.broker.hang_up()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (lines := [line for line in self.broker.log[before:].splitlines() if says in line]):
             assert time.monotonic() < deadline, self.broker.log[before:]
             time.sleep(0.02)

@@ -38,8 +38,9 @@ from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Node
 
 MASTER = "/meta/brokers/ids/0/master"
-QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 2000")
 PATIENT = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 30000")
+LONG = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 120000")
 
 Tree = dict[str, tuple[bytes, bool]]
 
@@ -48,6 +49,13 @@ Tree = dict[str, tuple[bytes, bool]]
 def session(zookeeper: Chroot) -> Iterator[ZooKeeperSession]:
     with ZooKeeperSession(zookeeper.connect) as session:
         yield session
+
+
+@pytest.fixture
+def broker(tmp_path: Path, zookeeper: Chroot) -> Iterator[BrokerProcess]:
+    """A broker with a session that no stall ends."""
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=PATIENT) as process:
+        yield process
 
 
 def topic_nodes(topic: str, partitions: int) -> Tree:
@@ -59,7 +67,7 @@ def topic_nodes(topic: str, partitions: int) -> Tree:
     }
 
 
-def tree_of(broker: BrokerProcess, config: str = CONFIG) -> Tree:
+def tree_of(broker: BrokerProcess, config: str = PATIENT) -> Tree:
     """Exactly what spec 6.4 and C.5 say of this broker; True: ephemeral."""
     url = broker.url.encode()
     return {
@@ -145,7 +153,7 @@ def test_a_second_broker_of_an_id_fails_and_leaves_the_first_alone(
         shutil.copytree(broker.data, tmp_path / "second")
         assert (tmp_path / "second" / FILE_NAME).exists()
     with second_broker(tmp_path / "second", zookeeper.connect) as second:
-        stdout, stderr = second.communicate(timeout=30)
+        stdout, stderr = second.communicate(timeout=60)
     assert second.returncode == 2
     assert stdout == ""
     error = [line for line in stderr.splitlines() if line.startswith("error: ")]
@@ -158,15 +166,15 @@ def test_a_second_broker_of_an_id_fails_and_leaves_the_first_alone(
 
 
 def test_a_broker_that_waits_for_an_id_can_be_stopped(broker: BrokerProcess, zookeeper: Chroot, tmp_path: Path) -> None:
-    with second_broker(tmp_path / "second", zookeeper.connect, PATIENT) as second:
+    with second_broker(tmp_path / "second", zookeeper.connect, LONG) as second:
         assert second.stderr is not None
         for line in second.stderr:
             if "waiting up to" in line:
                 break
         started = time.monotonic()
         second.terminate()
-        stdout, stderr = second.communicate(timeout=30)
-    assert time.monotonic() - started < 15  # and not the thirty seconds that it would wait
+        stdout, stderr = second.communicate(timeout=60)
+    assert time.monotonic() - started < 60  # and not the two minutes that it would wait
     assert (second.returncode, stdout) == (0, "")
     assert "Traceback" not in stderr
 
@@ -192,14 +200,14 @@ def test_a_lost_session_is_replaced(broker: BrokerProcess, zookeeper: Chroot, se
 
 
 def test_a_killed_broker_is_back_at_once(zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path) -> None:
-    with running_broker(tmp_path / "broker", zookeeper.connect, config=PATIENT) as broker:
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=LONG) as broker:
         for _ in range(2):
             before = master_node(session)
             broker.kill()
             started = time.monotonic()
             broker.start()
-            assert time.monotonic() - started < 15  # and not the thirty seconds of its session
-            assert snapshot(session) == tree_of(broker, PATIENT)
+            assert time.monotonic() - started < 60  # and not the two minutes of its session
+            assert snapshot(session) == tree_of(broker, LONG)
             assert master_node(session).session_id != before.session_id
 
 
@@ -208,19 +216,19 @@ def test_a_broker_whose_id_was_taken_while_it_was_away_stops(
 ) -> None:
     with running_broker(tmp_path / "first", zookeeper.connect, config=QUICK) as first:
         first.pause()
-        with running_broker(tmp_path / "second", zookeeper.connect, config=QUICK) as second:
+        with running_broker(tmp_path / "second", zookeeper.connect, config=PATIENT) as second:
             first.resume()
             assert first.wait() == 2
             last = first.log.splitlines()[-1]
             assert last.startswith(f"error: broker id 0 is registered by '{second.url}' at {MASTER} (session 0x")
             assert "Traceback" not in first.log
-            assert snapshot(session) == tree_of(second, QUICK)
+            assert snapshot(session) == tree_of(second)
 
 
 def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
     with (
         EmbeddedZooKeeper(tmp_path / "zookeeper") as server,
-        running_broker(tmp_path / "broker", server.connect, config=PATIENT) as broker,
+        running_broker(tmp_path / "broker", server.connect, config=LONG) as broker,
     ):
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGSTOP)  # so that requests are on their way when it dies
@@ -232,17 +240,15 @@ def test_zookeeper_goes_away_and_comes_back(tmp_path: Path) -> None:
             wait_until(lambda: "zookeeper request failed, trying again" in broker.log)
             client.put("dynamic-3", 0, b"x")
         server.restart()
-        expected = tree_of(broker, PATIENT)
+        expected = tree_of(broker, LONG)
         for number in range(4):
             expected |= topic_nodes(f"dynamic-{number}", 2)
         with ZooKeeperSession(server.connect) as session:
-            wait_until(lambda: snapshot(session) == expected, timeout_s=20)
+            wait_until(lambda: snapshot(session) == expected)
         server.kill()
         wait_until(lambda: re.search(r"session state=SUSPENDED(?!.*SUSPENDED)", broker.log, re.DOTALL) is not None)
         time.sleep(0.5)
-        started = time.monotonic()
-        assert broker.stop() == 0
-        assert time.monotonic() - started < 15
+        assert broker.stop() == 0  # which fails after a minute, and not after the two of its session
         assert "Traceback" not in broker.log
 
 
@@ -255,7 +261,7 @@ def waiting_for_its_id(
     broker = BrokerProcess(directory, connect, config=PATIENT)
     try:
         broker.launch()
-        wait_until(lambda: "waiting up to" in broker.log, timeout_s=30)
+        wait_until(lambda: "waiting up to" in broker.log)
         yield broker
     finally:
         broker.kill()
@@ -273,14 +279,14 @@ def test_a_start_outlives_zookeeper_going_away_while_it_registers(tmp_path: Path
         waiting_for_its_id(tmp_path / "broker", server.connect, session, outlives_its_session=True) as broker,
     ):
         server.kill()
-        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        wait_until(lambda: TRYING in broker.log)
         server.restart()
-        wait_until(lambda: broker.log.count("waiting up to") == 2, timeout_s=60)  # it asks again
+        wait_until(lambda: broker.log.count("waiting up to") == 2)  # it asks again
         assert READY.search(broker.log) is None
         with ZooKeeperSession(server.connect) as fresh:
             fresh.delete(MASTER)
             broker.wait_ready()
-            assert snapshot(fresh) == tree_of(broker, PATIENT)
+            assert snapshot(fresh) == tree_of(broker)
         assert broker.stop() == 0
         assert "Traceback" not in broker.log
 
@@ -299,14 +305,14 @@ def test_a_session_that_expires_while_a_start_registers_is_replaced(
     link, connect = cut
     with waiting_for_its_id(tmp_path / "broker", connect, session) as broker:
         link.refuse()
-        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        wait_until(lambda: TRYING in broker.log)
         credentials = SessionFile(broker.data).read()
         assert credentials is not None
         assert end_session(zookeeper.connect, credentials)
         session.delete(MASTER)
         link.heal()
         broker.wait_ready()
-        assert snapshot(session) == tree_of(broker, PATIENT)
+        assert snapshot(session) == tree_of(broker)
         assert master_node(session).session_id != credentials.session_id
         assert broker.stop() == 0
 
@@ -317,7 +323,7 @@ def test_a_start_whose_zookeeper_went_away_can_be_told_to_stop(
     link, connect = cut
     with waiting_for_its_id(tmp_path / "broker", connect, session) as broker:
         link.refuse()
-        wait_until(lambda: TRYING in broker.log, timeout_s=30)
+        wait_until(lambda: TRYING in broker.log)
         assert broker.stop() == 0
         assert READY.search(broker.log) is None
         assert "Traceback" not in broker.log
@@ -327,19 +333,19 @@ def test_what_a_start_reads_first_is_waited_for_until_it_is_told_to_stop(
     tmp_path: Path, cut: tuple[TcpProxy, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     link, connect = cut
-    section = ZooKeeperSection(session_timeout_ms=2000)  # as long as an answer is waited for
+    section = ZooKeeperSection(session_timeout_ms=4000)  # as long as an answer is waited for
     config = BrokerConfig(data=tmp_path, broker_id=0, port=0, zookeeper=connect, zookeeper_section=section)
     membership = Membership(config, connect, lambda error: None)
     membership.connect()
     with contextlib.closing(membership), ThreadPoolExecutor(1) as worker:
         link.refuse()
         asked = worker.submit(membership.replication)
-        wait_until(lambda: "trying again event=reading the replication node" in caplog.text, timeout_s=30)
+        wait_until(lambda: "trying again event=reading the replication node" in caplog.text)
         link.heal()
         assert asked.result(60) is None
         link.refuse()
         asked = worker.submit(membership.replication)
-        wait_until(lambda: caplog.text.count("trying again") >= 2, timeout_s=60)
+        wait_until(lambda: caplog.text.count("trying again") >= 2)
         membership.cancel()
         with pytest.raises(ZooKeeperUnavailable):
             asked.result(60)
@@ -364,7 +370,7 @@ def test_a_change_of_the_in_sync_set_waits_for_no_topics(
         announced.set()
         assert before.get(timeout=60) == 0
         assert membership.replication() == wanted
-        wait_until(lambda: len(session.children("/meta/brokers/topics")) == 400, timeout_s=60)
+        wait_until(lambda: len(session.children("/meta/brokers/topics")) == 400)
         worker.submit(membership.leave).result(60)
         assert session.children("/meta/brokers/topics-sub/used-0") == []
 
@@ -397,7 +403,7 @@ def test_a_topic_that_cannot_be_registered_is_named_and_holds_up_nothing(
     tmp_path: Path,
 ) -> None:
     at_start, in_use = obstacle(session, "orders"), obstacle(session, "dynamic-bad")
-    with running_broker(tmp_path / "broker", zookeeper.connect) as broker:
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=PATIENT) as broker:
         assert "1 topic not registered yet: orders" in broker.log
         with WireClient(broker.port) as client:
             client.put("dynamic-bad", 0, b"x")
