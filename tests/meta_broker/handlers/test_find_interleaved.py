@@ -80,7 +80,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     with ThreadPoolExecutor(1) as worker:
         result = store.transactions.put(ORDERS, [FRAME], len(FRAME), 1)
         store.publish(result.updates)
-        store.journal.wait_flushed(result.lsn, 10)
+        store.journal.wait_flushed(result.lsn, 60)
         find = FindHandler(context, KeyIndexer(tmp_path / "keys", store, topics, worker), worker)
         yield Stage(store, find, worker)
         await find.close()

@@ -63,7 +63,7 @@ def context(tmp_path: Path) -> Iterator[Context]:
     store = MessageStore.open(config, "test", lambda: None, wall_clock_ms)
     store.page_cache.hot_bytes = FAR
     store.transactions.put(PartitionName("orders", 0), [bytes(300_000)], 300_000, 1)
-    store.journal.wait_flushed(store.journal.end, 10)
+    store.journal.wait_flushed(store.journal.end, 60)
     try:
         yield Context(
             config=config,

@@ -11,7 +11,7 @@ from journal.state.transaction_store import LiveBranch
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.transaction import EXPIRED_PER_TURN
 from meta_client.protocol.answers import BranchStatus
-from meta_client.protocol.requests import Put, TransactionVerb
+from meta_client.protocol.requests import Put, Request, TransactionVerb
 from meta_client.protocol.requests import Transaction as TransactionRequest
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
@@ -126,16 +126,20 @@ def test_more_than_a_turn_takes_expire_all_together(lone_broker: BrokerProcess) 
     """Only active branches expire: neither those prepared meanwhile nor those that ended."""
     keys = [XaKey(Xid.of(f"order-{number}", "mq"), "uq") for number in range(3 * EXPIRED_PER_TURN + 2)]
     with WireClient(lone_broker.port) as client:
+        ends = {keys[0]: TransactionVerb.PREPARE, keys[1]: TransactionVerb.COMMIT_ONE_PHASE}
         for key in keys:
-            client.send(TransactionRequest(key, "s", TransactionVerb.BEGIN, 1, None, 1))
-            client.send(Put("orders", 0, 0, None, key, 2, b"x"))
-        for _ in range(2 * len(keys)):
+            requests: list[Request] = [
+                TransactionRequest(key, "s", TransactionVerb.BEGIN, 2, None, 1),
+                Put("orders", 0, 0, None, key, 2, b"x"),
+            ]
+            if key in ends:
+                requests.append(TransactionRequest(key, "s", ends[key], None, None, 3))
+            client.send(*requests)  # in one go, lest it expires in between
+        for _ in range(2 * len(keys) + len(ends)):
             answer = client.receive()
             assert isinstance(answer, Result)
             assert answer.is_success, answer.text
-        client.verb(TransactionVerb.PREPARE, keys[0])
-        client.verb(TransactionVerb.COMMIT_ONE_PHASE, keys[1])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (active := client.verb(TransactionVerb.STATUS, keys[-1])) == BranchStatus.ACTIVE.encode():
             assert time.monotonic() < deadline
             time.sleep(0.1)

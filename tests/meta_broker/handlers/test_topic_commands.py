@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from journal.records.xid import XaKey, Xid
 from meta_client.protocol.requests import OFFSET_END, PARTITION_ANY, Fetch, Get, TopicVerb
 from meta_client.protocol.requests import TransactionVerb as Verb
 from meta_client.protocol.responses import Result, Value
-from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.topic_commands import done, put, refused
 from tests.fixtures.wire import Refused, WireClient
 from zk.brokers.cluster import read_topic
@@ -199,14 +200,19 @@ def test_what_cannot_be_done_says_why_and_changes_nothing(
         assert client.stats("topics") == before
 
 
-def test_zookeeper_follows(broker: BrokerProcess, zookeeper: Chroot) -> None:
-    with ZooKeeperSession(zookeeper.connect, "/meta", 4000) as session, WireClient(broker.port) as client:
+def test_zookeeper_follows(zookeeper: Chroot, tmp_path: Path) -> None:
+    patient = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 60000")
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=patient) as broker,
+        ZooKeeperSession(zookeeper.connect, "/meta", 60_000) as session,
+        WireClient(broker.port) as client,
+    ):
 
         def offered(kind: TopicKind, topic: str) -> int:
             return sum(node.partitions for node in read_topic(session, kind, topic).values())
 
         def wait_until(kind: TopicKind, topic: str, partitions: int) -> None:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while (now := offered(kind, topic)) != partitions:
                 assert time.monotonic() < deadline, f"{topic} has {now} partitions, not {partitions}"
                 time.sleep(0.02)
