@@ -143,7 +143,7 @@ _REFUSED: Final[Mapping[E, str]] = {
     E.HEURISTIC_COMMIT: "Cannot decide for it: only a prepared branch is in doubt.",
     E.HEURISTIC_ROLLBACK: "Cannot decide for it: only a prepared branch is in doubt.",
     E.HEURISTIC_COMPLETE: "Cannot decide for it: only a prepared branch is in doubt.",
-    E.FORGET: "Cannot forget it: nobody decided for it.",
+    E.FORGET: "Cannot forget it: there is no heuristic decision.",
 }
 
 

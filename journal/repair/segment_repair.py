@@ -60,7 +60,7 @@ def find_broken_segments(storage: Storage, copy: Segments | None, known: int) ->
     identities = {header.identity for header in headers.values()} | ({copy.identity} if copy else set())
     if len(identities) != 1:
         raise NotRepairable(
-            f"{storage.path}: segment headers name {', '.join(map(str, identities)) or 'nobody'}, and it must be one: "
+            f"{storage.path}: segment headers name {', '.join(map(str, identities)) or 'none'}, and it must be one: "
             f"give --from a copy of this journal, and leave only its segments here"
         )
     (identity,) = identities

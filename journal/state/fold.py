@@ -297,7 +297,7 @@ def _forget(state: JournalState, header: RecordHeader, record: Forget) -> Sequen
     is_found = state.ledger.drop(str(record.key))
     is_decided = isinstance(record.key, XaKey) and state.heuristics.pop(record.key, None) is not None
     if not is_found and not is_decided:
-        raise ValueError(f"nobody decided about {record.key}, or found out anything")
+        raise ValueError(f"{record.key} has neither a heuristic decision nor a finding")
     return []
 
 

@@ -89,9 +89,7 @@ def _history(report: Report) -> Iterator[tuple[int, str]]:
 
 def _remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iterator[str]:
     if report.get("decision") or report.get("finding"):
-        when = (
-            "whoever coordinated it has been told" if report.get("decision") else "rows and messages have been mended"
-        )
+        when = "its coordinator has been told" if report.get("decision") else "rows and messages have been mended"
         yield f"resolve    when {when}:"
         yield f"           metaq txn forget {key} {where}"
         return

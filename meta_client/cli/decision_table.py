@@ -1,4 +1,4 @@
-"""`metaq txn init` and `metaq txn resolver`: the table that decides about messages, and who acts on it."""
+"""`metaq txn init` and `metaq txn resolver`: the table that decides about messages, and what acts on it."""
 
 import json
 import logging
@@ -43,7 +43,7 @@ database_option = click.option(
     help="How long the row of a rolled-back transaction stays. No database transaction older than half of that commits "
     "messages.",
 )
-@click.option("--moved", is_flag=True, help="The table was moved here for good: nobody uses the original any more.")
+@click.option("--moved", is_flag=True, help="The table was moved here for good; the original is out of use.")
 @click.option("--copied", is_flag=True, help="The table is a copy: it becomes one of its own, and loses its rows.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, yes: bool) -> None:

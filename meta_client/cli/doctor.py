@@ -71,7 +71,7 @@ TELL_AFTER_S: Final = 1.0
 def doctor(
     zk: str, databases: tuple[str, ...], logs: tuple[Path, ...], age_s: float, applies: bool, as_json: bool
 ) -> None:
-    """Examine every transaction in doubt after a crash: who began it, what each side says, and what to do.
+    """Examine every transaction in doubt after a crash: what began it, what each side says, and what to do.
 
     Brokers are found in ZooKeeper; name the databases and the coordinators' logs. A side that can't be asked is named,
     and counts as unknown. Without --apply nothing is changed.
@@ -81,14 +81,14 @@ def doctor(
     metaq txn doctor --database postgresql://host/shop --database postgresql://host/bills --decisions /var/lib/shop
     metaq txn doctor --database postgresql://host/shop --apply
 
-    Certain is what a row of a decision table says, or a decision in a coordinator's log; and, where nobody has decided,
+    Certain is what a row of a decision table says, or a decision in a coordinator's log; and, where there is neither,
     the row of a rollback, which --apply writes as resolvers do: a transaction that still lives fails at its own row.
     Everything else comes with its reason, the commands that would end it, and what they risk.
 
     \b
     Exit status: 0  nothing needs a person (what is certain may wait for --apply, or for a resolver)
                  1  something does: it is mixed, a hazard or undecidable, or a side could not be asked
-                 2  nobody could be asked at all
+                 2  no side could be asked at all
     """
     if not databases and (url := os.environ.get(DATABASE_URL)):
         databases = (url,)

@@ -26,7 +26,7 @@ SUMMARIES: Final = {
     "dev": "Run ZooKeeper and a broker for development.",
     "broker": "Run a broker.",
     "promote": "Make a stopped slave the master.",
-    "brokers": "Masters and slaves: who follows whom, how far, and who is in sync.",
+    "brokers": "Masters and slaves: which follows which, how far, and which are in sync.",
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
     "consume": "Show messages.",

@@ -115,7 +115,7 @@ def alter(name: str, brokers: tuple[str, ...], zk: str, as_json: bool, **setting
 @click.argument("partitions")
 @where_options
 def close(name: str, partitions: str, brokers: tuple[str, ...], zk: str, as_json: bool) -> None:
-    """Close PARTITIONS (0-3,7 or all) of topic NAME: nobody puts there or reads there until they are opened.
+    """Close PARTITIONS (0-3,7 or all) of topic NAME: puts and reads there are refused until they are opened.
 
     What is prepared there can still commit. Closed partitions stay closed through restarts and reloads.
     """

@@ -134,8 +134,8 @@ def _add_command(decision: HeuristicDecision, text: str) -> None:
     @zk_option
     @directory_option
     @broker_option
-    @click.option("--why", required=True, metavar="TEXT", help="Goes on record, for whoever asks later.")
-    @click.option("--who", metavar="TEXT", help="Who answers for it.  [default: user@host]")
+    @click.option("--why", required=True, metavar="TEXT", help="Reason, kept on record.")
+    @click.option("--who", metavar="TEXT", help="Operator who answers for it.  [default: user@host]")
     @yes_option
     @json_option
     def decide(
@@ -202,7 +202,7 @@ def _print_listing(
     as_json: bool,
 ) -> None:
     """Print what brokers listed. If some could not be asked: a warning each, and exit with INCOMPLETE."""
-    print_rows(columns, rows, as_json=as_json, empty=f"{empty} where anybody answered" if failures else empty)
+    print_rows(columns, rows, as_json=as_json, empty=f"{empty} on the brokers that answered" if failures else empty)
     for failure in failures.values():
         click.echo(f"warning: the list is incomplete: {failure}", err=True)
     if failures:
@@ -229,7 +229,7 @@ def forget(branch: str, zk: str, directory: Path | None, broker_id: int | None, 
         elif (finding := findings.get((key, broker))) is not None:
             said = f"{finding['who']} found: {finding['why']}"
         else:
-            raise NoBranch(f"{branch} is {report['state']}: nobody decided by hand, so nothing is to forget")
+            raise NoBranch(f"{branch} is {report['state']}: no operator decided it, so there is nothing to forget")
         if not yes:
             confirm(f"forget that {said}?")
         branches.forget(key, broker)

@@ -97,7 +97,9 @@ def commit_once(participant: Finishable, xid: Xid, receipt: str, *, is_repeated:
     except BranchUnknown:
         check_committed(participant, xid, receipt, is_repeated=is_repeated)
         if not is_repeated:
-            log.warning("branch had been committed by somebody else xid=%s participant=%s", xid, participant.name)
+            log.warning(
+                "branch was already committed, not by this coordinator xid=%s participant=%s", xid, participant.name
+            )
         return False
     return True
 
@@ -115,7 +117,7 @@ def check_committed(participant: Finishable, xid: Xid, receipt: str, *, is_repea
         case Ended.NOT_ENDED:
             raise Unreachable(participant.name, f"it held no prepared branch of {xid}, and holds it now")
         case Ended.ROLLED_BACK as ended:
-            answer = "rolled back before, by somebody else"
+            answer = "rolled back before, not by this coordinator"
         case ended:
-            answer = f"{ended.value}: it was finished by somebody else, or lost"
+            answer = f"{ended.value}: another operator or resolver finished it, or it is lost"
     raise HeuristicOutcome(xid, participant.name, "commit", answer, ended)

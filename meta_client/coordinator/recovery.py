@@ -100,7 +100,7 @@ def _commit(
     for receipt, candidates in zip((receipts.database, receipts.broker), sides, strict=True):
         reached = [participant for participant in candidates if participant.reaches(receipt)]
         if not reached:
-            return Recovered(xid, Action.COMMIT, tuple(done), f"nobody asked {receipt}: recover with it at hand")
+            return Recovered(xid, Action.COMMIT, tuple(done), f"{receipt} was not asked: recover with it at hand")
         # Not listed, so it has ended; it had prepared, since the decision precedes the listing.
         one = next((participant for participant in reached if participant in holders), reached[0])
         try:

@@ -75,9 +75,9 @@ def _mend(case: Case, side: Side) -> Advice:
 
 def _by_hand(case: Case, side: Side) -> Advice:
     decision = (side.report or {}).get("decision") or {}
-    who, why = decision.get("who", "somebody"), decision.get("why", "")
+    who, why = decision.get("who", "an operator"), decision.get("why", "")
     reason = f"{side.answer.said.value} by {who} ({why}); {_nobody(case)}"
-    return Advice(reason, tuple(_forget(side)), "whoever coordinates it and asks later hears of no such branch")
+    return Advice(reason, tuple(_forget(side)), "a coordinator that asks later is told that there is no such branch")
 
 
 def _ask(case: Case, side: Side) -> Advice:

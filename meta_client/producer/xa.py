@@ -324,7 +324,7 @@ class XaBranches:
             return False
         if (code := _ENDED[verb, status]) is not None:
             self._drop(branch)
-            text = f"it has been {status.value.replace('_', ' ')} before, by somebody else"
+            text = f"it has been {status.value.replace('_', ' ')} before, not by this producer"
             raise ClientXaError(code, text, f"{verb} {branch.xid} on broker {branch.broker_id}")
         return True
 

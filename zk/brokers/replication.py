@@ -89,7 +89,7 @@ def claim_epoch(
     node = msgspec.structs.replace(former, epoch=epoch, master="", claimed_by=who[:_TEXT_MAX])
     if write_replication(session, broker_id, node, found.version) is None:
         raise EpochTaken(
-            f"somebody else wrote {session.paths.of(Replication(broker_id))} in the meantime: see who is the master of "
+            f"another process wrote {session.paths.of(Replication(broker_id))} in the meantime: look up the master of "
             f"broker {broker_id} now, then try again"
         )
     return epoch

@@ -280,7 +280,7 @@ class MemoryBroker:
                 message = self._branches.status(request.key, owner).encode()
             case TransactionVerb.FORGET:
                 self._branches.find(request.key, owner)
-                raise XaError(XaCode.XAER_PROTO, "Cannot forget it: nobody decided for it.")
+                raise XaError(XaCode.XAER_PROTO, "Cannot forget it: there is no heuristic decision.")
         return Result(Status.SUCCESS, message, request.opaque)
 
     def _partitions(self, topic: str) -> int:

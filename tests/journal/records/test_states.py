@@ -21,7 +21,7 @@ PROTO_TWO_PHASE = (
 )
 NO_PREPARE = (XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
 NOT_IN_DOUBT = (XaCode.XAER_PROTO, "Cannot decide for it: only a prepared branch is in doubt.")
-NOT_DECIDED = (XaCode.XAER_PROTO, "Cannot forget it: nobody decided for it.")
+NOT_DECIDED = (XaCode.XAER_PROTO, "Cannot forget it: there is no heuristic decision.")
 UNDECIDED = (NOT_IN_DOUBT, NOT_IN_DOUBT, NOT_IN_DOUBT, NOT_DECIDED)
 HEURCOM = (XaCode.XA_HEURCOM, f"XA transaction '{XA}' has been heuristically committed.")
 HEURRB = (XaCode.XA_HEURRB, f"XA transaction '{XA}' has been heuristically rolled back.")

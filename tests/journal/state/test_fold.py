@@ -102,7 +102,7 @@ def test_a_run_points_at_the_body(fold: Fold) -> None:
         (Commit(A, Lsn(128), True, ()), "no live branch began at LSN 128"),
         (Rollback(A, Lsn(128), RollbackReason.ASKED), "no live branch began at LSN 128"),
         (Decision(A, ""), "a coordinator's record"),
-        (Forget(A), "nobody decided about"),
+        (Forget(A), "has neither a heuristic decision nor a finding"),
     ],
 )
 def test_a_record_that_fits_nothing(fold: Fold, record: Record, why: str) -> None:

@@ -142,7 +142,7 @@ def test_what_the_coordinators_log_says(
     [
         (["show", "nonsense"], "is not <format id>_<base64 gtrid>_<base64 bqual>"),
         (["show", "1_bm9uZQ==_bXE="], "no branch in doubt is called"),
-        (["forget", str(XIDS[0]), "--yes"], "is prepared: nobody decided by hand"),
+        (["forget", str(XIDS[0]), "--yes"], "is prepared: no operator decided it"),
         (["commit", str(XIDS[0])], "Missing option '--why'"),
         (["commit", str(XIDS[0]), "--yes", "--why", "x" * 2000], "is not 1 to 1024 bytes long"),
     ],

@@ -77,7 +77,7 @@ def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: Wo
     with world.coordinator() as coordinator:
         (report,) = coordinator.recover([world.connection], [])
         assert report.problem is not None
-        assert "nobody asked 0/shop" in report.problem
+        assert "0/shop was not asked" in report.problem
         (report,) = coordinator.recover([world.connection], [world.client.producer("another-qualifier")])
         assert report.problem is not None
         (report,) = coordinator.recover([world.connection], [world.producer()])
@@ -94,7 +94,10 @@ def test_a_decided_branch_rolled_back_by_hand_is_reported_and_not_taken_for_comm
         for _ in range(2):  # until somebody has looked at it, and the broker has forgotten
             (report,) = coordinator.recover([world.connection], [world.producer()])
             assert report.problem is not None
-            assert "answers 'rolled back before, by somebody else': database and broker may disagree" in report.problem
+            assert (
+                "answers 'rolled back before, not by this coordinator': database and broker may disagree"
+                in report.problem
+            )
     assert world.numbers() == ([1], [])
 
 
