@@ -1,5 +1,6 @@
 """A master that lost what it had acknowledged takes it back from a slave in sync before it acknowledges anything."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 from journal.repair.offline import opened_store
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.power import cut_power
-from tests.fixtures.replicas import ReplicaProcess, Replicas, check_identical, wait_until
+from tests.fixtures.replicas import ReplicaProcess, Replicas, wait_identical, wait_until
 from tests.fixtures.wire import Refused, WireClient
 from tests.meta_broker.replication.master.test_watermark import SYNC, put_acknowledged, wait_written_down, written_down
 from zk.brokers.replication import read_replication
@@ -59,6 +60,15 @@ def pair(tmp_path: Path, zookeeper: Chroot) -> Iterator[Replicas]:
         yield replicas
 
 
+def configure(master: BrokerProcess, **replication_ms: int) -> None:
+    """Change times of its replication, from its next start on."""
+    config = master.config_path.read_text()
+    for key, ms in replication_ms.items():
+        config, found = re.subn(rf"\b{key} = \d+", f"{key} = {ms}", config)
+        assert found == 1
+    master.config_path.write_text(config)
+
+
 def check_all(replicas: Replicas, before: list[tuple[int, bytes]]) -> None:
     """Check that all records are still there, the master goes on, and its slave has the same bytes; then again after
     the slave's promotion."""
@@ -67,8 +77,8 @@ def check_all(replicas: Replicas, before: list[tuple[int, bytes]]) -> None:
     after = everything(master)
     assert after[: len(before)] == before
     assert [payload for _, payload in after[len(before) :]] == [b"later"]
+    wait_identical(master.data, slave.data)
     assert (master.stop(), slave.stop()) == (0, 0)
-    check_identical(master.data, slave.data)
     replicas.promote(slave)
     assert everything(slave) == after
 
@@ -89,6 +99,7 @@ def test_it_survives_restarts_and_an_operator_opening_the_directory(pair: Replic
     pair.slaves[0].kill()
     pair.master.kill()
     cut_power(pair.master.data)
+    configure(pair.master, timeout_ms=1000)
     for _ in range(2):
         pair.master.start()  # each writes its own records where the lost ones stood
         assert before[: len(everything(pair.master))] == everything(pair.master)
@@ -120,6 +131,7 @@ def test_a_master_that_may_go_on_alone_does_not_before_a_slave_that_has_everythi
             slave.kill()
             master.kill()
             cut_power(master.data)
+            configure(master, silence_ms=1000, lag_ms=1000, timeout_ms=1000)
             master.start()
             with WireClient(master.port) as client:
                 with pytest.raises(Refused, match="not yet replicated"):
@@ -164,6 +176,7 @@ def test_a_slave_that_is_new_does_not_take_the_place_of_one_that_has_everything(
         cut_power(master.data)
         newcomer = replicas.add_process(2)
         newcomer.link = replicas.new_link(newcomer)
+        configure(master, silence_ms=1000, lag_ms=1000)
         master.start()
         newcomer.start()
         with WireClient(master.port) as client:
@@ -233,6 +246,7 @@ def test_an_empty_directory_is_no_masters_that_could_acknowledge_anything(pair: 
     wait_written_down(pair)
     pair.master.kill()
     shutil.rmtree(pair.master.data)
+    configure(pair.master, timeout_ms=1000)
     pair.master.start()
     wait_until(lambda: "shares nothing with this master" in pair.slaves[0].log, "the slave says what is wrong")
     with WireClient(pair.master.port) as client, pytest.raises(Refused):

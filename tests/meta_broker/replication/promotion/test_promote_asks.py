@@ -12,7 +12,7 @@ from tests.fixtures.wire import WireClient
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 
-QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+PATIENT = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 60000")
 SLAVES = "/meta/brokers/ids/0"
 
 
@@ -25,7 +25,7 @@ def session(zookeeper: Chroot) -> Iterator[ZooKeeperSession]:
 @pytest.fixture
 def trio(tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession) -> Iterator[Replicas]:
     """A master and slaves 1 and 2, which are registered and have its first message."""
-    with Replicas(tmp_path / "trio", zookeeper.connect, QUICK, slaves=2) as running:
+    with Replicas(tmp_path / "trio", zookeeper.connect, PATIENT, slaves=2) as running:
         put(running.master, b"one")
         for slave in running.slaves:
             wait_registered(session, slave)

@@ -29,7 +29,7 @@ from zk.session.session import ZooKeeperSession
 
 IN_DOUBT = XaKey(Xid.of("in", "doubt"), "uq")
 ACTIVE = XaKey(Xid.of("in", "use"), "uq")
-QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000") + "\n[slave]\nrejoin = false\n"
+QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 5000") + "\n[slave]\nrejoin = false\n"
 V = TransactionVerb
 REFUSED = 1
 

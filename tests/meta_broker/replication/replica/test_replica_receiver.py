@@ -22,11 +22,13 @@ from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
 from zk.tree.broker_url import BrokerUrl
 
-FAST = CONFIG.replace("segment_bytes = 4194304", "segment_bytes = 131072\nmessage_bytes_max = 65536") + (
-    "[replication]\nheartbeat_ms = 50\nsilence_ms = 500\nlag_ms = 500\n"
-)
+# No records by itself, so that a copy is whole once it has what was put.
+PATIENT = CONFIG.replace("segment_bytes = 4194304", "segment_bytes = 131072\nmessage_bytes_max = 65536").replace(
+    "checkpoint_seconds = 2.0", "checkpoint_seconds = 3600.0"
+) + ("[replication]\nheartbeat_ms = 50\nsilence_ms = 60000\nlag_ms = 60000\n")
+FAST = PATIENT.replace("60000", "500")
 BODY = b"x" * 1000
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Copy:
@@ -109,7 +111,7 @@ async def replica(directory: Path, port: int) -> AsyncIterator[Copy]:
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with running_broker(tmp_path / "master", None, config=FAST) as process:
+    with running_broker(tmp_path / "master", None, config=PATIENT) as process:
         yield process
 
 
@@ -152,8 +154,8 @@ def end_of(master: BrokerProcess) -> int:
         return int(words[words.index("end") + 1])
 
 
-def test_a_half_open_link_is_left_and_dialled_again(master: BrokerProcess, tmp_path: Path) -> None:
-    async def story(link: TcpProxy) -> None:
+def test_a_half_open_link_is_left_and_dialled_again(tmp_path: Path) -> None:
+    async def story(master: BrokerProcess, link: TcpProxy) -> None:
         async with replica(tmp_path / "slave", link.port) as copy:
             await copy.until(lambda: copy.master_end > 128)
             link.swallow()
@@ -163,9 +165,10 @@ def test_a_half_open_link_is_left_and_dialled_again(master: BrokerProcess, tmp_p
             end = await asyncio.to_thread(end_of, master)
             await copy.until(lambda: copy.follower.journal.flushed >= end)
 
-    with TcpProxy(master.port) as link:
-        asyncio.run(story(link))
-    wait_until(lambda: "slave gone" in master.log, "the master has seen it, too")
+    with running_broker(tmp_path / "master", None, config=FAST) as master:
+        with TcpProxy(master.port) as link:
+            asyncio.run(story(master, link))
+        wait_until(lambda: "slave gone" in master.log, "the master has seen it, too")
 
 
 def test_a_tail_the_master_never_had_is_truncated(master: BrokerProcess, tmp_path: Path) -> None:

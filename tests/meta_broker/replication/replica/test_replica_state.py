@@ -52,7 +52,7 @@ def written(tmp_path: Path) -> Written:
         puts = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn for _ in range(3)]
         store.transactions.change_topic(TopicChange(topic="orders", state=TopicState.DELETED))
         end = store.journal.end
-        store.journal.wait_flushed(end, 10)
+        store.journal.wait_flushed(end, 60)
         return Written(store.journal.segments.read(0, end), end, puts)
     finally:
         store.close()
@@ -72,7 +72,7 @@ class Stage:
     def receive(self, written: Written, end: int | None = None) -> None:
         data = written.data[self.follower.end : end]
         self.replica.on_records(self.follower.receive(self.follower.end, data))
-        self.store.journal.wait_flushed(self.store.journal.end, 10)
+        self.store.journal.wait_flushed(self.store.journal.end, 60)
 
     def on_heartbeat(self, high_watermark: int, end: int, *, in_sync: bool = False) -> None:
         self.replica.on_heartbeat(
@@ -192,7 +192,7 @@ def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage
     try:
         ends = [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
         ends += [store.transactions.put(ORDERS, [b"0123456789"], 10, 1).lsn, store.transactions.change_topic(deleted)]
-        store.journal.wait_flushed(ends[-1], 10)
+        store.journal.wait_flushed(ends[-1], 60)
         written = Written(store.journal.segments.read(0, ends[-1]), ends[-1])
     finally:
         store.close()

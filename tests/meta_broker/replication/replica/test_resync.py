@@ -36,7 +36,7 @@ class Master:
         try:
             while len(store.journal.segments) < 5:
                 store.put(ORDERS, [bytes(1000)], 1000, 1)
-                store.journal.wait_flushed(store.journal.end, 30)
+                store.journal.wait_flushed(store.journal.end, 60)
             self.checkpoint = bytes(encode_checkpoint(store.snapshot()))
             self.end = store.journal.end
             self.start = Lsn(JOURNAL.segment_bytes)
