@@ -33,7 +33,7 @@ from tests.fixtures.peers import MIB, PROMPT_S, anonymous_bytes, broker_with, wa
 from tests.fixtures.wire import WireClient
 
 ORDERS, STOCK = PartitionName("orders", 0), PartitionName("stock", 0)
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def broker_on(disk: Path, config: str = CONFIG) -> Iterator[BrokerProcess]:
 
 
 def wait_until(condition: Callable[[], bool], broker: BrokerProcess) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, broker.log
         time.sleep(0.05)

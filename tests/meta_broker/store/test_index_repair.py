@@ -10,6 +10,7 @@ import pytest
 from meta_broker.store import index_layout
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES
+from tests.fixtures.loops import until
 from tests.fixtures.warm import warm
 from tests.meta_broker.store.test_retention import BY_BYTES, MESSAGE, ORDERS, STOCK, judged, message, stage
 
@@ -121,6 +122,7 @@ def test_with_a_corrupt_journal_too_the_index_stays_refused(tmp_path: Path, capl
                     warm(lambda: on.store.indexes.by_name[ORDERS].nearest(0))
                 with ThreadPoolExecutor(1) as worker:
                     on.store.maybe_checkpoint(asyncio.get_running_loop(), worker)
+                    await until(lambda: "index not rebuilt" in caplog.text)
                     await asyncio.sleep(0.2)
             assert list(on.store.indexes.damaged) == [ORDERS]
         assert caplog.text.count("index not rebuilt: run `metaq journal check`") == 1

@@ -112,7 +112,7 @@ def test_switched_on_and_off_while_the_broker_runs(lone_broker: BrokerProcess) -
         return client.result(TopicCommand(TopicVerb.ALTER, "orders", (("index", index),), client.opaque())).text
 
     def wait_until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, lone_broker.log
             time.sleep(0.05)
@@ -144,7 +144,7 @@ def test_retention_takes_the_blocks_along(tmp_path: Path) -> None:
                 write_keyed(client, Random(5))
                 time.sleep(0.02)
             wait_covered(broker, 262_144)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             directory = broker.data / "keys" / "orders-0"
             while min((path.name for path in directory.glob("*.keys")), default="0")[:19].strip("0") == "":
                 assert time.monotonic() < deadline, broker.log
@@ -154,7 +154,7 @@ def test_retention_takes_the_blocks_along(tmp_path: Path) -> None:
             assert start > 0
             messages = find_all(client, KEYS[0].encode())
             assert messages
-            for at, size in messages[:3]:
+            for at, size in messages[-3:]:  # the first ones may go meanwhile
                 assert isinstance(client.get("orders", 0, at, size), Value)
         assert broker.stop() == 0
     finally:

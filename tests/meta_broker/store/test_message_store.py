@@ -18,6 +18,7 @@ from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store import message_store
 from meta_broker.store.message_store import MessageStore
+from tests.fixtures.loops import until
 
 
 def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
@@ -27,7 +28,7 @@ def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
 
     def failing_sync(file: DirectoryFile) -> None:
         del file
-        assert may_fail.wait(10)
+        assert may_fail.wait(60)
         raise StorageFailed("the disk is gone")
 
     async def story() -> None:
@@ -39,12 +40,11 @@ def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
         with ThreadPoolExecutor(1) as worker:
             store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
             store.maybe_checkpoint(loop, worker)
-            await asyncio.sleep(0.05)
-            assert len(store.high_watermark) == 1  # the checkpoint waits there
+            await until(lambda: len(store.high_watermark) == 1)  # the checkpoint waits there
             may_fail.set()
             with pytest.raises(StorageFailed, match="the disk is gone"):
-                await asyncio.to_thread(store.journal.wait_flushed, store.journal.end, 10)
-            await asyncio.wait_for(store.finish_checkpoint(), 10)
+                await asyncio.to_thread(store.journal.wait_flushed, store.journal.end, 60)
+            await asyncio.wait_for(store.finish_checkpoint(), 60)
         with pytest.raises(StorageFailed, match="the disk is gone"):
             store.advance()
         with pytest.raises(StorageFailed, match="the disk is gone"):
@@ -61,7 +61,7 @@ def test_what_others_must_have_first_waits_for_them_though_it_is_flushed_here(tm
         first, second = (store.transactions.put(orders, [b"x" * 21], 21, 1) for _ in range(2))
         for result in (first, second):
             store.high_watermark.run_after(result.lsn, store.publish, result.updates)
-        store.journal.wait_flushed(store.journal.end, 10)
+        store.journal.wait_flushed(store.journal.end, 60)
         store.advance()
         assert orders not in store.indexes.by_name
         store.limit_acknowledged(first.lsn)
@@ -91,7 +91,7 @@ def test_a_branch_of_many_extents_is_shown_in_turns_and_in_order(
         behind = store.transactions.put(orders, [b"x" * 21], 21, 1)
         store.publish_when_acknowledged(result.lsn, result.updates, ran.append, "branch")
         store.publish_when_acknowledged(behind.lsn, behind.updates, ran.append, "behind")
-        store.journal.wait_flushed(store.journal.end, 10)
+        store.journal.wait_flushed(store.journal.end, 60)
         ends = []
         while not store.advance():
             ends.append(store.indexes.by_name[orders].end // 21)
@@ -117,7 +117,7 @@ def test_the_last_checkpoint_holds_what_was_to_be_shown_in_later_turns(
                     store.transactions.transactional_put(transaction, orders, [b"x" * 21], 21, 1)
                 result = store.transactions.commit(transaction, one_phase=True)
                 store.publish_when_acknowledged(result.lsn, result.updates, lambda: None)
-                store.journal.wait_flushed(store.journal.end, 10)
+                store.journal.wait_flushed(store.journal.end, 60)
                 assert not store.advance()
                 store.last_checkpoint()
             assert store.indexes.by_name[orders].end == 7 * 21

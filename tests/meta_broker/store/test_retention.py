@@ -34,7 +34,7 @@ ORDERS, STOCK = PartitionName("orders", 0), PartitionName("stock", 1)
 SEGMENT_BYTES = 4096
 HOUR_MS = 3_600_000
 MESSAGE = 500  # bytes; seven to a segment
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Clock:

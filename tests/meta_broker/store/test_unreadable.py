@@ -51,7 +51,7 @@ def data(device: FailingDevice) -> Path:
 
 def metaq(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "meta_client.cli.main", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode >= 0, f"{words} died of signal {-done.returncode}"
     return done
 
@@ -159,13 +159,14 @@ def test_a_broker_that_runs_says_which_messages_and_serves_all_others(device: Fa
 def test_a_slave_that_needs_what_cannot_be_read_keeps_its_link_and_is_fed_once_it_can(
     device: FailingDevice, data: Path, tmp_path: Path
 ) -> None:
+    config = CONFIG + "[replication]\nsilence_ms = 60000\nlag_ms = 60000\n"  # no stall ends the link
     device.make_unreadable(first_segment(data), BAD_AT)
     with (
-        running_broker(data, None) as master,
+        running_broker(data, None, config=config) as master,
         WireClient(master.port) as client,
         ProxyLink(master.port) as link,
     ):
-        slave = ReplicaProcess(tmp_path / "slave", None, 1, CONFIG)
+        slave = ReplicaProcess(tmp_path / "slave", None, 1, config)
         slave.link = link
         try:
             slave.launch()
