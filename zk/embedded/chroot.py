@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kazoo.client import KazooClient
 
+SESSION_TIMEOUT_S = 60.0  # must outlive a machine that stalls: at the end the nodes are still to be removed
+
 
 @dataclass(frozen=True, slots=True)
 class Chroot:
@@ -17,8 +19,8 @@ class Chroot:
 @contextlib.contextmanager
 def chroot(server_connect: str, name: str) -> Iterator[Chroot]:
     """Make ``/name`` on the server; remove it with its contents on exit. Raises kazoo's errors."""
-    client = KazooClient(server_connect)
-    client.start()
+    client = KazooClient(server_connect, timeout=SESSION_TIMEOUT_S)
+    client.start(SESSION_TIMEOUT_S)
     try:
         client.create(f"/{name}")
         yield Chroot(f"{server_connect}/{name}")
