@@ -12,6 +12,7 @@ from journal.state.transaction_store import LiveBranch
 from meta_broker.handlers.context import Attach
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
+from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.requests import Dropped, Request
@@ -46,7 +47,9 @@ class ClientConnection(asyncio.Protocol):
         self._loop = loop
         self._bounds = bounds
         self._decoder = RequestDecoder(bounds.decoder)
-        self._transport: asyncio.Transport | None = None
+        self._state = ConnectionState.NEW
+        self._blocks: set[Block] = set()
+        self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
         self._requests: deque[Request | Dropped] = deque()
         self._in_flight = 0  # handled and not answered, except waiting fetches
         self._unsent_bytes = 0  # as last reported to the owner
@@ -56,11 +59,6 @@ class ClientConnection(asyncio.Protocol):
         self._buffered: dict[BranchKey, list[bytes]] = {}  # answers of this turn, by branch
         self._is_flush_due = False
         self._is_handling_due = False
-        self._is_reading = True
-        self._can_write = True
-        self._is_paused = False  # the current request must be answered before the next one is handled
-        self._input_closed = False  # read nothing more; close once every request is answered
-        self._is_quitting = False  # handle nothing more; close once nothing is in flight
         self.name = "?"
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -68,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         taken = cast(asyncio.Transport, transport)
         if self._owner.opened(self, taken):
+            self._state = next_state(self._state, ConnectionEvent.ACCEPTED)
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
             self.name = ":".join(map(str, (self._transport.get_extra_info("peername") or ("?",))[:2]))
@@ -78,19 +77,19 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._requests.extend(self._decoder.receive_data(data))
         except RemoteProtocolError as error:
-            if not self._input_closed:
+            if self._state is ConnectionState.OPEN:
                 log.warning("connection closed peer=%s reason=%s", self.name, error)
                 self._requests.extend(self._decoder.completed_before_failure)
-            self._input_closed = True
+            self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
         self._report_received(made_progress=len(self._requests) > waiting)
         self._handle_queued()
 
     def pause_writing(self) -> None:
-        self._can_write = False
+        self._blocks.add(Block.PEER)
         self.report_unsent(made_progress=False)
 
     def resume_writing(self) -> None:
-        self._can_write = True
+        self._blocks.discard(Block.PEER)
         self.report_unsent(made_progress=True)
         self.last_active = self._loop.time()
         self.flush()
@@ -98,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
-        self._transport = None
+        self._detach()
         self._requests.clear()
         self._answers.clear()
         self._buffered.clear()
@@ -159,23 +158,23 @@ class ClientConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Handle nothing more until `resume`."""
-        self._is_paused = True
+        self._blocks.add(Block.REPLY)
 
     def resume(self) -> None:
         """Handle the requests that arrived since `pause`."""
-        self._is_paused = False
+        self._blocks.discard(Block.REPLY)
         self._handle_queued()
 
     def retry(self, request: Request) -> None:
         """Handle the paused *request* again, then those that arrived since."""
         if self._transport is None:
             return
-        self._is_paused = False
+        self._blocks.discard(Block.REPLY)
         try:
             self._dispatch(request, self)
         except StorageFailed as error:
             self._owner.failed(error)
-        if not self._is_paused:
+        if Block.REPLY not in self._blocks:
             self._handle_queued()
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
@@ -190,16 +189,16 @@ class ClientConnection(asyncio.Protocol):
             return False
         self.send(answer)
         self.flush()
-        self._transport = None
+        self._detach()
         transport.set_protocol(successor)
         self._owner.closed(self)
         return True
 
     def quit(self) -> None:
         """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
-        if not self._is_quitting:
+        if self._state in HANDLES:
             self._requests.clear()
-            self._is_quitting = True
+            self._state = next_state(self._state, ConnectionEvent.QUIT)
             for answer in self._dispatcher.release(self):
                 self._in_flight += 1
                 self.send(answer)
@@ -260,16 +259,19 @@ class ClientConnection(asyncio.Protocol):
                     dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
-        if self._input_closed and not requests:
+        if self._state is ConnectionState.LAST and not requests:
             self.quit()
-        should_read = not requests and not self._input_closed and not self._is_quitting
+        should_read = self._state is ConnectionState.OPEN and not requests
         transport = self._transport
-        if should_read != self._is_reading and transport is not None and not transport.is_closing():
-            self._is_reading = should_read
+        if transport is not None and should_read != transport.is_reading() and not transport.is_closing():
             if should_read:
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _detach(self) -> None:
+        self._state = next_state(self._state, ConnectionEvent.GONE)
+        self._transport = None
 
     def _schedule_handling(self) -> None:
         if not self._is_handling_due:
@@ -290,11 +292,10 @@ class ClientConnection(asyncio.Protocol):
         if self._answer_bytes > bounds.unsent_bytes_max:
             self.flush()
         return (
-            self._can_write
-            and not self._is_paused
+            self._state in HANDLES
+            and not self._blocks
             and self._in_flight < bounds.requests_in_flight_max
             and self.pending_reply_bytes <= bounds.unsent_bytes_max
-            and not self._is_quitting
         )
 
     def _report_received(self, *, made_progress: bool) -> None:
@@ -320,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
                 transport.write(answers[0])
             else:
                 transport.writelines(answers)
-        if self._is_quitting and not self._in_flight:
+        if self._state is ConnectionState.DRAINING and not self._in_flight:
             transport.close()
         elif self._requests:  # a limit may have stopped them
             self._schedule_handling()
