@@ -11,6 +11,7 @@ from journal.records.xid import XaKey
 from journal.state.transaction_store import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.transaction import failure_text
+from meta_broker.handlers.writes import WriteReplies
 from meta_client.protocol.branch_report import Report, decided_report, empty_report, finding_report, live_report
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import BranchCommand, BranchVerb
@@ -29,8 +30,9 @@ _DISAGREEMENTS: Final = {BranchVerb.MIXED: Disagreement.MIXED, BranchVerb.HAZARD
 class BranchHandler:
     """Answers branch commands. A decision is answered, and published, once it is acknowledged."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, replies: WriteReplies) -> None:
         self._context = context
+        self._replies = replies
         self._store = context.store.transactions
 
     def handle(self, command: BranchCommand, peer: Peer) -> None:
@@ -38,7 +40,7 @@ class BranchHandler:
         result = AppendResult(store.journal.end, [])
         if key is None:
             ledger = json.dumps([finding_report(finding) for finding in store.state.ledger])
-            context.reply_when_acknowledged(peer, command.opaque, Status.SUCCESS, ledger.encode())
+            self._replies.send_after_all(command, peer, Status.SUCCESS, ledger.encode())
             return
         try:
             if (disagreement := _DISAGREEMENTS.get(command.verb)) is not None:
@@ -55,13 +57,13 @@ class BranchHandler:
                 )
             report = self._report(key)
         except XaError as error:
-            context.reply_when_acknowledged(peer, command.opaque, Status.INTERNAL_ERROR, failure_text(error).encode())
+            self._replies.send_after_all(command, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
             return
         except ValueError as error:
-            context.reply_when_acknowledged(peer, command.opaque, Status.BAD_REQUEST, str(error).encode())
+            self._replies.send_after_all(command, peer, Status.BAD_REQUEST, str(error).encode())
             return
         answer = encode_result(Status.SUCCESS, json.dumps(report).encode(), command.opaque)
-        context.store.publish_when_acknowledged(result.lsn, result.updates, peer.send, answer)
+        self._replies.send(command, peer, result, answer)
 
     def _read(self, lsn: int, size: int) -> bytes:
         """Read messages of a live branch; empty if they are not written yet."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from journal.records.header import Lsn
+from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.transaction_store import LiveBranch
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
@@ -18,11 +19,9 @@ from meta_broker.replication.master.master import Master
 from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
-from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.messages import HEADER_BYTES
-from meta_client.protocol.requests import Request
+from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Behind
-from meta_client.protocol.status import Status
 
 FAULTS_MAX = 1_000  # disk errors logged, one line each
 
@@ -56,14 +55,11 @@ class Peer(Protocol):
     def take_buffered(self, key: BranchKey) -> bytes:
         """Take the replies buffered for *key* in this turn, to be sent with the next one."""
 
-    def preview_reply(self, answer: bytes) -> None:
-        """Announce *answer*, which follows at the high watermark, for a peer that may have to report it earlier."""
-
     def end_in_flight(self) -> None:
         """Stop counting the current request as in flight: it has no reply, or is bounded elsewhere until it has."""
 
-    def requeue(self, request: Request) -> None:
-        """Handle *request* again, in its turn; dropped if the peer is closed."""
+    def enqueue(self, waiting: "WaitingFetch") -> None:
+        """Complete *waiting* in its turn, under the limits of any request; dropped if the peer is closed."""
 
     def pause(self) -> None:
         """Handle nothing more until `resume`: the current request is answered later, before the next one."""
@@ -71,14 +67,23 @@ class Peer(Protocol):
     def resume(self) -> None:
         """Continue after `pause`: the request is answered."""
 
-    def retry(self, request: Request) -> None:
-        """Handle *request* again, for which the peer was paused, then resume; no effect if it is closed."""
-
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer* and switch the connection to the protocol *attach* returns. False: not possible."""
 
     def quit(self) -> None:
         """Close once everything queued is sent."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingFetch:
+    """A fetch that waits, and the conditions that end its wait. It is answered once, after its wait."""
+
+    fetch: Fetch
+    peer: Peer
+    name: PartitionName
+    end_wanted: int  # end of the partition that ends the wait
+    due_ms: int  # on the handler's clock
+    number: int = 0  # order of arrival, set by `WaitingFetches.add`
 
 
 class TopicListener(Protocol):
@@ -173,17 +178,3 @@ class Context:
         if section.stat:
             self.realtime.add(Statistic.PUT, topic, messages)
             self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)
-
-    def reply_when_acknowledged(self, peer: Peer, opaque: int, status: Status, message: bytes = b"") -> None:
-        """Answer once everything appended so far is acknowledged.
-
-        Required for every answer that depends on a branch's state, refusals too: a crash must not undo what it says.
-        """
-        answer = encode_result(status, message, opaque)
-        peer.pending_reply_bytes += len(answer)
-        self.store.high_watermark.run_after(self.store.journal.end, _send_pending, peer, answer)
-
-
-def _send_pending(peer: Peer, answer: bytes) -> None:
-    peer.pending_reply_bytes -= len(answer)
-    peer.send(answer)

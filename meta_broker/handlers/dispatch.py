@@ -1,24 +1,24 @@
 """Dispatches requests to handlers. Exhaustive: a broker does not start if a request has no handler."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, get_args
 
 from meta_broker.filters.runner import Filters
+from meta_broker.handlers.branch import BranchHandler
 from meta_broker.handlers.checkpoint import CheckpointHandler
-from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.context import Context, Peer, SlaveView, WaitingFetch
 from meta_broker.handlers.fetch import FetchHandler
-from meta_broker.handlers.filtered_reader import FilteredReader, index_damaged
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.get import GetHandler
 from meta_broker.handlers.message_reader import MessageReader
+from meta_broker.handlers.put import PutHandler
 from meta_broker.handlers.slave_writes import SlaveWrites
 from meta_broker.handlers.stats import StatsHandler
-from meta_broker.handlers.sync_writes import SyncWrites
-from meta_broker.handlers.writes import MasterWrites, Writes
+from meta_broker.handlers.topic import TopicHandler
+from meta_broker.handlers.transaction import TransactionHandler
+from meta_broker.handlers.writes import Write, WriteReplies
 from meta_broker.handlers.yielding import yield_after
-from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
@@ -43,10 +43,13 @@ from meta_client.protocol.requests import (
 )
 from meta_client.protocol.status import Status
 
+Handled = Request | Dropped | WaitingFetch
+Handler = Callable[[Any, Peer], None]
+
 _READS: Final = (Get, Fetch, OffsetQuery, Offsets, Find)  # requests that read messages or offsets
 
 
-def _one_a_turn(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
+def _one_a_turn(handle: Handler) -> Handler:
     """Wrap a handler that scans every partition: one such request a turn of the loop."""
 
     def handle_one(request: Request, peer: Peer) -> None:
@@ -56,55 +59,70 @@ def _one_a_turn(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], No
     return handle_one
 
 
+def _when_readable(handle: Handler, slave: SlaveView) -> Handler:
+    """Wrap a handler of a slave's reads, which are refused until the copy is readable."""
+
+    def handle_if_readable(request: Get | Fetch | OffsetQuery | Offsets | Find, peer: Peer) -> None:
+        if slave.is_readable:
+            handle(request, peer)
+        else:
+            text = b"this slave has not heard from its master since it began to follow it: ask later, or ask the master"
+            peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
+
+    return handle_if_readable
+
+
 class Dispatcher:
     """All handlers of a broker behind one call."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self._filters = Filters(context.config.broker.filter_seconds_max)
-        self._reading = MessageReader(context)
-        filtering = FilteredReader(context, self._reading, self._filters)
-        self._get = GetHandler(context, self._reading, filtering)
-        self._fetch = FetchHandler(context, self._reading, filtering)
+        self._reading = MessageReader(context, self._filters)
+        self._fetch = FetchHandler(context, self._reading)
         self._worker = ThreadPoolExecutor(1, "find")
         self._keys = KeyIndexer(context.config.data / "keys", context.store, context.topics, self._worker)
         self._find = FindHandler(context, self._keys, self._worker)
-        self._checkpoint = CheckpointHandler(context)
-        self._stats = StatsHandler(context)
-        slave = context.slave
-        self._writes: Writes
-        if slave is not None:
-            self._writes = SlaveWrites(context, slave)
-        else:
-            self._writes = MasterWrites(context, self.topic_decided)
-            if (master := context.master) is not None and master.section.mode == "sync":
-                self._writes = SyncWrites(context, master, self._writes, time.monotonic)
-        self.expire = self._writes.expire
+        self._replies: WriteReplies | None = None  # of a master, as the next one
+        self._transactions: TransactionHandler | None = None
         self._handlers: Final = self._table()
-        assert self._handlers.keys() == set(get_args(Request | Dropped)), "every request has a handler"
+        assert self._handlers.keys() == set(get_args(Handled)), "every request has a handler"
         self._keys.rescan()
 
-    def _table(self) -> dict[type[Request | Dropped], Callable[[Any, Peer], None]]:
-        write = self._writes.handle
-        return {
-            Put: write,
-            MultiPut: write,
-            Transaction: write,
-            TopicCommand: _one_a_turn(write),
-            BranchCommand: write,
-            Sync: write,
-            Get: self._get.handle,
+    def _table(self) -> dict[type[Handled], Handler]:
+        context = self.context
+        get = GetHandler(context, self._reading)
+        handlers: dict[type[Handled], Handler] = {
+            Get: get.handle,
             Fetch: self._fetch.handle,
-            OffsetQuery: self._get.handle_offset,
-            Offsets: self._get.handle_offsets,
+            WaitingFetch: self._fetch.complete,
+            OffsetQuery: get.handle_offset,
+            Offsets: get.handle_offsets,
             Find: self._find.handle,
-            TakeCheckpoint: self._checkpoint.handle,
-            Stats: _one_a_turn(self._stats.handle),
+            TakeCheckpoint: CheckpointHandler(context).handle,
+            Stats: _one_a_turn(StatsHandler(context).handle),
             Version: self._version,
             Quit: self._quit,
             Replicate: self._replicate,
             Dropped: self._dropped,
         }
+        if (slave := context.slave) is not None:
+            handlers |= {read: _when_readable(handlers[read], slave) for read in _READS}
+            handlers |= dict.fromkeys(get_args(Write), SlaveWrites(context, slave).handle)
+        else:
+            replies = self._replies = WriteReplies(context)
+            put = PutHandler(context, replies).handle
+            self._transactions = TransactionHandler(context, replies)
+            handlers |= {
+                Put: replies.guarded(put),
+                MultiPut: replies.guarded(put),
+                Sync: replies.guarded(_sync),
+                Transaction: replies.guarded(self._transactions.handle),
+                TopicCommand: replies.guarded(TopicHandler(context, replies, self.topic_decided).handle),
+                BranchCommand: replies.guarded(BranchHandler(context, replies).handle),
+            }
+        handlers[TopicCommand] = _one_a_turn(handlers[TopicCommand])
+        return handlers
 
     async def close(self) -> None:
         """Stop the background work; requests it still has are refused. Idempotent."""
@@ -119,32 +137,31 @@ class Dispatcher:
         self._fetch.wake(topic)
         self._keys.rescan()
 
-    def release(self, peer: Peer) -> list[bytes]:
-        """Return replies to the waiting fetches of *peer*, for which nothing more will be handled."""
-        return self._fetch.release(peer)
+    def release(self, peer: Peer, woken: Iterable[WaitingFetch]) -> list[bytes]:
+        """Return replies to the waiting fetches of *peer*, for which nothing more will be handled, and to *woken*."""
+        return self._fetch.release(peer, woken)
 
     def peer_closed(self, peer: Peer) -> None:
         """Clean up after a closed connection. Raises StorageFailed once the journal has stopped."""
         self._fetch.peer_closed(peer)
         self._find.peer_closed(peer)
         self._reading.peer_closed(peer)
-        self._writes.peer_closed(peer)
+        if self._transactions is not None:
+            self._transactions.peer_closed(peer)
 
-    def handle(self, request: Request | Dropped, peer: Peer) -> None:
+    def expire(self) -> bool:
+        """Answer late writes, and roll back some of the branches that timed out. True: call it again.
+
+        Raises StorageFailed once the journal has stopped.
+        """
+        if self._replies is None or self._transactions is None:
+            return False
+        self._replies.expire()
+        return self._transactions.expire()
+
+    def handle(self, request: Handled, peer: Peer) -> None:
         """Answer *request*, now or at the high watermark. Raises StorageFailed once the journal has stopped."""
-        slave = self.context.slave
-        if slave is not None and not slave.is_readable and isinstance(request, _READS):
-            text = b"this slave has not heard from its master since it began to follow it: ask later, or ask the master"
-            peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
-            return
-        try:
-            self._handlers[type(request)](request, peer)
-        except IndexDamaged as error:
-            assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)  # no other request reads an index
-            peer.send(index_damaged(error, request.opaque))
-        except IndexCold as cold:
-            assert isinstance(request, Get | Fetch | OffsetQuery | Offsets)
-            self._reading.retry_when_loaded(cold, request, peer)
+        self._handlers[type(request)](request, peer)
 
     def _version(self, request: Version, peer: Peer) -> None:
         peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
@@ -164,3 +181,8 @@ class Dispatcher:
             peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
             return
         self.peer_closed(peer)  # ends the branches and waits it began as a client
+
+
+def _sync(request: Sync, peer: Peer) -> None:
+    text = b"this broker is no synchronous slave of the 1.4 kind"
+    peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))

@@ -1,23 +1,24 @@
 """fetch: a get that waits for messages (extension, PROTOCOL.md).
 
-A fetch that finds too little is kept; publication at the high watermark, or one timer for all, puts it back into the
-connection's queue, without its wait. It is answered under the same limits as any request: a peer that does not read
-gets nothing more, however many of its fetches have been woken.
+A fetch that finds too little waits as a WaitingFetch. Publication at the high watermark, or one timer for all, ends the
+wait: the connection completes it in its turn, under the same limits as any request. A peer that does not read gets
+nothing more, however many of its fetches have been woken.
 """
 
 import asyncio
 import functools
 import time
+from collections.abc import Iterable
 
 from journal.records.record import PartitionName
-from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.filtered_reader import FilteredReader
-from meta_broker.handlers.get import bad_size, closed, in_gap, missed, outside, unknown_partition, visible_index
-from meta_broker.handlers.message_reader import MessageReader
+from meta_broker.handlers.context import Context, Peer, WaitingFetch
+from meta_broker.handlers.get import bad_size, closed, missed, outside, unknown_partition, visible_index
+from meta_broker.handlers.message_reader import Answer, MessageReader
 from meta_broker.handlers.owners import Owned, OwnerEpochs
 from meta_broker.handlers.read_from import answer_line
 from meta_broker.handlers.realtime import Statistic
-from meta_broker.handlers.waiting import WaitingFetch, WaitingFetches
+from meta_broker.handlers.waiting import WaitingFetches
+from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OFFSET_END, Fetch
 from meta_client.protocol.status import Status
@@ -26,11 +27,10 @@ from meta_client.protocol.status import Status
 class FetchHandler:
     """Answers fetches, at once or when there are messages. Loop thread only."""
 
-    def __init__(self, context: Context, reading: MessageReader, filtering: FilteredReader) -> None:
+    def __init__(self, context: Context, reading: MessageReader) -> None:
         section = context.config.broker
         self._context = context
         self._reading = reading
-        self._filtering = filtering
         self._wait_ms_max = section.fetch_wait_ms_max
         self._waiting = WaitingFetches(section.fetches_waiting_max, section.fetches_waiting_per_connection_max)
         self._owners = OwnerEpochs(section.owners_max)
@@ -39,73 +39,86 @@ class FetchHandler:
         context.store.watch(self._waiting.by_partition, self._published)
 
     def handle(self, fetch: Fetch, peer: Peer) -> None:
-        context = self._context
-        name = PartitionName(fetch.topic, fetch.partition)
-        if context.topics.is_closed(*name):
-            self._reject(fetch, peer, closed(context, fetch))
-            return
-        index = visible_index(context, name)
-        if index is None and not context.topics.offers(*name):
-            self._reject(fetch, peer, unknown_partition(fetch))
-            return
-        if fetch.bytes_max <= 0:
-            self._reject(fetch, peer, bad_size(fetch))
-            return
-        if fetch.epoch is not None and (answer := self._stale(fetch, fetch.epoch, name)) is not None:
-            self._reject(fetch, peer, answer)
-            return
-        start, end = (index.start, index.end) if index is not None else (0, 0)
-        if not start <= fetch.offset <= end:
-            self._reject(fetch, peer, outside(context, fetch, start, end))
-            return
-        bytes_max = min(fetch.bytes_max, context.config.broker.transfer_bytes_max)
-        bytes_wanted = min(fetch.bytes_min, bytes_max)
-        if end - fetch.offset < bytes_wanted and fetch.wait_ms > 0:
+        """Answer *fetch*, or begin its wait."""
+        if fetch.wait_ms > 0 and (end_wanted := self._end_to_wait_for(fetch)) is not None:
             if (reason := self._waiting.why_full(peer)) is None:
-                self._wait(WaitingFetch(fetch, peer, name, fetch.offset + bytes_wanted, self._due_ms(fetch)))
+                name, due_ms = _name(fetch), _now_ms() + min(fetch.wait_ms, self._wait_ms_max)
+                self._waiting.add(WaitingFetch(fetch, peer, name, end_wanted, due_ms))
+                peer.end_in_flight()
+                self._set_timer()
                 return
-            if fetch.offset == end:
-                self._reject(fetch, peer, encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
+            if fetch.offset == self._end(_name(fetch)):
+                self._count(fetch)
+                missed(self._context, fetch)
+                peer.send(encode_result(Status.UNAVAILABLE, reason.encode(), fetch.opaque))
                 return
-        if index is None or fetch.offset == end:
-            self._count(fetch)
-            missed(context, fetch)
-            peer.send(answer_line(context, fetch, 0, end))
-            return
-        if (filter_name := self._filtering.name_for(fetch)) is not None:
-            self._count(fetch)
-            fetch.wait_ms = 0  # do not wait again, even if the messages are gone when its turn comes
-            retry = functools.partial(self.handle, fetch, peer)
-            self._filtering.submit(filter_name, fetch, index, bytes_max, peer, retry)
-            return
-        if not self._reading.answer(fetch, index, bytes_max, peer):
-            answer = in_gap(index, fetch)
-            missed(context, fetch)
-            peer.send(answer)
-        self._count(fetch)  # only now: IndexCold above would have it handled again
+        self._answer(fetch, peer)
+
+    def complete(self, waiting: WaitingFetch, peer: Peer) -> None:
+        """Answer a fetch whose wait is over with what there is."""
+        self._answer(waiting.fetch, peer)
+
+    def _answer(self, fetch: Fetch, peer: Peer) -> None:
+        self._reading.answer(fetch, peer, functools.partial(self._look_up, fetch))
+
+    def _look_up(self, fetch: Fetch) -> Answer:
+        """Return the answer at this moment, and count it: it is looked up again if this raises IndexCold."""
+        index = visible_index(self._context, _name(fetch))
+        answer: Answer | None = self._rejection(fetch, index)
+        if answer is None:
+            if index is None or fetch.offset == index.end:
+                answer = answer_line(self._context, fetch, 0, fetch.offset)
+            else:
+                answer = self._reading.messages(fetch, index)
+        if isinstance(answer, bytes):
+            missed(self._context, fetch)
+        self._count(fetch)
+        return answer
+
+    def _rejection(self, fetch: Fetch, index: PartitionIndex | None) -> bytes | None:
+        """Return the reply to an invalid fetch; None: it is valid."""
+        context, name = self._context, _name(fetch)
+        if context.topics.is_closed(*name):
+            return closed(context, fetch)
+        if index is None and not context.topics.offers(*name):
+            return unknown_partition(fetch)
+        if fetch.bytes_max <= 0:
+            return bad_size(fetch)
+        if fetch.epoch is not None and (stale := self._stale(fetch, fetch.epoch, name)) is not None:
+            return stale
+        start, end = (index.start, index.end) if index is not None else (0, 0)
+        return None if start <= fetch.offset <= end else outside(context, fetch, start, end)
+
+    def _end_to_wait_for(self, fetch: Fetch) -> int | None:
+        """Return the end of the partition that gives *fetch* all it wants; None: it has that, or is invalid."""
+        index = visible_index(self._context, _name(fetch))
+        if self._rejection(fetch, index) is not None:
+            return None
+        wanted = fetch.offset + min(fetch.bytes_min, fetch.bytes_max, self._context.config.broker.transfer_bytes_max)
+        return wanted if wanted > (index.end if index is not None else 0) else None
+
+    def _end(self, name: PartitionName) -> int:
+        index = self._context.store.indexes.by_name.get(name)
+        return index.end if index is not None else 0
 
     @property
     def waiting(self) -> int:
         """Number of waiting fetches."""
         return len(self._waiting)
 
-    def release(self, peer: Peer) -> list[bytes]:
-        """Return empty replies to the waiting fetches of *peer*, whose connection is about to end."""
-        answers = []
-        for waiting in self._waiting.pop_of_peer(peer):
-            index = self._context.store.indexes.by_name.get(waiting.name)
-            end = index.end if index is not None else 0
-            answers.append(answer_line(self._context, waiting.fetch, 0, end))
-        return answers
+    def release(self, peer: Peer, woken: Iterable[WaitingFetch]) -> list[bytes]:
+        """Return empty replies to the waiting fetches of *peer*, whose connection is about to end, and to *woken*."""
+        released = [*woken, *self._waiting.pop_of_peer(peer)]
+        return [answer_line(self._context, each.fetch, 0, self._end(each.name)) for each in released]
 
     def peer_closed(self, peer: Peer) -> None:
         """Discard the waiting fetches of a closed connection."""
         self._waiting.pop_of_peer(peer)
 
     def wake(self, topic: str) -> None:
-        """Answer the fetches that wait for *topic*, after a decision about it."""
+        """End the waits for *topic*, after a decision about it."""
         for name in [name for name in self._waiting.by_partition if name.topic == topic]:
-            self._go_on(self._waiting.pop_reached(name, OFFSET_END))
+            _wake(self._waiting.pop_reached(name, OFFSET_END))
 
     def _stale(self, fetch: Fetch, epoch: int, name: PartitionName) -> bytes | None:
         """Return the reply to a fetch of a stale owner; None: it is not stale. A new owner ends the waits of earlier
@@ -115,7 +128,7 @@ class FetchHandler:
         former, highest = self._owners.known(owned), self._owners.seen(owned, epoch)
         if epoch == highest:
             if former is not None and former < epoch:
-                self._go_on(self._waiting.pop_stale(name, fetch.group, epoch))
+                _wake(self._waiting.pop_stale(name, fetch.group, epoch))
             return None
         text = (
             f"{highest} is the epoch of who owns partition {name.partition} of topic {name.topic} for group "
@@ -123,37 +136,18 @@ class FetchHandler:
         )
         return encode_result(Status.STALE_OWNER, text.encode(), fetch.opaque)
 
-    def _reject(self, fetch: Fetch, peer: Peer, answer: bytes) -> None:
-        self._count(fetch)
-        missed(self._context, fetch)
-        peer.send(answer)
-
     def _count(self, fetch: Fetch) -> None:
         self._context.counters.gets += 1
         self._context.count(Statistic.GET, fetch.topic)
 
-    def _due_ms(self, fetch: Fetch) -> int:
-        return _now_ms() + min(fetch.wait_ms, self._wait_ms_max)
-
-    def _wait(self, waiting: WaitingFetch) -> None:
-        self._waiting.add(waiting)
-        waiting.peer.end_in_flight()
-        self._set_timer()
-
     def _published(self, name: PartitionName) -> None:
         """Wake the fetches that wait for new messages of a partition."""
-        end = self._context.store.indexes.by_name[name].end
-        self._go_on(self._waiting.pop_reached(name, end))
+        _wake(self._waiting.pop_reached(name, self._end(name)))
 
     def _ring(self) -> None:
         self._timer = None
-        self._go_on(self._waiting.pop_due(_now_ms()))
+        _wake(self._waiting.pop_due(_now_ms()))
         self._set_timer()
-
-    def _go_on(self, ended: list[WaitingFetch]) -> None:
-        for waiting in ended:
-            waiting.fetch.wait_ms = 0
-            waiting.peer.requeue(waiting.fetch)
 
     def _set_timer(self) -> None:
         due_ms = self._waiting.next_due_ms
@@ -164,6 +158,15 @@ class FetchHandler:
         delay_s = max(0, due_ms - _now_ms()) / 1000
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
         self._timer_ms = due_ms
+
+
+def _wake(ended: Iterable[WaitingFetch]) -> None:
+    for waiting in ended:
+        waiting.peer.enqueue(waiting)
+
+
+def _name(fetch: Fetch) -> PartitionName:
+    return PartitionName(fetch.topic, fetch.partition)
 
 
 def _now_ms() -> int:

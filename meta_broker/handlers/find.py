@@ -16,9 +16,8 @@ from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.filtered_reader import index_damaged
 from meta_broker.handlers.get import closed, unknown_partition, visible_index
-from meta_broker.handlers.message_reader import unreadable
+from meta_broker.handlers.message_reader import index_damaged, unreadable
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.indexes import when_loaded
 from meta_broker.store.key_indexer import KeyIndexer, run_at

@@ -4,8 +4,7 @@ import functools
 
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.filtered_reader import FilteredReader
-from meta_broker.handlers.message_reader import MessageReader
+from meta_broker.handlers.message_reader import Answer, MessageReader
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
 from meta_client.protocol.answers import OffsetRange, format_offset_range
@@ -17,60 +16,63 @@ from meta_client.protocol.status import Status
 class GetHandler:
     """Answers gets and offset queries. Only acknowledged messages are visible.
 
-    A request is counted once it is answered: IndexCold has it handled again.
+    A look-up counts its request at its end: it is repeated if it raises IndexCold.
     """
 
-    def __init__(self, context: Context, reading: MessageReader, filtering: FilteredReader) -> None:
+    def __init__(self, context: Context, reading: MessageReader) -> None:
         self._context = context
         self._reading = reading
-        self._filtering = filtering
 
     def handle(self, get: Get, peer: Peer) -> None:
-        context = self._context
-        index = visible_index(context, PartitionName(get.topic, get.partition))
-        if context.topics.is_closed(get.topic, get.partition):
-            missed(context, get)
-            peer.send(closed(context, get))
-        elif index is None:
-            missed(context, get)
-            peer.send(unknown_partition(get))
-        elif get.bytes_max <= 0:
-            peer.send(bad_size(get))
-        elif index.start <= get.offset < index.end:
-            bytes_max = min(get.bytes_max, context.config.broker.transfer_bytes_max)
-            if (filter_name := self._filtering.name_for(get)) is not None:
-                retry = functools.partial(self.handle, get, peer)
-                self._filtering.submit(filter_name, get, index, bytes_max, peer, retry)
-            elif not self._reading.answer(get, index, bytes_max, peer):
-                answer = in_gap(index, get)
-                missed(context, get)
-                peer.send(answer)
-        else:
-            missed(context, get)
-            peer.send(outside(context, get, index.start, index.end))
-        context.counters.gets += 1
-        context.count(Statistic.GET, get.topic)
+        self._reading.answer(get, peer, functools.partial(self._look_up, get))
 
     def handle_offset(self, query: OffsetQuery, peer: Peer) -> None:
-        index = visible_index(self._context, PartitionName(query.topic, query.partition))
-        if index is None:
-            peer.send(unknown_partition(query))
-        else:
-            peer.send(encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque))
-        self._count(query)
+        self._reading.answer(query, peer, functools.partial(self._look_up_offset, query))
 
     def handle_offsets(self, query: Offsets, peer: Peer) -> None:
+        self._reading.answer(query, peer, functools.partial(self._look_up_offsets, query))
+
+    def _look_up(self, get: Get) -> Answer:
+        context = self._context
+        index = visible_index(context, PartitionName(get.topic, get.partition))
+        answer: Answer
+        is_valid = True
+        if context.topics.is_closed(get.topic, get.partition):
+            answer = closed(context, get)
+        elif index is None:
+            answer = unknown_partition(get)
+        elif get.bytes_max <= 0:
+            answer, is_valid = bad_size(get), False
+        elif index.start <= get.offset < index.end:
+            answer = self._reading.messages(get, index)
+        else:
+            answer = outside(context, get, index.start, index.end)
+        if isinstance(answer, bytes) and is_valid:
+            missed(context, get)
+        context.counters.gets += 1
+        context.count(Statistic.GET, get.topic)
+        return answer
+
+    def _look_up_offset(self, query: OffsetQuery) -> Answer:
+        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        if index is None:
+            answer = unknown_partition(query)
+        else:
+            answer = encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque)
+        self._count(query)
+        return answer
+
+    def _look_up_offsets(self, query: Offsets) -> Answer:
         index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is not None:
             found = OffsetRange(index.start, index.end, index.at_time(query.time_ms))
+            answer = encode_result(Status.SUCCESS, format_offset_range(found), query.opaque)
         elif self._context.topics.offers(query.topic, query.partition):
-            found = OffsetRange(0, 0, 0)
+            answer = encode_result(Status.SUCCESS, format_offset_range(OffsetRange(0, 0, 0)), query.opaque)
         else:
-            self._count(query)
-            peer.send(unknown_partition(query))
-            return
+            answer = unknown_partition(query)
         self._count(query)
-        peer.send(encode_result(Status.SUCCESS, format_offset_range(found), query.opaque))
+        return answer
 
     def _count(self, query: OffsetQuery | Offsets) -> None:
         self._context.counters.offsets += 1
@@ -114,14 +116,6 @@ def outside(context: Context, request: Get | Fetch, start: int, end: int) -> byt
         if request.offset > stored:  # else acknowledged by a former master, and waiting for slaves here
             return encode_result(Status.BEYOND_END, b"%d" % stored, request.opaque)
     return encode_result(Status.NOT_FOUND, b"Could not find message at position %d" % request.offset, request.opaque)
-
-
-def in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
-    """Return the reply for an offset whose messages a repair dropped: where reading continues.
-
-    Raises IndexDamaged, IndexCold.
-    """
-    return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
 
 
 def bad_size(request: Get | Fetch) -> bytes:

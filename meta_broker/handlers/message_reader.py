@@ -1,20 +1,26 @@
-"""Reads messages for a get or fetch: from the page cache at once, or by a thread from the disk."""
+"""Answers requests that read a partition: at once, by a thread from the disk, or through a filter (spec 4.8)."""
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from journal.errors import StorageFailed
+from meta_broker.filters.emulation import Skip, decide
+from meta_broker.filters.process import FilterFailed, FilterProcess
+from meta_broker.filters.runner import Filters
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.read_from import answer_line
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.cold_reader import ColdReader
-from meta_broker.store.index_file import IndexCold
+from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
+from meta_broker.task_errors import raise_task_error
 from meta_client.protocol.encoder import encode_result, value_line
 from meta_client.protocol.requests import Fetch, Find, Get, OffsetQuery, Offsets
+from meta_client.protocol.responses import FILTERED
 from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
@@ -23,108 +29,194 @@ T = TypeVar("T")
 IndexRequest = Get | Fetch | OffsetQuery | Offsets
 
 
+class Messages(msgspec.Struct, frozen=True):
+    """Messages that answer a get or fetch: *size* bytes after *line*."""
+
+    line: bytes
+    size: int
+    places: Sequence[JournalSlice]
+    read: ColdRead  # keeps their segments open
+
+
+class ToFilter(msgspec.Struct, frozen=True):
+    """Messages of *index* that filter *name* has to process first, at most *bytes_max*."""
+
+    name: str
+    index: PartitionIndex
+    bytes_max: int
+
+
+Answer = bytes | Messages | ToFilter
+LookUp = Callable[[], Answer]
+
+
 class MessageReader:
-    """Answers with messages. Loop thread only; never waits for the disk.
+    """Looks up and sends answers. Loop thread only; never waits for the disk.
 
     A cold read pauses its connection until it is done: each connection has one at a time, its replies keep their order,
     and asking for more at once gives no larger share of the disk. Other connections do not wait.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, filters: Filters) -> None:
         self._context = context
         self._store = context.store
+        self._filters = filters
         self._cold_reader = ColdReader()
-        self._by_peer: dict[Peer, asyncio.Future[bytes]] = {}
+        self._by_peer: dict[Peer, asyncio.Task[None]] = {}
 
-    def answer(self, request: Get | Fetch, index: PartitionIndex, bytes_max: int, peer: Peer) -> bool:
-        """Answer *request* with the messages at its offset, at most *bytes_max*; False, and no reply, in a gap.
-
-        Raises IndexDamaged, IndexCold.
-        """
+    def messages(self, request: Get | Fetch, index: PartitionIndex) -> Answer:
+        """Look up the messages at the offset of *request*, which the partition has. Raises IndexDamaged, IndexCold."""
+        context = self._context
+        bytes_max = min(request.bytes_max, context.config.broker.transfer_bytes_max)
+        if (of_topic := context.config.filters.get(request.topic)) is not None and request.group in of_topic:
+            return ToFilter(of_topic[request.group], index, bytes_max)
         places = list(index.places(request.offset, bytes_max))
         if not places:
-            return False
+            return _in_gap(index, request)
         size = sum(place.bytes for place in places)
-        line = head_line(self._context, request, size, index, places)
-        read = ColdRead(self._store.journal, places)
-        if self._store.page_cache.is_hot(places) and (data := read.cached()) is not None:
-            peer.send_buffers([line, *data], len(line) + size)
-            return True
-        peer.pause()
-        self._by_peer[peer] = future = self._cold_reader.read(read)
-        future.add_done_callback(functools.partial(self._send_read, request, peer, line))
+        line = _head_line(context, request, size, index, places)
+        return Messages(line, size, places, ColdRead(self._store.journal, places))
+
+    def answer(self, request: IndexRequest, peer: Peer, look_up: LookUp) -> None:
+        """Answer *request* with what *look_up* returns; while that raises IndexCold, load the index and repeat it."""
+        try:
+            found = look_up()
+        except IndexDamaged as error:
+            peer.send(index_damaged(error, request.opaque))
+            return
+        except IndexCold:
+            found = None
+        if found is None or not self._send(request, peer, look_up, found):
+            peer.pause()
+            self._by_peer[peer] = task = asyncio.get_running_loop().create_task(
+                self._answer_paused(request, peer, look_up, found)
+            )
+            task.add_done_callback(raise_task_error)
+
+    def _send(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer) -> bool:
+        """Answer with *found*; False: it has to be read from the disk first."""
+        if isinstance(found, bytes):
+            peer.send(found)
+        elif isinstance(found, Messages):
+            if (data := self._cached(found.places, found.read)) is None:
+                return False
+            peer.send_buffers([found.line, *data], len(found.line) + found.size)
+        else:
+            assert isinstance(request, Get | Fetch)
+            self._filter(request, peer, look_up, found)
         return True
 
-    async def read(self, index: PartitionIndex, offset: int, bytes_max: int) -> bytes:
-        """Return the bytes at *offset*, for processing before they are sent; none in a gap.
+    async def _answer_paused(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer | None) -> None:
+        """Answer *request*, for which *peer* is paused, then resume; *found* None: its index is to be loaded."""
+        try:
+            if found is None:
+                found = await self._when_loaded(look_up)
+            if not self._send(request, peer, look_up, found):
+                assert isinstance(found, Messages)
+                data = await self._cold_reader.read(found.read)
+                peer.send_buffers([found.line, data], len(found.line) + len(data))
+        except IndexDamaged as error:
+            peer.send(index_damaged(error, request.opaque))
+        except StorageFailed as error:
+            if found is None:  # out of file descriptors: nothing is damaged
+                peer.send(encode_result(Status.UNAVAILABLE, str(error).encode(), request.opaque))
+            else:
+                assert isinstance(request, Get | Fetch)
+                peer.send(unreadable(self._context, request, error))
+        del self._by_peer[peer]
+        peer.resume()
 
-        Raises StorageFailed, IndexDamaged.
-        """
+    def _filter(self, request: Get | Fetch, peer: Peer, look_up: LookUp, found: ToFilter) -> None:
+        """Answer *request* once the filter has processed its messages."""
+        index = found.index
 
-        def ask() -> list[JournalSlice]:
-            return list(index.places(offset, bytes_max)) if index.start <= offset else []  # deleted meanwhile
+        def places() -> list[JournalSlice]:
+            return list(index.places(request.offset, found.bytes_max)) if index.start <= request.offset else []
 
-        places = await self.when_loaded(ask)
+        async def run(process: FilterProcess) -> None:
+            if not index.start <= request.offset < index.end:  # deleted before its turn
+                self.answer(request, peer, look_up)
+                return
+            # Read only now: a waiting request holds no bytes.
+            try:
+                chunk = await self._read(await self._when_loaded(places))
+                if not chunk:
+                    peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
+                    return
+                answer = decide(await process.ask(request.group, chunk), len(chunk))
+            except IndexDamaged as error:
+                peer.send(index_damaged(error, request.opaque))
+                return
+            except StorageFailed as error:
+                peer.send(unreadable(self._context, request, error))
+                return
+            except FilterFailed as error:
+                text = f"group {request.group} of topic {request.topic}: {error}"
+                peer.send(encode_result(Status.INTERNAL_ERROR, text.encode(), request.opaque))
+                return
+            if isinstance(answer, Skip):
+                # Genuine clients send gets, and parse only a number.
+                why = FILTERED if isinstance(request, Fetch) else b""
+                moved_to = b"%d%b" % (request.offset + answer.size, why)
+                peer.send(encode_result(Status.MOVED, moved_to, request.opaque))
+                return
+            # No places: a filtered reader is not sent to a slave, whose configuration may lack the filter.
+            peer.send(_head_line(self._context, request, answer.size, index, ()) + chunk[: answer.size])
+
+        self._filters.submit(found.name, run)
+
+    async def _read(self, places: Sequence[JournalSlice]) -> bytes:
+        """Return the bytes of *places*. Raises StorageFailed."""
         if not places:
             return b""
         read = ColdRead(self._store.journal, places)
-        if self._store.page_cache.is_hot(places) and (data := read.cached()) is not None:
+        if (data := self._cached(places, read)) is not None:
             return b"".join(data)
         return await self._cold_reader.read(read)
 
-    async def when_loaded(self, ask: Callable[[], T]) -> T:
-        """Return the result of *ask*, which reads an index; load what is not in memory. Raises IndexDamaged."""
+    def _cached(self, places: Sequence[JournalSlice], read: ColdRead) -> list[bytes | memoryview] | None:
+        return read.cached() if self._store.page_cache.is_hot(places) else None
+
+    async def _when_loaded(self, ask: Callable[[], T]) -> T:
+        """Return the result of *ask*, which reads an index; load what is not in memory. Raises as *ask*,
+        StorageFailed.
+        """
         while True:
             try:
                 return ask()
             except IndexCold as cold:
                 await self._cold_reader.read(cold)
 
-    def retry_when_loaded(self, cold: IndexCold, request: IndexRequest, peer: Peer) -> None:
-        """Load *cold*, then handle *request* again; only its connection waits."""
-        peer.pause()
-        self._by_peer[peer] = future = self._cold_reader.read(cold)
-        future.add_done_callback(functools.partial(self._retry_loaded, request, peer))
-
-    def _retry_loaded(self, request: IndexRequest, peer: Peer, future: "asyncio.Future[bytes]") -> None:
-        if not future.cancelled():
-            self._by_peer.pop(peer, None)
-            if isinstance(error := future.exception(), StorageFailed):  # out of file descriptors: nothing is damaged
-                peer.send(encode_result(Status.UNAVAILABLE, str(error).encode(), request.opaque))
-                peer.resume()
-                return
-            future.result()
-            peer.retry(request)
-
     def peer_closed(self, peer: Peer) -> None:
         """Cancel the read of a closed connection."""
-        if (future := self._by_peer.pop(peer, None)) is not None:
-            future.cancel()
+        if (task := self._by_peer.pop(peer, None)) is not None:
+            task.cancel()
 
     async def close(self) -> None:
         """Stop the thread. Idempotent."""
         await self._cold_reader.close()
 
-    def _send_read(self, request: Get | Fetch, peer: Peer, line: bytes, future: "asyncio.Future[bytes]") -> None:
-        if future.cancelled():
-            return
-        self._by_peer.pop(peer, None)
-        try:
-            data = future.result()
-        except StorageFailed as error:
-            peer.send(unreadable(self._context, request, error))
-        else:
-            peer.send_buffers([line, data], len(line) + len(data))
-        peer.resume()
 
-
-def head_line(
+def _head_line(
     context: Context, request: Get | Fetch, size: int, index: PartitionIndex, places: Sequence[JournalSlice]
 ) -> bytes:
     """Return the header for *size* bytes of messages at *places*."""
     if isinstance(request, Fetch):
         return answer_line(context, request, size, index.end, places)
     return value_line(size, request.opaque)
+
+
+def _in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:
+    """Return the reply for an offset whose messages a repair dropped: where reading continues.
+
+    Raises IndexDamaged, IndexCold.
+    """
+    return encode_result(Status.MOVED, b"%d" % index.resumes(request.offset), request.opaque)
+
+
+def index_damaged(error: IndexDamaged, opaque: int) -> bytes:
+    """Return the reply while an index is being rebuilt: ask again later."""
+    return encode_result(Status.UNAVAILABLE, f"{error}: it is being rebuilt, ask again later".encode(), opaque)
 
 
 def unreadable(context: Context, request: Get | Fetch | Find, error: StorageFailed) -> bytes:

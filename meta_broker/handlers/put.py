@@ -3,6 +3,8 @@
 import random
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from journal.errors import RecordTooLarge
 from journal.records.producer_state import SequenceTooOld
 from journal.records.record import PartitionName
@@ -21,6 +23,7 @@ from meta_broker.handlers.message_frames import (
     frames_of,
 )
 from meta_broker.handlers.realtime import Statistic
+from meta_broker.handlers.writes import WriteReplies
 from meta_client.protocol.answers import PutPlace, format_put_place
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import PARTITION_ANY, MultiPut, Put
@@ -33,8 +36,9 @@ _partition_name = lru_cache(maxsize=4096)(PartitionName)
 class PutHandler:
     """Answers puts, single ones and batches."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, replies: WriteReplies) -> None:
         self._context = context
+        self._replies = replies
         self._store = context.store.transactions
 
     def handle(self, put: Put | MultiPut, peer: Peer) -> None:
@@ -48,7 +52,7 @@ class PutHandler:
         context = self._context
         try:
             if put.partition == PARTITION_ANY:
-                self._choose(put)
+                put = self._with_partition(put)
             # First: a retry of a stored batch succeeds, whatever was decided about the partition since.
             name = _partition_name(put.topic, put.partition)
             if self._is_stored(put, name, peer):
@@ -65,17 +69,15 @@ class PutHandler:
             peer.send(encode_result(_status(error), text.encode(), put.opaque))
             return
         text_of_place = b"%d %d %d" % (frames.first_id, put.partition, result.updates[0].base)
-        answer = encode_result(Status.SUCCESS, text_of_place, put.opaque)
-        peer.preview_reply(answer)
-        # One action at the high watermark, since every message passes here; publish_when_acknowledged takes two.
-        context.store.high_watermark.run_after(result.lsn, self._acknowledge, result, peer, answer)
+        self._replies.send(put, peer, result, encode_result(Status.SUCCESS, text_of_place, put.opaque))
 
-    def _choose(self, put: Put | MultiPut) -> None:
-        """Choose an open partition of the topic, if there is one. Raises PutRejected."""
+    def _with_partition(self, put: Put | MultiPut) -> Put | MultiPut:
+        """Return *put* to an open partition of the topic, if there is one. Raises PutRejected."""
         if isinstance(put, MultiPut) and put.sequence is not None:
             raise PutRejected("a numbered batch names its partition: sent again it might be doubled elsewhere")
-        if choice := self._context.topics.open_partitions(put.topic):
-            put.partition = random.choice(choice)  # noqa: S311 (spreads load, keeps no secret)
+        choice = self._context.topics.open_partitions(put.topic)
+        # Spreads load, keeps no secret.
+        return replace(put, partition=random.choice(choice)) if choice else put  # noqa: S311
 
     def _append(self, put: Put | MultiPut, name: PartitionName, frames: MessageFrames) -> AppendResult:
         buffers, size, count = frames.buffers, frames.bytes, frames.messages
@@ -98,12 +100,8 @@ class PutHandler:
         if stored.messages != put.count:
             raise PutRejected(f"batch {put.sequence.number} had {stored.messages} messages before, now {put.count}")
         place = format_put_place(PutPlace(stored.first_id, put.partition, stored.base))
-        self._context.reply_when_acknowledged(peer, put.opaque, Status.SUCCESS, place)
+        self._replies.send_after_all(put, peer, Status.SUCCESS, place)
         return True
-
-    def _acknowledge(self, result: AppendResult, peer: Peer, answer: bytes) -> None:
-        self._context.store.publish(result.updates)
-        peer.send(answer)
 
     def _transactional(self, put: Put | MultiPut, key: BranchKey, peer: Peer) -> None:
         context = self._context
@@ -120,7 +118,7 @@ class PutHandler:
         except (PutRejected, RecordTooLarge, XaError) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
-            context.reply_when_acknowledged(peer, put.opaque, _status(error), str(error).encode())
+            self._replies.send_after_all(put, peer, _status(error), str(error).encode())
             return
         # At once: an active branch is presumed aborted, so a crash cannot break what this answer says.
         place = format_put_place(PutPlace(frames.first_id, put.partition, None))

@@ -10,7 +10,7 @@ from meta_client.protocol.xa import format_xa_failure
 
 
 class SlaveWrites:
-    """Implements Writes. Loop thread only."""
+    """Refuses the writes that reach a slave. Loop thread only."""
 
     def __init__(self, context: Context, slave: SlaveView) -> None:
         self._context = context
@@ -36,9 +36,3 @@ class SlaveWrites:
         where = f"its master is {master}" if master else "it has not heard from its master yet"
         broker_id = self._context.config.broker_id
         return f"this is slave {self._slave.slave_id} of broker {broker_id}, which takes no writes: {where}"
-
-    def expire(self) -> bool:
-        return False
-
-    def peer_closed(self, peer: Peer) -> None:
-        del peer  # nothing of it began here

@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 from journal.errors import RecordTooLarge
 from journal.records.record import PartitionName
-from journal.records.topic_changes import TopicChange, TopicState, format_partitions
+from journal.records.topic_changes import TopicState, format_partitions
 from journal.state.fold import OffsetRange
+from journal.state.transaction_store import AppendResult
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.writes import WriteReplies
 from meta_broker.store.topic_decisions import KnownTopic, TopicCommandRejected, decide
 from meta_broker.store.topics import stored_partitions
 from meta_client.protocol.compression import NO_COMPRESSION
@@ -21,8 +23,9 @@ log = logging.getLogger(__name__)
 class TopicHandler:
     """Answers topic commands. A decision takes effect at once; it is answered and announced once it is acknowledged."""
 
-    def __init__(self, context: Context, wake: Callable[[str], None]) -> None:
+    def __init__(self, context: Context, replies: WriteReplies, wake: Callable[[str], None]) -> None:
         self._context = context
+        self._replies = replies
         self._wake = wake  # wakes the fetches that wait for a topic
 
     def handle(self, command: TopicCommand, peer: Peer) -> None:
@@ -37,7 +40,7 @@ class TopicHandler:
         except (TopicCommandRejected, RecordTooLarge, ValueError) as error:
             status = error.status if isinstance(error, TopicCommandRejected) else Status.BAD_REQUEST
             text = str(error) if isinstance(error, TopicCommandRejected) else f"topic {topic} stays as it is: {error}"
-            context.reply_when_acknowledged(peer, command.opaque, status, text.encode())
+            self._replies.send_after_all(command, peer, status, text.encode())
             return
         if change is not None:
             context.topics.changed()
@@ -45,18 +48,17 @@ class TopicHandler:
         offset_ranges = self._spans(topic) if change is not None and change.state is TopicState.DELETED else {}
         starts = {name: offset_range.start for name, offset_range in offset_ranges.items()}
         answer = encode_result(Status.SUCCESS, self._text(topic, command.verb).encode(), command.opaque)
-        context.store.high_watermark.run_after(lsn, self._acknowledge, topic, starts, change, peer, answer)
+        if change is not None:
+            context.store.high_watermark.run_after(lsn, self._apply, topic, starts)
+        self._replies.send(command, peer, AppendResult(lsn, ()), answer)
 
-    def _acknowledge(
-        self, topic: str, starts: dict[PartitionName, int], change: TopicChange | None, peer: Peer, answer: bytes
-    ) -> None:
+    def _apply(self, topic: str, starts: dict[PartitionName, int]) -> None:
+        """Let an acknowledged decision take effect outside."""
         context = self._context
         for name, start in starts.items():
             context.store.indexes.trim(name, start)
-        if change is not None:
-            self._wake(topic)
-            context.listener.topic_changed(topic)
-        peer.send(answer)
+        self._wake(topic)
+        context.listener.topic_changed(topic)
 
     def _view(self, topic: str) -> KnownTopic:
         topics, state = self._context.topics, self._context.store.transactions.state

@@ -9,8 +9,9 @@ from journal.errors import RecordTooLarge
 from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.records.xid import BranchKey, LocalKey, XaKey
-from journal.state.transaction_store import LiveBranch
+from journal.state.transaction_store import AppendResult, LiveBranch
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.writes import WriteReplies
 from meta_broker.handlers.yielding import yield_after
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.branch_report import DECIDED
@@ -28,8 +29,9 @@ EXPIRED_PER_TURN = 100  # branches, each with a record and a line of log: some m
 class TransactionHandler:
     """Answers transaction commands, and rolls back branches that timed out or lost their connection."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, replies: WriteReplies) -> None:
         self._context = context
+        self._replies = replies
         self._store = context.store.transactions
         self._verbs: Final[dict[Verb, Callable[[TransactionRequest, Peer], None]]] = {
             Verb.BEGIN: self._begin,
@@ -48,12 +50,10 @@ class TransactionHandler:
         try:
             self._verbs[request.verb](request, peer)
         except XaError as error:
-            self._context.reply_when_acknowledged(
-                peer, request.opaque, Status.INTERNAL_ERROR, failure_text(error).encode()
-            )
+            self._replies.send_after_all(request, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
         except RecordTooLarge as error:  # more partitions than fit one record: the branch is unchanged
             text = format_xa_failure(XaCode.XAER_RMERR, str(error))
-            self._context.reply_when_acknowledged(peer, request.opaque, Status.INTERNAL_ERROR, text.encode())
+            self._replies.send_after_all(request, peer, Status.INTERNAL_ERROR, text.encode())
         if isinstance(request.key, LocalKey):
             local = peer.local_transactions.get(request.key)
             if local is not None and local.is_over:
@@ -68,38 +68,39 @@ class TransactionHandler:
         vote, lsn = self._store.prepare(transaction)
         self._context.timeouts.discard(transaction)
         answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
-        self._context.store.high_watermark.run_after(lsn, peer.send, peer.take_buffered(transaction.key) + answer)
+        self._replies.send(request, peer, AppendResult(lsn, ()), answer, peer.take_buffered(transaction.key))
 
     def _commit(self, request: TransactionRequest, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         result = self._store.commit(transaction, one_phase=request.verb is Verb.COMMIT_ONE_PHASE)
         self._context.timeouts.discard(transaction)
         self._context.counters.commits += 1
-        answer = encode_result(Status.SUCCESS, b"", request.opaque)
-        self._context.store.publish_when_acknowledged(result.lsn, result.updates, peer.send, answer)
+        self._replies.send(request, peer, result, encode_result(Status.SUCCESS, b"", request.opaque))
 
     def _rollback(self, request: TransactionRequest, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         lsn = self._store.rollback(transaction)
         self._context.timeouts.discard(transaction)
         self._context.counters.rollbacks += 1
-        self._context.store.high_watermark.run_after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
+        answer = encode_result(Status.SUCCESS, b"", request.opaque)
+        self._replies.send(request, peer, AppendResult(lsn, ()), answer)
 
     def _forget(self, request: TransactionRequest, peer: Peer) -> None:
         if not isinstance(request.key, XaKey):
             raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
         lsn = self._store.forget(request.key)
-        self._context.store.high_watermark.run_after(lsn, peer.send, encode_result(Status.SUCCESS, b"", request.opaque))
+        answer = encode_result(Status.SUCCESS, b"", request.opaque)
+        self._replies.send(request, peer, AppendResult(lsn, ()), answer)
 
     def _recover(self, request: TransactionRequest, peer: Peer) -> None:
         found = [transaction.key for transaction in self._store.recover(request.qualifier)]
         keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
-        self._context.reply_when_acknowledged(peer, request.opaque, Status.SUCCESS, keys)
+        self._replies.send_after_all(request, peer, Status.SUCCESS, keys)
         yield_after(peer)
 
     def _send_status(self, request: TransactionRequest, peer: Peer) -> None:
         status = self._status(request.key, peer)
-        self._context.reply_when_acknowledged(peer, request.opaque, Status.SUCCESS, status.encode())
+        self._replies.send_after_all(request, peer, Status.SUCCESS, status.encode())
 
     def _status(self, key: BranchKey | None, peer: Peer) -> BranchStatus:
         if key is None:

@@ -10,23 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from journal.records.record import PartitionName
-from meta_broker.handlers.context import Peer
-from meta_client.protocol.requests import Fetch
+from meta_broker.handlers.context import Peer, WaitingFetch
 
 TICK_MS = 10  # how much later than requested a fetch may be answered
 ENDS_MIN = 64  # empty ends a partition may keep
-
-
-@dataclass(slots=True, eq=False)
-class WaitingFetch:
-    """A fetch and the conditions that end its wait."""
-
-    fetch: Fetch
-    peer: Peer
-    name: PartitionName
-    end_wanted: int  # end of the partition that ends the wait
-    due_ms: int  # on the caller's clock
-    number: int = 0  # order of arrival, set by `add`
 
 
 @dataclass(slots=True)

@@ -1,14 +1,17 @@
-"""Requests only a master serves: puts, branches, decisions about topics."""
+"""Writes, which only a master serves, and the replies to them: at the high watermark, or as too late in mode sync."""
 
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol, get_args
+from typing import Any
 
+import msgspec
+
+from journal.records.header import Lsn
 from journal.records.states import XaCode
-from meta_broker.handlers.branch import BranchHandler
+from journal.state.transaction_store import AppendResult
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.put import PutHandler
-from meta_broker.handlers.topic import TopicHandler
-from meta_broker.handlers.transaction import TransactionHandler
+from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import BranchCommand, MultiPut, Put, Sync, TopicCommand, Transaction, TransactionVerb
 from meta_client.protocol.status import Status
@@ -17,53 +20,99 @@ from meta_client.protocol.xa import format_xa_failure
 Write = Put | MultiPut | Sync | Transaction | TopicCommand | BranchCommand
 
 
-class Writes(Protocol):
-    """Handler of these requests. Loop thread only."""
+class WaitingReply(msgspec.Struct, eq=False):
+    """The reply to a write in mode sync. It is sent once: acknowledged, or as too late."""
 
-    def handle(self, request: Write, peer: Peer) -> None:
-        """Answer *request*, now or at the high watermark. Raises StorageFailed once the journal has stopped."""
+    request: Write
+    peer: Peer
+    prefix: bytes  # earlier replies, sent with this one
+    offset: int | None  # of a put: where it is stored
+    lsn: Lsn  # acknowledged once the high watermark reaches it
+    due: float
+    is_sent: bool = False
 
-    def expire(self) -> bool:
-        """Roll back expired branches, as TransactionHandler.expire."""
+    def send(self, answer: bytes) -> None:
+        if not self.is_sent:
+            self.is_sent = True
+            self.peer.send(self.prefix + answer)
 
-    def peer_closed(self, peer: Peer) -> None:
-        """Clean up after a closed connection. Raises StorageFailed once the journal has stopped."""
 
+class WriteReplies:
+    """Replies to the writes of one master. Loop thread only.
 
-class MasterWrites:
-    """Implements Writes for a master."""
+    In mode sync, a write not replicated in time is answered with that, once; it is visible once slaves have it. From
+    then on, and while too few slaves are in sync, new writes are refused: what waits at the high watermark stays
+    bounded.
+    """
 
-    def __init__(self, context: Context, topic_decided: Callable[[str], None]) -> None:
-        put = PutHandler(context).handle
-        transactions = TransactionHandler(context)
-        self._space = context.store.space
-        self.expire = transactions.expire
-        self.peer_closed = transactions.peer_closed
-        self._handlers: Final[dict[type[Write], Callable[[Any, Peer], None]]] = {
-            Put: put,
-            MultiPut: put,
-            Transaction: transactions.handle,
-            TopicCommand: TopicHandler(context, topic_decided).handle,
-            BranchCommand: BranchHandler(context).handle,
-            Sync: _sync,
-        }
-        assert self._handlers.keys() == set(get_args(Write)), "every write has a handler"
+    def __init__(self, context: Context, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = context.store
+        self._clock = clock
+        master = context.master
+        self._sync = master if master is not None and master.section.mode == "sync" else None
+        self._waiting: deque[WaitingReply] = deque()  # in mode sync, oldest first
 
-    def handle(self, request: Write, peer: Peer) -> None:
+    def guarded(self, handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
+        """Wrap a handler of writes: those that are impossible at present are refused."""
+
+        def handle_or_refuse(request: Write, peer: Peer) -> None:
+            if (refusal := self._refusal(request)) is None:
+                handle(request, peer)
+            else:
+                peer.send(refusal)
+
+        return handle_or_refuse
+
+    def _refusal(self, request: Write) -> bytes | None:
+        if self._sync is not None and (reason := self._sync.why_refusing()) and not _changes_nothing(request):
+            return _failed(request, f"nothing was done: {reason}: try again later")
         # Puts report a full disk themselves; everything else may use the reserve.
         is_put = isinstance(request, Put | MultiPut | Sync)
-        if not is_put and (why := self._space.why_at_end) and not changes_nothing(request):
-            peer.send(failed(request, why))
+        if not is_put and (reason := self._store.space.why_at_end) and not _changes_nothing(request):
+            return _failed(request, reason)
+        return None
+
+    def send(self, request: Write, peer: Peer, result: AppendResult, answer: bytes, prefix: bytes = b"") -> None:
+        """Publish *result* and send *answer* once it is acknowledged. *prefix*: earlier replies, sent with it."""
+        if self._sync is None:
+            self._store.publish_when_acknowledged(result.lsn, result.updates, peer.send, prefix + answer)
             return
-        self._handlers[type(request)](request, peer)
+        while self._waiting and self._waiting[0].is_sent:
+            self._waiting.popleft()
+        offset = result.updates[0].base if isinstance(request, Put | MultiPut) and result.updates else None
+        due = self._clock() + self._sync.section.timeout_ms / 1000
+        waiting = WaitingReply(request, peer, prefix, offset, result.lsn, due)
+        self._waiting.append(waiting)
+        self._store.publish_when_acknowledged(result.lsn, result.updates, waiting.send, answer)
+
+    def send_after_all(self, request: Write, peer: Peer, status: Status, message: bytes = b"") -> None:
+        """Answer once everything appended so far is acknowledged.
+
+        Required for every answer that depends on a branch's state, refusals too: a crash must not undo what it says.
+        """
+        answer, end = encode_result(status, message, request.opaque), self._store.journal.end
+        peer.pending_reply_bytes += len(answer)
+        self._store.high_watermark.run_after(end, _release, peer, len(answer))
+        self.send(request, peer, AppendResult(end, ()), answer)
+
+    def expire(self) -> None:
+        """Answer what slaves have not confirmed in time. Call it twice a second."""
+        now = self._clock()
+        while self._waiting and (self._waiting[0].is_sent or self._waiting[0].due <= now):
+            waiting = self._waiting.popleft()
+            if not waiting.is_sent:
+                assert self._sync is not None
+                timeout_s = self._sync.section.timeout_ms / 1000
+                reason = f"{NOT_REPLICATED}: no slave in sync has confirmed it within {timeout_s:g} s"
+                waiting.send(_failed(waiting.request, reason, waiting.offset))
+                self._sync.mark_late(waiting.lsn)
 
 
-def _sync(request: Sync, peer: Peer) -> None:
-    text = b"this broker is no synchronous slave of the 1.4 kind"
-    peer.send(encode_result(Status.UNAVAILABLE, text, request.opaque))
+def _release(peer: Peer, size: int) -> None:
+    peer.pending_reply_bytes -= size
 
 
-def changes_nothing(request: Write) -> bool:
+def _changes_nothing(request: Write) -> bool:
     """Return whether *request* only reads, or has no answer."""
     return isinstance(request, Transaction) and request.verb in (
         TransactionVerb.END,
@@ -72,14 +121,13 @@ def changes_nothing(request: Write) -> bool:
     )
 
 
-def failed(request: Write, reason: str, place: str = "") -> bytes:
-    """Return the error reply with *reason*; *place*, of a put: the text of the 200 it would have had."""
+def _failed(request: Write, reason: str, offset: int | None = None) -> bytes:
+    """Return the error reply with *reason*; *offset*: where a put is stored nevertheless."""
     match request:
         case Put() | MultiPut():
             where = f"[partition '{request.topic}-{request.partition}']"
-            words = place.split(" ")
-            offset = f" at offset {words[2]}" if len(words) == 3 else ""
-            text = f"put to {where}{offset}: {reason}"
+            at = f" at offset {offset}" if offset is not None else ""
+            text = f"put to {where}{at}: {reason}"
         case Transaction():
             text = format_xa_failure(XaCode.XAER_RMFAIL, f"{request.verb.value} of {request.key or 'null'}: {reason}")
         case _:

@@ -9,13 +9,12 @@ from typing import cast
 from journal.errors import StorageFailed
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.transaction_store import LiveBranch
-from meta_broker.handlers.context import Attach
-from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.handlers.context import Attach, WaitingFetch
+from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
-from meta_client.protocol.requests import Dropped, Request
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class ClientConnection(asyncio.Protocol):
         self.pending_reply_bytes = 0
         self.last_active = loop.time()
         self._owner = owner
-        self._dispatch: Callable[[Request | Dropped, ClientConnection], None] = dispatcher.handle
+        self._dispatch: Callable[[Handled, ClientConnection], None] = dispatcher.handle
         self._dispatcher = dispatcher
         self._loop = loop
         self._bounds = bounds
@@ -50,7 +49,7 @@ class ClientConnection(asyncio.Protocol):
         self._state = ConnectionState.NEW
         self._blocks: set[Block] = set()
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
-        self._requests: deque[Request | Dropped] = deque()
+        self._requests: deque[Handled] = deque()  # and fetches whose wait is over
         self._in_flight = 0  # handled and not answered, except waiting fetches
         self._unsent_bytes = 0  # as last reported to the owner
         self._received_bytes = 0  # of an incomplete body, as last reported to the owner
@@ -135,9 +134,6 @@ class ClientConnection(asyncio.Protocol):
             self._answer_bytes += len(data)
             self._flush_later()
 
-    def preview_reply(self, answer: bytes) -> None:
-        """Ignore the preview: the high watermark waits only for this broker's disk."""
-
     def take_buffered(self, key: BranchKey) -> bytes:
         """Take the replies about a branch buffered in this turn; the caller sends them."""
         if (buffered := self._buffered.pop(key, None)) is None:
@@ -150,10 +146,10 @@ class ClientConnection(asyncio.Protocol):
         """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
         self._in_flight -= 1
 
-    def requeue(self, request: Request) -> None:
-        """Handle a request that has waited, after those already queued."""
+    def enqueue(self, waiting: WaitingFetch) -> None:
+        """Complete a fetch that has waited, after the requests already queued."""
         if self._transport is not None:
-            self._requests.append(request)
+            self._requests.append(waiting)
             self._handle_queued()
 
     def pause(self) -> None:
@@ -164,18 +160,6 @@ class ClientConnection(asyncio.Protocol):
         """Handle the requests that arrived since `pause`."""
         self._blocks.discard(Block.REPLY)
         self._handle_queued()
-
-    def retry(self, request: Request) -> None:
-        """Handle the paused *request* again, then those that arrived since."""
-        if self._transport is None:
-            return
-        self._blocks.discard(Block.REPLY)
-        try:
-            self._dispatch(request, self)
-        except StorageFailed as error:
-            self._owner.failed(error)
-        if Block.REPLY not in self._blocks:
-            self._handle_queued()
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
         """Send *answer* and switch the connection to the protocol *attach* returns; it is no client's any more.
@@ -197,9 +181,10 @@ class ClientConnection(asyncio.Protocol):
     def quit(self) -> None:
         """Handle nothing more; close once all earlier requests are answered and sent, wherever they wait."""
         if self._state in HANDLES:
+            woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
             self._state = next_state(self._state, ConnectionEvent.QUIT)
-            for answer in self._dispatcher.release(self):
+            for answer in self._dispatcher.release(self, woken):
                 self._in_flight += 1
                 self.send(answer)
             self._flush_later()

@@ -247,13 +247,18 @@ class MessageStore:
         if len(updates) > RUNS_PER_TURN:
             for piece in chunks(updates, RUNS_PER_TURN):
                 self.high_watermark.run_after(lsn, self._publish_chunk, piece)
-        else:
-            self.high_watermark.run_after(lsn, self.publish, updates)
-        self.high_watermark.run_after(lsn, action, *arguments)
+            updates = ()
+        self.high_watermark.run_after(lsn, self._publish_and_call, updates, action, arguments)
 
     def _publish_chunk(self, piece: Sequence[IndexUpdate]) -> Yield:
         self.publish(piece)
         return YIELD
+
+    def _publish_and_call(
+        self, updates: Sequence[IndexUpdate], action: Action, arguments: tuple[Any, ...]
+    ) -> Yield | None:
+        self.publish(updates)
+        return action(*arguments)
 
     def watch(self, names: Container[PartitionName], on_published: Callable[[PartitionName], None]) -> None:
         """Call *on_published* for partitions in *names*, which may change, when they have new messages.

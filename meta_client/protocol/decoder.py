@@ -4,6 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from msgspec.structs import force_setattr
+
 from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
@@ -153,7 +155,7 @@ class RequestDecoder(_Decoder[Request | Dropped]):
 
     def _with_body(self, command: Request | Dropped, body: bytes) -> Request:
         assert isinstance(command, (Put, MultiPut, Sync))
-        command.body = body
+        force_setattr(command, "body", body)  # nobody has seen it yet
         return command
 
 

@@ -19,9 +19,9 @@ PARTITION_ANY = -1  # in a plain put: the broker chooses
 OFFSET_END = 2**63 - 1  # in a get: answered by 301 with the end offset
 
 
-# Structs, because a broker makes one per request: a frozen dataclass takes seven times as long. Those with a body are
-# not frozen, as the decoder adds it after the line; nothing else may change one.
-class Put(msgspec.Struct):
+# Structs, because a broker makes one per request: a frozen dataclass takes seven times as long. The decoder alone adds
+# a body after the line (decoder.py).
+class Put(msgspec.Struct, frozen=True):
     """Store *body* in a partition, at once or (with a key) when that branch commits."""
 
     topic: str
@@ -33,7 +33,7 @@ class Put(msgspec.Struct):
     body: bytes
 
 
-class MultiPut(msgspec.Struct):
+class MultiPut(msgspec.Struct, frozen=True):
     """Store *count* messages in a partition, all or none. Extension `mput`.
 
     Body: their frames (messages.py) with id 0; the broker assigns consecutive ids.
@@ -49,7 +49,7 @@ class MultiPut(msgspec.Struct):
     body: bytes
 
 
-class Sync(msgspec.Struct):
+class Sync(msgspec.Struct, frozen=True):
     """A put for a synchronous slave, with the master's message id."""
 
     topic: str
@@ -72,8 +72,7 @@ class Get(msgspec.Struct, frozen=True):
     opaque: int
 
 
-# Not frozen: after the wait the broker handles the same request again without one.
-class Fetch(msgspec.Struct):
+class Fetch(msgspec.Struct, frozen=True):
     """Read as Get does, but wait for *bytes_min* bytes, *wait_ms* milliseconds at most. Extension `fetch`.
 
     *epoch*: the consumer's ownership epoch of the partition, or None. Extension `owner`.

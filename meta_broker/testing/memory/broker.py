@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from journal.records.header import Offset
 from journal.records.producer_state import BatchSequence, SequenceTooOld, StoredBatch
 from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
@@ -229,11 +231,10 @@ class MemoryBroker:
         now, kept = self._clock(), []
         answers: list[tuple[PendingReply, Response]] = []
         for waiting in self._waiting:
-            waiting.fetch.wait_ms = 0 if waiting.due <= now else waiting.fetch.wait_ms
-            found = self._of(waiting.fetch)
-            if found.end - waiting.fetch.offset < waiting.fetch.bytes_min and waiting.fetch.wait_ms:
+            fetch = waiting.fetch
+            if self._of(fetch).end - fetch.offset < fetch.bytes_min and waiting.due > now:
                 kept.append(waiting)
-            elif (answer := self._answer(waiting.fetch, waiting.owner, waiting.reply)) is not None:
+            elif (answer := self._answer(replace(fetch, wait_ms=0), waiting.owner, waiting.reply)) is not None:
                 answers.append((waiting.reply, answer))
         self._waiting = kept
         return answers

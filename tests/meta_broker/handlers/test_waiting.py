@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.transaction_store import LiveBranch
-from meta_broker.handlers.context import Attach
-from meta_broker.handlers.waiting import ENDS_MIN, TICK_MS, WaitingFetch, WaitingFetches
-from meta_client.protocol.requests import Fetch, Request
+from meta_broker.handlers.context import Attach, WaitingFetch
+from meta_broker.handlers.waiting import ENDS_MIN, TICK_MS, WaitingFetches
+from meta_client.protocol.requests import Fetch
 
 FETCHES_MAX, PER_PEER_MAX = 12, 5
 NAMES = [PartitionName("orders", number) for number in range(3)]
@@ -38,14 +38,11 @@ class SilentPeer:
     def take_buffered(self, key: BranchKey) -> bytes:
         raise AssertionError(key)
 
-    def preview_reply(self, answer: bytes) -> None:
-        raise AssertionError(answer)
-
     def end_in_flight(self) -> None:
         raise AssertionError
 
-    def requeue(self, request: Request) -> None:
-        raise AssertionError(request)
+    def enqueue(self, waiting: WaitingFetch) -> None:
+        raise AssertionError(waiting)
 
     def upgrade(self, answer: bytes, attach: Attach) -> bool:
         raise AssertionError(answer, attach)
@@ -55,9 +52,6 @@ class SilentPeer:
 
     def resume(self) -> None:
         raise AssertionError
-
-    def retry(self, request: Request) -> None:
-        raise AssertionError(request)
 
     def quit(self) -> None:
         raise AssertionError

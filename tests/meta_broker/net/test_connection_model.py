@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from journal.errors import StorageFailed
+from journal.records.record import PartitionName
+from meta_broker.handlers.context import WaitingFetch
 from meta_broker.net.connection import REQUESTS_PER_TURN, ClientConnection
 from meta_broker.net.connection_owner import ConnectionBounds
 from meta_client.protocol.limits import Limits
-from meta_client.protocol.requests import Quit, Version
+from meta_client.protocol.requests import Fetch, Quit, Version
 
 UNSENT_BYTES_MAX, IN_FLIGHT_MAX = 100, 5
 ANSWER = b"x" * 30
+NAME, FETCH = PartitionName("orders", 0), Fetch("orders", "g", 0, 0, 1, 1, 1, 1)
 
 
 class Loop:
@@ -95,13 +98,15 @@ class Connections(RuleBasedStateMachine):
         make: Any = ClientConnection
         self.connection: ClientConnection = make(self, self, self.loop, bounds)
         self.arrived = 0  # requests received while that was allowed; each has the next number as its opaque
-        self.handled = 0
-        self.unanswered: list[int] = []
+        self.queue: deque[int | WaitingFetch | None] = deque()  # to be handled, in this order; None: a quit
+        self.waiting: list[WaitingFetch] = []  # handled, and put off until something wakes them
+        self.unanswered: list[int | WaitingFetch] = []
         self.answered = 0
         self.pausing: set[int] = set()  # requests that are going to be paused for
+        self.put_off: set[int] = set()  # requests that are going to wait
         self.paused_for: int | None = None
         self.is_stalled = self.is_full = self.is_garbled = self.is_quitting = self.is_lost = False
-        self.quit_at: int | None = None  # number of requests before a quit
+        self.has_quit = False  # its peer has sent that
         self.held_at_watermark = 0
         self.handled_in_call = 0
 
@@ -130,7 +135,7 @@ class Connections(RuleBasedStateMachine):
 
     # -- handlers.dispatch.Dispatcher -----------------------------------------------------------------------
 
-    def handle(self, request: Version | Quit, peer: ClientConnection) -> None:
+    def handle(self, request: Version | Quit | WaitingFetch, peer: ClientConnection) -> None:
         assert not self.is_quitting
         assert not self.is_stalled
         assert not self.is_full
@@ -140,22 +145,35 @@ class Connections(RuleBasedStateMachine):
         assert self.held_at_watermark <= UNSENT_BYTES_MAX
         self.handled_in_call += 1
         assert self.handled_in_call <= REQUESTS_PER_TURN
+        first = self.queue.popleft()
         if isinstance(request, Quit):
-            assert self.handled == self.quit_at
-            self.is_quitting = True
+            assert first is None
             peer.end_in_flight()
             peer.quit()
-            return
-        assert request.opaque == self.handled, "in their order"
-        self.handled += 1
-        self.unanswered.append(request.opaque)
-        if request.opaque in self.pausing:
-            self.paused_for = request.opaque
-            peer.pause()
+        elif isinstance(request, WaitingFetch):
+            assert first is request
+            self.unanswered.append(request)
+        else:
+            assert first == request.opaque, "in their order"
+            if request.opaque in self.put_off:
+                peer.end_in_flight()
+                self.waiting.append(WaitingFetch(FETCH, peer, NAME, 1, 1))
+                return
+            self.unanswered.append(request.opaque)
+            if request.opaque in self.pausing:
+                self.paused_for = request.opaque
+                peer.pause()
 
-    def release(self, peer: ClientConnection) -> list[bytes]:
-        del peer
-        return []
+    def release(self, peer: ClientConnection, woken: list[WaitingFetch]) -> list[bytes]:
+        """The connection is quitting: what waits, or has waited, is answered; other requests are not."""
+        assert peer is self.connection
+        assert woken == [each for each in self.queue if isinstance(each, WaitingFetch)]
+        self.is_quitting = True
+        released = len(woken) + len(self.waiting)
+        self.answered += released
+        self.queue.clear()
+        self.waiting.clear()
+        return [ANSWER] * released
 
     def peer_closed(self, peer: ClientConnection) -> None:
         assert peer is self.connection
@@ -174,19 +192,13 @@ class Connections(RuleBasedStateMachine):
             or self.held_at_watermark > UNSENT_BYTES_MAX
         )
 
-    @property
-    def left(self) -> int:
-        """Requests, and quits, that were received and not handled."""
-        return self.arrived - self.handled + (self.quit_at is not None and not self.is_quitting)
-
     # -- what happens -----------------------------------------------------------------------------------------
 
     def call(self, action: Callable[[], object]) -> None:
-        """Let the connection act, and see the end of an input without quit."""
+        """Let the connection act: an input that ended badly has it quit once everything is handled."""
         self.handled_in_call = 0
         action()
-        if self.is_garbled and not self.left:
-            self.is_quitting = True
+        assert self.is_quitting or self.is_lost or not self.is_garbled or self.queue
 
     @initialize()
     def connect(self) -> None:
@@ -199,15 +211,20 @@ class Connections(RuleBasedStateMachine):
     @rule(
         count=st.sampled_from([1, 1, 2, 3, 10, REQUESTS_PER_TURN * 2]),
         pausing=st.integers(0, 9),
+        put_off=st.integers(0, 3),
         tail=st.integers(0, 9),
     )
-    def receive(self, count: int, pausing: int, tail: int) -> None:
+    def receive(self, count: int, pausing: int, put_off: int, tail: int) -> None:
         data = b"".join(b"version %d\r\n" % (self.arrived + number) for number in range(count))
-        if self.quit_at is None and not self.is_quitting:
-            self.pausing |= {self.arrived + pausing} if pausing < count else set()
+        if not self.has_quit and not self.is_quitting:
+            opaques = range(self.arrived, self.arrived + count)
+            self.pausing |= {opaques[pausing]} if pausing < count else set()
+            self.put_off |= set(opaques[put_off::3]) - self.pausing
+            self.queue += opaques
             self.arrived += count
             if tail == 0:
-                self.quit_at, data = self.arrived, data + b"quit\r\n" + b"version 77777\r\n"
+                self.has_quit, data = True, data + b"quit\r\n" + b"version 77777\r\n"
+                self.queue.append(None)
             elif tail == 1:
                 self.is_garbled, data = True, data + b"version ?\r\n"
         self.call(lambda: self.connection.data_received(data))
@@ -222,6 +239,14 @@ class Connections(RuleBasedStateMachine):
         if done == self.paused_for:
             self.paused_for = None
             self.call(self.connection.resume)
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=st.integers(0, 100))
+    def wake(self, which: int) -> None:
+        woken = self.waiting.pop(which % len(self.waiting))
+        if not self.is_lost:
+            self.queue.append(woken)
+        self.call(lambda: self.connection.enqueue(woken))
 
     @precondition(lambda self: not self.is_lost)
     @rule()
@@ -244,14 +269,15 @@ class Connections(RuleBasedStateMachine):
     @rule(anything=st.integers(0, 9))
     def stop_the_server(self, anything: int) -> None:
         if anything == 0:
-            self.is_quitting = True
             self.call(self.connection.close)
+            assert self.is_quitting
 
     @precondition(lambda self: not self.is_lost)
     @rule(anything=st.integers(0, 9))
     def lose(self, anything: int) -> None:
         if anything == 0 or self.transport.closing:
             self.is_lost = True
+            self.queue.clear()
             self.call(lambda: self.connection.connection_lost(None))
 
     @rule()
@@ -266,7 +292,7 @@ class Connections(RuleBasedStateMachine):
             self.call(self.connection.on_journal_room)
             while self.loop.due:
                 self.call(self.loop.due.popleft())
-            assert not self.left or not self.may_handle
+            assert not self.queue or not self.may_handle
         assert len(self.transport.written) == self.answered * len(ANSWER)
         assert self.transport.closing == (self.is_quitting and not self.unanswered)
 
@@ -276,14 +302,15 @@ class Connections(RuleBasedStateMachine):
     def it_reads_only_what_it_could_handle(self) -> None:
         if not self.transport.closing and not self.is_lost:
             if self.is_quitting:  # stopped by the server, it reads on until something arrives
-                assert not self.transport.reading or not (self.is_garbled or self.quit_at is not None)
+                assert not self.transport.reading or not (self.is_garbled or self.has_quit)
                 return
-            assert self.transport.reading == (not self.left and not self.is_garbled)
+            assert self.transport.reading == (not self.queue and not self.is_garbled)
 
     @invariant()
     def nothing_is_lost_or_made_up(self) -> None:
-        assert self.handled == self.answered + len(self.unanswered)
-        assert self.handled <= self.arrived
+        if not self.is_quitting and not self.is_lost:
+            left = len(self.queue) - (None in self.queue)
+            assert self.arrived == self.answered + len(self.unanswered) + len(self.waiting) + left
         assert len(self.transport.written) <= self.answered * len(ANSWER)
 
 
