@@ -134,7 +134,7 @@ def test_dozens_of_searches_delay_no_other_client(lone_broker: BrokerProcess) ->
     with WireClient(lone_broker.port) as client:  # a connection that closes ends its searches
         asked = time.monotonic()
         assert find(client, b"key", matches_max=1).matches
-        assert time.monotonic() - asked < MANY * search_s / 4
+        assert time.monotonic() - asked < MANY * search_s / 2
         # A stop waits for none of them, and leaves none without an answer.
         # The bytes of the empty key, four zeros, stand in every frame, so that all of them are walked.
         client.send(*(Find("orders", 0, 0, 256, b"", number) for number in range(500)))
