@@ -252,7 +252,7 @@ def test_a_rebalance_is_told_with_its_reason_and_its_moves(wide_broker: BrokerPr
     assert "members changed" in moved.reasons
     assert (moved.claimed, moved.released, moved.owned, moved.members) == ((), tuple(ALL[4:]), 4, 2)
     wait_until(lambda: sum(len(it.claimed) for it in two.rebalances()) == 4)
-    assert two.rebalances()[-1].duration_s < 10
+    assert two.rebalances()[-1].duration_s < 60
     del wide_broker
 
 

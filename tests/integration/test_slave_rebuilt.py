@@ -202,7 +202,7 @@ def test_a_copy_that_is_whole_has_a_checkpoint_that_vouches_for_its_indexes(tmp_
         master.start()
         slave, _ = add_slave(running)
         wait_same(master, slave)
-        assert "copy whole" in slave.log
+        wait_until(lambda: "copy whole" in slave.log, "it has all of the copy")
         wait_until(lambda: "checkpoint written" in slave.log, "it takes a checkpoint of its own")
         slave.kill()
         before = len(slave.log)

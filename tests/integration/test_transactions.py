@@ -131,7 +131,7 @@ def test_an_empty_branch_is_read_only(broker: BrokerProcess, client: Client) -> 
 def test_a_branch_that_timed_out_is_gone(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     xid = Xid.of("late", "")
-    producer.tpc_begin(xid, topics=("orders",), timeout_s=2)  # time enough to send on a busy machine
+    producer.tpc_begin(xid, topics=("orders",), timeout_s=5)  # time enough to send on a busy machine
     producer.send("orders", b"late")
     wait_until(lambda: producer.tpc_status(xid, 0) is BranchStatus.ROLLED_BACK)
     with pytest.raises(SendRefused, match="has not been started"):

@@ -13,7 +13,7 @@ from zk.tree.nodes import Partition
 
 ALL = [("wide", Partition(0, number)) for number in range(8)]
 WATCHFUL = ConsumerConfig(
-    backoff_s_max=0.1, commit_period_s=0.2, fetch_wait_s=0.2, fetch_timeout_s=0.5, watchdog_s=0.4, runners=2
+    backoff_s_max=0.1, commit_period_s=0.2, fetch_wait_s=0.2, fetch_timeout_s=2.0, watchdog_s=0.8, runners=2
 )
 
 
