@@ -16,8 +16,9 @@ from tests.fixtures.postgres import Connection, Database
 from tests.fixtures.reading import read_whole
 from zk.embedded.chroot import Chroot
 
-# A broker that was killed registers again once its old session is gone; these tests kill many.
+# A broker that was killed ends its old session when it starts again; without its directory it waits for the end.
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
+STEADY = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 8000")
 PARTITIONS = 4  # of `orders` in CONFIG
 TABLE = "CREATE TABLE numbers (n int PRIMARY KEY)"
 Observer = Callable[[Step, Xid], None]
@@ -65,7 +66,7 @@ def world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[Wor
     connection.execute(TABLE)
     connection.commit()
     with (
-        running_broker(tmp_path / "broker", zookeeper.connect, config=QUICK) as broker,
+        running_broker(tmp_path / "broker", zookeeper.connect, config=STEADY) as broker,
         Client(zookeeper.connect) as client,
     ):
         yield World(database, broker, zookeeper.connect, client, tmp_path / "decisions", connection)

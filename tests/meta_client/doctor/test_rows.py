@@ -132,7 +132,7 @@ def test_what_is_younger_than_the_age_is_at_work(world: World, doctor: Doctor) -
     worker.start()
     try:
         for words in ((), ("--apply",), ("--apply",)):
-            told = doctor(world.zookeeper, "--database", world.deciding.url, *words, age="1")
+            told = doctor(world.zookeeper, "--database", world.deciding.url, *words, age="3")
             assert told.status == 0
             assert set(told.verdicts) <= {"at work", "done"}
     finally:
@@ -196,11 +196,10 @@ def test_a_broker_that_is_gone_is_named_though_nothing_is_known_of_its_branches(
     tmp_path: Path, zookeeper: Chroot, doctor: Doctor
 ) -> None:
     """A crash leaves its address in ZooKeeper, and the copies of one that has slaves are told of there for good."""
-    config = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
     with (
         ZooKeeperSession(zookeeper.connect) as session,
-        Replicas(tmp_path / "pair", zookeeper.connect, config, broker_id=3) as running,
-        running_broker(tmp_path / "alone", zookeeper.connect, broker_id=1, config=config) as alone,
+        Replicas(tmp_path / "pair", zookeeper.connect, CONFIG, broker_id=3) as running,
+        running_broker(tmp_path / "alone", zookeeper.connect, broker_id=1, config=CONFIG) as alone,
     ):
         (slave,) = running.slaves
         wait_until(lambda: running.is_in_sync(slave), "ZooKeeper has been told of the pair's copies")

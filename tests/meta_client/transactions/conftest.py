@@ -20,7 +20,7 @@ from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.mariadb import MariaDatabase
 from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
-from tests.meta_client.coordinator.conftest import QUICK
+from tests.meta_client.coordinator.conftest import STEADY
 from zk.embedded.chroot import Chroot
 
 NUMBERS = "CREATE TABLE numbers (n int PRIMARY KEY)"
@@ -170,7 +170,7 @@ class World:
 
 
 PARTITIONS = {"orders": 4, "bills": 2}
-BILLS = QUICK.replace("[topics.orders]\npartitions = 4", "[topics.bills]\npartitions = 2")
+BILLS = STEADY.replace("[topics.orders]\npartitions = 4", "[topics.bills]\npartitions = 2")
 
 
 @contextmanager
@@ -182,7 +182,7 @@ def running_world(deciding: Deciding, directory: Path, zookeeper: Chroot, broker
                     directory / f"broker-{number}",
                     zookeeper.connect,
                     broker_id=number,
-                    config=BILLS if number else QUICK,
+                    config=BILLS if number else STEADY,
                 )
             )
             for number in range(brokers)
