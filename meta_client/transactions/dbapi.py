@@ -5,7 +5,8 @@ entered: whatever ends that transaction (an implicit commit, a rollback after a 
 unknown error leaves the outcome of a COMMIT open.
 
 A driver interrupted by a signal's exception between a query and its result takes every later result for the next
-query's. So a connection must echo a token before its answers count, and the row's INSERT its row count.
+query's. So a connection must echo a token when a block begins, and again when it ends: from there on no such exception
+is swallowed.
 """
 
 import functools
@@ -21,7 +22,7 @@ from typing import Any, Final, Protocol
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions.dialects import Dialect
-from meta_client.transactions.errors import OUT_OF_STEP, CommitUnknown, OutOfStep
+from meta_client.transactions.errors import CommitUnknown, OutOfStep
 from meta_client.transactions.statements import SqlTable, one_line
 from meta_client.transactions.table import DATABASE, Identity, Opener, brokers_text
 
@@ -102,11 +103,14 @@ class Driver:
     make_own: Callable[[Any], None]  # enable autocommit
     abandon: Callable[[Any], None]  # close the connection so that the owner's close() does not raise
     connect_as: Callable[[Any, Known], Connect | None]  # makes equal connections, if the driver keeps its parameters
+    is_always_in_step: bool = False  # no exception comes between a query and its result: libpq
 
     def ask(self, connection: Any, statement: str) -> Sequence[Sequence[Any]]:
         """Return the rows of a query."""
         with closing(self.cursor(connection)) as cursor:
             cursor.execute(statement)
+            if cursor.description is None:  # out of step: the result of a statement that has no rows
+                return ()
             rows: Sequence[Sequence[Any]] = cursor.fetchall()
             return rows
 
@@ -194,8 +198,12 @@ class DbapiSession:
 
     def problem(self) -> str | None:
         try:
+            if not self._driver.is_always_in_step:
+                self._ask_in_step("SELECT 1")
             self._do(f"RELEASE SAVEPOINT {_SAVEPOINT}")
             self._do(f"SAVEPOINT {_SAVEPOINT}")
+        except OutOfStep as error:
+            return str(error)
         except self._driver.error as error:
             match self._says(error):
                 case Says.NOT_THE_TRANSACTION:
@@ -206,6 +214,7 @@ class DbapiSession:
                     )
                 case Says.FAILED_BEFORE:
                     return "a statement failed and the block went on: let the error out, or use a savepoint"
+            self._driver.abandon(self._connection)  # this may be an earlier question's answer: implies rollback
             return f"the connection is lost: {one_line(error)}"
         return None
 
@@ -215,14 +224,11 @@ class DbapiSession:
         values = gtrid, *self._state.began, known.identity.age_s_max, brokers_text(brokers)
         xid = Xid(1, gtrid.encode(), b"")
         try:
-            inserted = self._do(statement, values)
+            self._do(statement, values)
         except self._driver.error as error:
             if self._says(error) is Says.AGAIN:
                 raise
             raise PrepareFailed(xid, DATABASE, self._reason(error)) from error
-        if inserted != 1:
-            self._driver.abandon(self._connection)  # implies rollback
-            raise PrepareFailed(xid, DATABASE, OUT_OF_STEP)
 
     def commit(self) -> None:
         try:
@@ -256,11 +262,9 @@ class DbapiSession:
     def opener(self) -> Opener:
         return functools.partial(open_over, self._driver, self._another)
 
-    def _do(self, statement: str, values: tuple[object, ...] = ()) -> object:
-        """Execute a statement; return the count of inserted rows."""
+    def _do(self, statement: str, values: tuple[object, ...] = ()) -> None:
         with closing(self._driver.cursor(self._connection)) as cursor:
             cursor.execute(statement, values)
-            return cursor.rowcount
 
     def _says(self, error: Exception) -> Says | None:
         return self._driver.kind.says.get(self._driver.code(error))

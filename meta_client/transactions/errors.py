@@ -1,13 +1,6 @@
 """Errors beyond those of meta_client.coordinator.errors, by what the caller does next."""
 
-from typing import Final
-
 from meta_client.coordinator.errors import CannotEnlist
-
-OUT_OF_STEP: Final = (
-    "the database connection gives answers to earlier questions, as after an exception that a signal's handler raised "
-    "inside the driver: it is closed, open a new one"
-)
 
 
 class NoDecisionTable(CannotEnlist):
@@ -37,7 +30,10 @@ class OutOfStep(CannotEnlist):
     """The connection's driver returns results of earlier queries, and was closed. Nothing was begun: open a new one."""
 
     def __init__(self) -> None:
-        super().__init__(OUT_OF_STEP)
+        super().__init__(
+            "the database connection gives answers to earlier questions, as after an exception that a signal's handler "
+            "raised inside the driver: it is closed, open a new one"
+        )
 
 
 class CommitUnknown(Exception):

@@ -79,6 +79,7 @@ def _psycopg2(module: Any) -> Driver:
         make_own=_make_own,
         abandon=functools.partial(_abandon, module),
         connect_as=connect_as,
+        is_always_in_step=True,
     )
 
 

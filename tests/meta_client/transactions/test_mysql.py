@@ -103,14 +103,24 @@ def test_a_deadlock_that_is_swallowed(maria_world: World) -> None:
     world.check([2])
 
 
-def leave_unread(connection: Any) -> None:
-    """Leave an answer unread, as a signal's exception between question and answer does."""
-    connection._execute_command(COMMAND.COM_QUERY, "SELECT 1")
+def leave_unread(connection: Any, *statements: str) -> None:
+    """Leave answers unread, as a signal's exception between question and answer does."""
+    for statement in statements:
+        connection._execute_command(COMMAND.COM_QUERY, statement)
+
+
+UNREAD = [f"INSERT INTO numbers VALUES ({number})" for number in (10, 11, 12, 13)]
 
 
 @pytest.mark.parametrize("way", ["driver", "sqlalchemy"])
-def test_a_connection_whose_answers_are_those_of_earlier_questions(maria_world: World, way: str) -> None:
-    """The connection is refused, or nothing is committed if it happens inside the block; another one works."""
+@pytest.mark.parametrize("unread", [["SELECT 1"], UNREAD[:1], UNREAD[:2], UNREAD[:3], UNREAD])
+def test_a_connection_whose_answers_are_those_of_earlier_questions(
+    maria_world: World, way: str, unread: list[str]
+) -> None:
+    """The connection is refused, or nothing is committed if it happens inside the block; another one works.
+
+    Of three INSERTs, the third one's answer would come where the decision's is read.
+    """
     world = maria_world
     engine = engine_of(world.deciding.url)
 
@@ -123,7 +133,7 @@ def test_a_connection_whose_answers_are_those_of_earlier_questions(maria_world: 
         return connection.connection().connection.driver_connection
 
     with closing(connect()) as connection:
-        leave_unread(driver_of(connection))
+        leave_unread(driver_of(connection), *unread)
         with pytest.raises(CannotEnlist, match="earlier questions"), world.client.transaction(connection):
             pytest.fail("the block must not be entered")
     with (  # noqa: PT012 - the block is what is tested
@@ -133,7 +143,7 @@ def test_a_connection_whose_answers_are_those_of_earlier_questions(maria_world: 
     ):
         do(driver_of(connection), "INSERT INTO numbers VALUES (1)")
         transaction.send("orders", b"1")
-        leave_unread(driver_of(connection))
+        leave_unread(driver_of(connection), *unread)
     with closing(connect()) as connection:
         world.work(2, connection=driver_of(connection))
     engine.dispose()

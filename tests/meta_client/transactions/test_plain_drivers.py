@@ -139,6 +139,26 @@ def test_the_connection_is_lost_inside_commit(plain: Plain, loses_answer: bool) 
     plain.world.check([1] if loses_answer else [])
 
 
+@pytest.mark.parametrize("unread", range(1, 6))
+def test_a_connection_whose_answers_are_those_of_earlier_questions(plain: Plain, unread: int) -> None:
+    """Exceptions of a signal's handler that the block swallows: nothing is committed."""
+    if plain.name == "psycopg2":
+        pytest.skip("libpq reads every answer before the handler runs")
+    connection = plain.connect()
+    with (  # noqa: PT012 - the block is what is tested
+        pytest.raises(PrepareFailed, match="earlier questions"),
+        plain.transaction(connection) as transaction,
+    ):
+        transaction.send("orders", b"1")
+        for number in range(unread):
+            connection.send_QUERY(f"INSERT INTO numbers VALUES ({number})")
+            connection._sock.flush()
+    with closing(plain.connect()) as connection:
+        plain.work(connection, 2)
+    plain.world.wait_quiet()
+    plain.world.check([2])
+
+
 def test_what_can_t_take_part(plain: Plain) -> None:
     with closing(plain.connect()) as connection:
         if plain.name != "psycopg2":
