@@ -9,6 +9,7 @@ from journal.wal.log_writer import LogWriter
 from journal.wal.record_stream import RecordChunk
 from journal.wal.recovery_point import write_recovery_point
 from journal.wal.storage import Buffer
+from journal.wal.writer_state import E
 
 
 class ReplicaAppender(LogWriter[RecordChunk]):
@@ -29,7 +30,7 @@ class ReplicaAppender(LogWriter[RecordChunk]):
             self.queued_bytes += sum(len(chunk.data) for chunk in chunks)
             self.end = chunks[-1].end
             if idle:
-                self._wake_writer()
+                self._enter(E.CALL)
 
     def run_when_durable(self, lsn: Lsn, action: Callable[[], None]) -> None:
         """Run *action* on the thread that fsyncs, once everything below *lsn* is durable and before that is reported.

@@ -2,8 +2,9 @@
 
 Ownership: owners (any thread, under the lock) queue; the writer writes, moves `written` and `flushed`, and calls
 `on_progress`. The writer is this thread, or an event loop at the end of an iteration (see inline_commit): one at a
-time. With `interval`, BackgroundSync fsyncs, except at the end of a segment and of the journal. A failed write or fsync
-is final: the kernel may have dropped the pages, and a retry could "succeed" over lost bytes.
+time, as the table in writer_state says. With `interval`, BackgroundSync fsyncs, except at the end of a segment and of
+the journal. A failed write or fsync is final: the kernel may have dropped the pages, and a retry could "succeed" over
+lost bytes.
 """
 
 import threading
@@ -19,6 +20,7 @@ from journal.wal.flush_mode import FlushMode
 from journal.wal.inline_commit import INLINE_BYTES_MAX, FsyncLatency, LoopHooks
 from journal.wal.segments import Segments
 from journal.wal.storage import Buffer, StorageFile
+from journal.wal.writer_state import CLOSED, LOOP_WRITES, WAKES_THREAD, E, S, next_state
 
 # Limit of one write. Below, fsync dominates; above, requests wait for all bytes, then all replies leave at once:
 # producer, loop and disk alternate instead of working in parallel.
@@ -51,10 +53,9 @@ class LogWriter(ABC, Generic[Item]):
         self._on_progress = on_progress
         self._loop_hooks = loop_hooks
         self._fsync_latency = FsyncLatency()
-        self._is_thread_writing = False  # it has taken a batch; never both of these; under the lock
-        self._is_owner_writing = False
-        self._is_done = False  # closed, and all is written; writer thread
+        self._state = S.IDLE  # under the lock
         self._queue: list[Item] = []
+        self._must_sync = False  # an fsync of all that is queued was requested; under the lock
         self._lock = threading.Lock()
         # The writer blocks on this lock, which is released to wake it: a condition costs both threads several times as
         # much, between a put and its fsync.
@@ -62,8 +63,6 @@ class LogWriter(ABC, Generic[Item]):
         self._wake_up.acquire()
         self._progress = threading.Condition(self._lock)  # wait_flushed waits here
         self._waiters = 0  # threads in there; under the lock
-        self._closing = False
-        self._flush_wanted = False
         self._dirty: StorageFile | None = None  # written to since its last fsync was asked for; writer thread
         self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
@@ -79,18 +78,18 @@ class LogWriter(ABC, Generic[Item]):
         assert self._loop_hooks is not None
         with self._lock:
             if not self._may_commit_inline():
-                self._wake_writer()
+                self._enter(E.CALL)
                 return
+            self._enter(E.BEGIN_INLINE)
             batch, self._queue, self.queued_bytes = self._queue, [], 0
-            self._is_owner_writing = True
         try:
             if not self._run_step(self._commit_inline, batch):
                 return
         finally:
             with self._lock:
-                self._is_owner_writing = False
-                if self._queue or self._closing or self._flush_wanted or self.failure is not None:
-                    self._wake_writer()
+                if self._queue:
+                    self._enter(E.CALL)
+                self._enter(E.END_INLINE)
         self._loop_hooks.progress()
 
     def _commit_inline(self, batch: list[Item]) -> None:
@@ -101,33 +100,32 @@ class LogWriter(ABC, Generic[Item]):
         self._sync()
 
     def _may_commit_inline(self) -> bool:
-        """Return True if the owner may write what is queued: no other writer is active, and the write is short and
+        """Return True if the owner may write what is queued: it is not the thread's turn, and the write is short and
         needs no roll. Under the lock."""
         return (
-            self._fsync_latency.is_low
-            and not (self._is_thread_writing or self._closing or self._flush_wanted)
+            self._state is S.IDLE
+            and self._fsync_latency.is_low
             and 0 < self.queued_bytes <= INLINE_BYTES_MAX
             and self.end <= self._segments.end
             and self._background is None
-            and self.failure is None
         )
 
-    def _wake_writer(self) -> None:
-        if self._wake_up.locked():
+    def _enter(self, event: E) -> None:
+        """Enter the state after *event*, and wake the thread if that makes it its turn. Under the lock."""
+        before, self._state = self._state, next_state(self._state, event)
+        if self._state is not before and self._state in WAKES_THREAD and self._wake_up.locked():
             self._wake_up.release()
 
     def _check_open(self) -> None:
         """Check before queueing, under the lock. Raises StorageFailed, JournalClosed."""
-        if self.failure is not None:
-            raise self.failure
-        if self._closing:
-            raise JournalClosed("the journal is closed")
+        if self._state in CLOSED:
+            raise self.failure or JournalClosed("the journal is closed")
 
     def flush(self) -> None:
         """Request an fsync of all that is queued, whatever the mode. Returns at once; any thread."""
         with self._lock:
-            self._flush_wanted = True
-            self._wake_writer()
+            self._must_sync = True
+            self._enter(E.CALL)
 
     def wait_flushed(self, lsn: int, timeout_s: float | None = None) -> None:
         """Block until every byte below *lsn* is fsynced. Not on the loop thread.
@@ -136,8 +134,8 @@ class LogWriter(ABC, Generic[Item]):
         """
         with self._lock:
             if self.flushed < lsn:
-                self._flush_wanted = True
-                self._wake_writer()
+                self._must_sync = True
+                self._enter(E.CALL)
             self._waiters += 1
             try:
                 if not self._progress.wait_for(lambda: self.flushed >= lsn or self.failure is not None, timeout_s):
@@ -150,8 +148,7 @@ class LogWriter(ABC, Generic[Item]):
     def close(self) -> None:
         """Write and fsync what is queued, then end the thread. Idempotent. Raises StorageFailed if it had failed."""
         with self._lock:
-            self._closing = True
-            self._wake_writer()
+            self._enter(E.CLOSE)
         if self._thread.is_alive():
             self._thread.join()
         if self._background is not None:
@@ -162,7 +159,7 @@ class LogWriter(ABC, Generic[Item]):
     # -- the writer thread ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._run_step(self._write_batch) and not self._is_done:
+        while self._run_step(self._write_batch) and self._state is not S.LAST:
             pass
 
     def _run_step(self, step: Callable[..., None], *arguments: Any) -> bool:
@@ -179,7 +176,7 @@ class LogWriter(ABC, Generic[Item]):
         return True
 
     def _write_batch(self) -> None:
-        batch, must_sync, self._is_done = self._wait_for_batch()
+        batch, must_sync = self._wait_for_batch()
         if batch:
             self._write(batch)
             if self.notifies_written:
@@ -187,29 +184,29 @@ class LogWriter(ABC, Generic[Item]):
                 # slaves, they can fsync in parallel with this disk.
                 self._on_progress()
         if self.flushed < self.written:
-            if self._background is None or self._is_done:
+            if self._background is None or self._state is S.LAST:
                 self._sync()
                 self._on_progress()
             elif must_sync and self._dirty is not None:
                 self._background.request(self._dirty, self.written)
                 self._dirty = None
 
-    def _wait_for_batch(self) -> tuple[list[Item], bool, bool]:
-        """Return the next batch; whether it must be fsynced; whether it is the last."""
+    def _wait_for_batch(self) -> tuple[list[Item], bool]:
+        """Return the next batch, and whether it must be fsynced."""
         called = True
         while True:
             with self._lock:
                 if self.failure is not None:  # of the background fsync, or of the owner
                     raise self.failure
-                wanted = self._queue or self._closing or self._flush_wanted or not called
-                self._is_thread_writing = bool(wanted) and not self._is_owner_writing
-                if self._is_thread_writing:
+                has_work = self._queue or self._must_sync or self._state is S.CLOSING or not called
+                if has_work and self._state not in LOOP_WRITES:
                     return self._next_batch(is_sync_due=not called)
+                self._enter(E.REST)
             # Without an interval only the owner leaves bytes unsynced, during an inline commit, and calls afterwards.
             is_sync_due = self.mode.interval_ms > 0 and self.flushed < self.written
             called = self._wake_up.acquire(timeout=self.mode.interval_ms / 1000 if is_sync_due else -1)
 
-    def _next_batch(self, *, is_sync_due: bool) -> tuple[list[Item], bool, bool]:
+    def _next_batch(self, *, is_sync_due: bool) -> tuple[list[Item], bool]:
         """Take a batch of what is queued now; under the lock. Returns the same as `_wait_for_batch`."""
         batch, size = self._queue, self.queued_bytes
         if size > self.batch_bytes_max:
@@ -218,12 +215,13 @@ class LogWriter(ABC, Generic[Item]):
         else:
             self._queue = []
         self.queued_bytes -= size
-        is_sync_due = is_sync_due or self._flush_wanted
+        is_sync_due = is_sync_due or self._must_sync
         if not self._queue:
-            self._flush_wanted = False
+            self._must_sync = False
         if self._dirty is not None and time.monotonic() >= self._sync_due:
             is_sync_due = True
-        return batch, is_sync_due, self._closing and not self._queue
+        self._enter(E.TAKE_LAST if self._state is S.CLOSING and not self._queue else E.TAKE)
+        return batch, is_sync_due
 
     @abstractmethod
     def _split(self, queue: list[Item]) -> tuple[list[Item], int]:
@@ -281,6 +279,6 @@ class LogWriter(ABC, Generic[Item]):
         with self._lock:
             if self.failure is None:
                 self.failure = error
-            self._wake_writer()
+            self._enter(E.FAIL)
             self._progress.notify_all()
         self._on_progress()

@@ -15,6 +15,7 @@ from journal.wal.inline_commit import LoopHooks
 from journal.wal.log_writer import LogWriter
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.wal.storage import Buffer, StorageFile
+from journal.wal.writer_state import E
 
 JOIN_BYTES_MAX = 64 * 1024  # bodies up to this size are joined into one buffer: cheaper than an iovec each
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
@@ -65,7 +66,7 @@ class RecordAppender(LogWriter[_Item]):
             self.queued_bytes += size
             self._queue.append(_Item(record_type, meta, body, body_bytes, lsn, time_ms))
             if idle and self._loop_hooks is None:
-                self._wake_writer()
+                self._enter(E.CALL)
         if idle and self._loop_hooks is not None:
             # Waking the writer during an iteration would make it compete with the loop for the interpreter, and fsync a
             # branch's messages without the PREPARE that is about to follow.
