@@ -1,4 +1,5 @@
-"""Fixed parts of the records' meta parts, as FORMAT.md draws them. Pure. Shared by encoders.py and decoders.py."""
+"""Fixed parts of the records' meta parts, as FORMAT.md draws them. Pure. Stands alone: writer and
+reader share them."""
 
 import struct
 

@@ -3,11 +3,10 @@
 import json
 import random
 import secrets
-import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,8 +19,8 @@ from meta_broker.demo.generator import INVOICES, write_orders
 from meta_broker.demo.kills import INVOICES_MIN
 from meta_broker.demo.orders import Invoice, read_invoices
 from meta_broker.demo.report import Report
-from meta_broker.demo.show import Watching, gather, perform
-from meta_broker.demo.stage import Stage
+from meta_broker.demo.show import Show
+from meta_broker.demo.stage import staged
 from meta_broker.demo.verdict import judge
 from meta_client.cli.main import Failure
 
@@ -40,13 +39,7 @@ from meta_client.cli.main import Failure
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Do it in this new directory; keep it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def demo(
-    first: Path | None,
-    more: tuple[Path, ...],
-    invoices: int | None,
-    seed: int | None,
-    keep: Path | None,
-    *,
-    as_json: bool,
+    first: Path | None, more: tuple[Path, ...], invoices: int | None, seed: int | None, keep: Path | None, as_json: bool
 ) -> None:
     """The main job: an order is in the database and on the broker, or in neither, whatever is killed.
 
@@ -64,58 +57,51 @@ def demo(
     Exit code: 0 all agree, 1 they differ, 2 it could not be done.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
-    paths = _paths(first, more, invoices)
-    given = read_invoices(paths) if paths else []
+    if first is None and more:
+        raise Failure(f"{more[0]}: unexpected argument: name files of orders after --orders")
+    if first is not None and invoices is not None:
+        raise Failure("--invoices says how many to make up, --orders that none are: give one of the two")
+    paths = [] if first is None else [first, *more]  # click takes only the first for the option
+    given = read_invoices(paths)
     if paths and len(given) < INVOICES_MIN:
         raise Failure(f"--orders holds {len(given)} invoices: three kills need {INVOICES_MIN} or more, name more files")
     started = time.monotonic()
+    console = Console(stderr=as_json)
     with ExitStack() as stack:
-        directory = stack.enter_context(_directory(keep))
+        directory = _new(keep) if keep is not None else Path(stack.enter_context(_temporary()))
         stack.enter_context(_terminating())
         if not paths:
             paths = [directory / "orders.csv"]
             write_orders(paths[0], invoices or INVOICES, seed)
             given = read_invoices(paths)
-        console = Console(stderr=as_json)
-        watching = stack.enter_context(_watching(console, given))
-        report = _run(directory, paths, given, seed, watching, started)
+        on_status, on_progress = stack.enter_context(_watching(console, given))
+        on_status("starting ZooKeeper, PostgreSQL and the broker")
+        show = Show(stack.enter_context(staged(directory, paths)), given, on_status, on_progress)
+        show.perform(random.Random(seed))  # noqa: S311 - repeatable is the point
+        evidence = show.gather()
+    report = Report(judge(evidence), show.kills, show.rolled_back, evidence.audit, seed, time.monotonic() - started)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
         console.print(report.table())
         for line in report.lines():
             console.print(line, highlight=False, soft_wrap=True)
-    raise SystemExit(0 if report.is_well else 1)
+    raise SystemExit(1 if report.problems else 0)
 
 
-def _paths(first: Path | None, more: tuple[Path, ...], invoices: int | None) -> list[Path]:
-    """Return the files after --orders, of which click takes only the first."""
-    if first is None:
-        if more:
-            raise Failure(f"{more[0]}: unexpected argument: name files of orders after --orders")
-        return []
-    if invoices is not None:
-        raise Failure("--invoices says how many to make up, --orders that none are: give one of the two")
-    return [first, *more]
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="metaq-demo-", ignore_cleanup_errors=True)  # the system removes leftovers
 
 
-@contextmanager
-def _directory(keep: Path | None) -> Iterator[Path]:
-    """Yield the directory of the run: *keep*, which must be new or empty, or a temporary one."""
-    if keep is not None:
-        try:
-            keep.mkdir(parents=True, exist_ok=True)
-            if any(keep.iterdir()):
-                raise Failure(f"--keep {keep} is not empty: name a new directory")
-        except OSError as error:
-            raise Failure(f"--keep {keep}: {error.strerror}: name another directory") from error
-        yield keep.resolve()
-        return
-    directory = Path(tempfile.mkdtemp(prefix="metaq-demo-"))
+def _new(keep: Path) -> Path:
+    """Make the directory *keep*, unless it is there and empty."""
     try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)  # temporary: the system removes leftovers
+        keep.mkdir(parents=True, exist_ok=True)
+        if any(keep.iterdir()):
+            raise Failure(f"--keep {keep} is not empty: name a new directory")
+    except OSError as error:
+        raise Failure(f"--keep {keep}: {error.strerror}: name another directory") from error
+    return keep.resolve()
 
 
 @contextmanager
@@ -133,10 +119,12 @@ def _terminating() -> Iterator[None]:
 
 
 @contextmanager
-def _watching(console: Console, invoices: list[Invoice]) -> Iterator[Watching]:
-    """Show progress: a bar for the invoices and one for the lines; plain lines without a terminal."""
+def _watching(
+    console: Console, invoices: list[Invoice]
+) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Yield what shows status and progress: two bars; without a terminal plain lines, and no progress."""
     if not console.is_terminal:
-        yield Watching(lambda text: console.print(f"demo: {text}", highlight=False), lambda done, lines: None)
+        yield lambda text: console.print(f"demo: {text}", highlight=False), lambda done, lines: None
         return
     columns = [TextColumn("{task.description:<50}"), BarColumn(), TextColumn("{task.fields[shown]:>15}")]
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
@@ -148,14 +136,4 @@ def _watching(console: Console, invoices: list[Invoice]) -> Iterator[Watching]:
             for (bar, total), completed in zip(bars.items(), done, strict=True):
                 progress.update(bar, completed=completed, shown=f"{completed:,}/{total:,}")
 
-        yield Watching(lambda text: progress.update(status, description=text), moved)
-
-
-def _run(
-    directory: Path, paths: list[Path], invoices: list[Invoice], seed: int, watching: Watching, started: float
-) -> Report:
-    watching.status("starting ZooKeeper, PostgreSQL and the broker")
-    with Stage(directory, paths) as stage:
-        performed = perform(stage, invoices, random.Random(seed), watching)  # noqa: S311 - repeatable is the point
-        evidence = gather(stage, invoices, watching)
-    return Report(judge(evidence), performed, evidence.audit, seed, time.monotonic() - started)
+        yield lambda text: progress.update(status, description=text), moved

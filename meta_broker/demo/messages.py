@@ -23,17 +23,7 @@ class MalformedMessage(MetaError):
     """A payload that no producer of the demo wrote."""
 
 
-class _Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of both messages: encoding and validation."""
-
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
-
-_M = TypeVar("_M", bound=_Checked)
-
-
-class LineMessage(_Checked, frozen=True, kw_only=True):
+class LineMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One invoice line."""
 
     invoice: _Text
@@ -51,7 +41,7 @@ class LineMessage(_Checked, frozen=True, kw_only=True):
         return self.quantity * self.price
 
 
-class InvoiceMessage(_Checked, frozen=True, kw_only=True):
+class InvoiceMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One invoice, with the totals of its lines."""
 
     invoice: _Text
@@ -63,16 +53,14 @@ class InvoiceMessage(_Checked, frozen=True, kw_only=True):
         _check_money(self.total)
 
 
+_M = TypeVar("_M", LineMessage, InvoiceMessage)
+encode = msgspec.json.encode
+
+
 def line_messages(invoice: Invoice) -> list[LineMessage]:
+    named = {"invoice": invoice.number, "country": invoice.country}
     return [
-        LineMessage(
-            invoice=invoice.number,
-            line=number,
-            country=invoice.country,
-            stock_code=line.stock_code,
-            quantity=line.quantity,
-            price=line.price,
-        )
+        LineMessage(**named, line=number, stock_code=line.stock_code, quantity=line.quantity, price=line.price)
         for number, line in enumerate(invoice.lines)
     ]
 
@@ -83,23 +71,14 @@ def invoice_message(invoice: Invoice) -> InvoiceMessage:
     )
 
 
-def decode_line(payload: bytes) -> LineMessage:
-    """Decode a line. Raises MalformedMessage."""
-    return _decode(payload, LineMessage)
-
-
-def decode_invoice(payload: bytes) -> InvoiceMessage:
-    """Decode an invoice. Raises MalformedMessage."""
-    return _decode(payload, InvoiceMessage)
+def decode(payload: bytes, kind: type[_M]) -> _M:
+    """Decode a message. Raises MalformedMessage."""
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(f"a {kind.__name__} that reads {payload[:80]!r}: {error}") from error
 
 
 def _check_money(amount: Decimal) -> None:
     if not amount.is_finite() or abs(amount) > MONEY_MAX or amount != round(amount, 4):
         raise ValueError(f"{amount} is no amount of money")
-
-
-def _decode(payload: bytes, kind: type[_M]) -> _M:
-    try:
-        return msgspec.json.decode(payload, type=kind)
-    except msgspec.DecodeError as error:
-        raise MalformedMessage(f"a {kind.__name__} that reads {payload[:80]!r}: {error}") from error

@@ -1,41 +1,28 @@
 """The producer process: four threads, an invoice at a time, each one transaction over database and broker.
 
-Code as a user of metaq would write it, except the traps. Started again after a crash, it recovers, asks the database
-which invoices are done, and sends the others: enough, because an invoice is in both or in neither.
+Code as a user of metaq would write it, except Hold. Started again after a crash, it recovers, asks the database which
+invoices are done, and sends the others: enough, because an invoice is in both or in neither.
 """
 
 import logging
 import queue
 import threading
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from journal.records.xid import Xid
-from meta_broker.demo.child import listen, read_order, tell
-from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, invoice_message, line_messages
+from meta_broker.demo import talk
+from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, encode, invoice_message, line_messages
 from meta_broker.demo.orders import Invoice, read_invoices
 from meta_broker.demo.schema import INSERT_INVOICE, INSERT_LINE, INVOICE_NUMBERS
-from meta_broker.demo.talk import (
-    Committed,
-    Finished,
-    Order,
-    Proceed,
-    Recovered,
-    RecoveredOne,
-    Release,
-    StartProducers,
-    Trap,
-    Trapped,
-)
-from meta_broker.demo.traps import Gate, Traps
 from meta_client import Client
 from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, Step
 from meta_client.coordinator.errors import Unreachable
 from meta_client.coordinator.phase_two import waits_s
-from meta_client.coordinator.recovery import Recovered as Report
 from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
@@ -50,93 +37,83 @@ log = logging.getLogger(__name__)
 Connection = psycopg.Connection[Any]
 
 
-class Tally:
-    """Counts the threads' transactions, and reports them to the stage. Any thread."""
+class Hold:
+    """Holds the threads for a kill: all of them at a number of invoices, or one transaction at a step. Any thread.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._committed = self._rolled_back = 0
+    *on_trapped* is called on the held thread, before it waits.
+    """
 
-    def add(self, *, is_committed: bool) -> None:
-        with self._lock:
-            self._committed += is_committed
-            self._rolled_back += not is_committed
-            tell(Committed(self._committed, self._rolled_back))
+    def __init__(self, limit: int, on_trapped: Callable[[Step, Xid], None]) -> None:
+        self._on_trapped = on_trapped
+        self._changed = threading.Condition()  # guards the rest
+        self._limit, self._begun = limit, 0
+        self._steps: set[str] = set()
+        self._orders = 0
 
+    def obey(self, order: talk.Work) -> None:
+        """Set the limit and the steps; release every held transaction."""
+        with self._changed:
+            self._limit, self._steps = order.limit, set(order.steps)
+            self._orders += 1
+            self._changed.notify_all()
 
-class Worker(threading.Thread):
-    """A thread with its own connection and producer. An early end is in `failure`."""
+    def begin(self) -> None:
+        """Wait for a place below the limit, and take it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._begun < self._limit)
+            self._begun += 1
 
-    def __init__(
-        self,
-        dsn: str,
-        producer: Producer,
-        coordinator: Coordinator,
-        todo: "queue.SimpleQueue[Invoice]",
-        gate: Gate,
-        tally: Tally,
-    ) -> None:
-        super().__init__()
-        self.failure: BaseException | None = None
-        self._dsn = dsn
-        self._producer = producer
-        self._coordinator = coordinator
-        self._todo = todo
-        self._gate = gate
-        self._tally = tally
-
-    def run(self) -> None:
-        try:
-            with ExitStack() as stack:
-                connection = stack.enter_context(psycopg.connect(self._dsn))
-                while True:
-                    try:
-                        invoice = self._todo.get_nowait()
-                    except queue.Empty:
-                        return
-                    self._gate.pass_through()
-                    connection = self._commit(connection, invoice, stack)
-        except BaseException as error:
-            self.failure = error
-
-    def _commit(self, connection: Connection, invoice: Invoice, stack: ExitStack) -> Connection:
-        """Try until the invoice is committed; return the connection to go on with."""
-        for wait_s in waits_s():
-            try:
-                self._try(connection, invoice)
-            except (DecisionUnknown, HeuristicOutcome):
-                raise  # needs an operator
-            except (MetaError, ZooKeeperError, psycopg.OperationalError) as error:
-                # Both sides are rolled back in any case: the invoice is in neither, so try again.
-                log.info("invoice rolled back number=%s error=%s", invoice.number, error)
-                self._tally.add(is_committed=False)
-            else:
-                break
-            threading.Event().wait(wait_s)
-            if connection.closed:
-                connection = stack.enter_context(psycopg.connect(self._dsn))
-        self._tally.add(is_committed=True)
-        return connection
-
-    def _try(self, connection: Connection, invoice: Invoice) -> None:
-        producer = self._producer
-        with self._coordinator.transaction(connection, producer, topics=TOPICS):
-            header = (invoice.number, invoice.dated, invoice.customer, invoice.country)
-            connection.execute(INSERT_INVOICE, header)
-            with connection.cursor() as cursor:
-                rows = [
-                    (invoice.number, number, line.stock_code, line.description, line.quantity, line.price)
-                    for number, line in enumerate(invoice.lines)
-                ]
-                cursor.executemany(INSERT_LINE, rows)
-            for message in line_messages(invoice):
-                producer.send(LINES_TOPIC, message.encode(), attribute=invoice.number)
-            producer.send(INVOICES_TOPIC, invoice_message(invoice).encode(), attribute=invoice.number)
+    def observe(self, step: Step, xid: Xid) -> None:
+        """Hold the first transaction at *step*, if that was ordered. The coordinator calls it after each step."""
+        if step.name not in self._steps:  # without the lock: a transaction that races with the order may be missed
+            return
+        with self._changed:
+            if step.name in self._steps:
+                self._steps.discard(step.name)
+                orders = self._orders
+                self._on_trapped(step, xid)
+                self._changed.wait_for(lambda: self._orders != orders)
 
 
-def recover(coordinator: Coordinator, dsn: str, client: Client) -> list[Report]:
-    """Finish what the former process left, once every resource is reachable."""
-    finished: list[Report] = []
+def send(connection: Connection, coordinator: Coordinator, producer: Producer, invoice: Invoice) -> None:
+    """Insert and send one invoice, in one transaction."""
+    with coordinator.transaction(connection, producer, topics=TOPICS):
+        connection.execute(INSERT_INVOICE, (invoice.number, invoice.dated, invoice.customer, invoice.country))
+        with connection.cursor() as cursor:
+            cursor.executemany(INSERT_LINE, [(invoice.number, at, *line) for at, line in enumerate(invoice.lines)])
+        for message in line_messages(invoice):
+            producer.send(LINES_TOPIC, encode(message), attribute=invoice.number)
+        producer.send(INVOICES_TOPIC, encode(invoice_message(invoice)), attribute=invoice.number)
+
+
+def send_all(
+    dsn: str, coordinator: Coordinator, producer: Producer, todo: "queue.SimpleQueue[Invoice | None]", hold: Hold
+) -> None:
+    """Send the invoices of *todo* up to a None, each until it is committed. On one of the threads."""
+    connection = psycopg.connect(dsn)
+    try:
+        while (invoice := todo.get()) is not None:
+            hold.begin()
+            for wait_s in waits_s():
+                try:
+                    send(connection, coordinator, producer, invoice)
+                    break
+                except (DecisionUnknown, HeuristicOutcome):
+                    raise  # needs an operator
+                except (MetaError, ZooKeeperError, psycopg.OperationalError) as error:
+                    # Both sides are rolled back in any case: the invoice is in neither, so try again.
+                    log.info("invoice rolled back number=%s error=%s", invoice.number, error)
+                    talk.tell(talk.RolledBack())
+                threading.Event().wait(wait_s)
+                if connection.closed:
+                    connection = psycopg.connect(dsn)
+    finally:
+        connection.close()
+
+
+def recover(coordinator: Coordinator, dsn: str, client: Client) -> dict[str, str]:
+    """Finish what the former process left, once every resource is reachable; return what was done, by transaction."""
+    done: dict[str, str] = {}
     with psycopg.connect(dsn) as connection:
         for _, wait_s in zip(range(RECOVERY_ATTEMPTS), waits_s(), strict=False):
             try:
@@ -144,64 +121,42 @@ def recover(coordinator: Coordinator, dsn: str, client: Client) -> list[Report]:
             except Unreachable as error:
                 log.info("recovery waits error=%s", error)
             else:
-                finished += [report for report in reports if report.problem is None]
-                if all(report.problem is None for report in reports):
-                    return finished
+                done |= {it.xid.gtrid.decode(): it.action.name for it in reports if it.problem is None}
+                if all(it.problem is None for it in reports):
+                    return done
             threading.Event().wait(wait_s)
     raise MetaError(f"recovery is not done after {RECOVERY_ATTEMPTS} attempts: see the log above for what is away")
 
 
-def work(start: StartProducers, coordinator: Coordinator, client: Client, gate: Gate) -> None:
+def work(start: talk.Start, coordinator: Coordinator, client: Client, hold: Hold) -> None:
     """Send what the database lacks, on all threads. Raises the error that ended a thread early."""
     with psycopg.connect(start.dsn) as connection:
         done = {number for (number,) in connection.execute(INVOICE_NUMBERS)}
-    todo: queue.SimpleQueue[Invoice] = queue.SimpleQueue()
-    for invoice in read_invoices([Path(name) for name in start.orders]):
-        if invoice.number not in done:
-            todo.put(invoice)
-    tally = Tally()
-    workers = [Worker(start.dsn, client.producer(QUALIFIER), coordinator, todo, gate, tally) for _ in range(THREADS)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    for worker in workers:
-        if worker.failure is not None:
-            raise worker.failure
+    todo: queue.SimpleQueue[Invoice | None] = queue.SimpleQueue()
+    missing = [invoice for invoice in read_invoices(map(Path, start.orders)) if invoice.number not in done]
+    for invoice in [*missing, *[None] * THREADS]:
+        todo.put(invoice)
+    with ThreadPoolExecutor(THREADS) as pool:
+        sent = [
+            pool.submit(send_all, start.dsn, coordinator, client.producer(QUALIFIER), todo, hold)
+            for _ in range(THREADS)
+        ]
+    for thread in sent:
+        thread.result()
 
 
 def main() -> None:
     """Follow the stage's orders. Ends when all is sent, or by a signal."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(name)s %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-    start = read_order()
-    assert isinstance(start, StartProducers)
-    traps, gate = Traps(_tell_trapped), Gate(start.limit)
-
-    def obey(order: Order | None) -> None:
-        match order:
-            case Trap(steps):
-                traps.arm({Step[name] for name in steps})
-            case Proceed(limit):
-                gate.raise_to(limit)
-            case Release():
-                traps.release()
-            case _:
-                log.info("no more orders")
-
+    start = talk.begun()
+    hold = Hold(start.limit, lambda step, xid: talk.tell(talk.Trapped(step.name, xid.gtrid.decode())))
     with (
         Client(start.zookeeper) as client,
-        Coordinator.open(start.decisions, QUALIFIER, observer=traps.observe) as coordinator,
+        Coordinator.open(start.decisions, QUALIFIER, observer=hold.observe) as coordinator,
     ):
-        reports = recover(coordinator, start.dsn, client)
-        tell(Recovered([RecoveredOne(report.xid.gtrid.decode(), report.action.name) for report in reports]))
-        listen(obey)
-        work(start, coordinator, client, gate)
-        tell(Finished())
-
-
-def _tell_trapped(step: Step, xid: Xid) -> None:
-    tell(Trapped(step.name, xid.gtrid.decode()))
+        talk.tell(talk.Recovered(recover(coordinator, start.dsn, client)))
+        threading.Thread(target=talk.listen, args=(hold.obey,), name="orders", daemon=True).start()
+        work(start, coordinator, client, hold)
+        talk.tell(talk.Finished())
 
 
 if __name__ == "__main__":

@@ -1,53 +1,26 @@
 """The demo's tables, and the statements that its two kinds of process share. Pure: SQL as text.
 
-The producers write `invoices` and `lines`; the consumers `positions`, `revenue` and `orphans`. One database is enough
-for both: nothing here reads across.
+The producers write `invoices` and `lines`; the consumers `revenue`, `orphans` and the offset store's table. One
+database is enough for both: nothing here reads across.
 """
 
 from typing import Final
 
 TABLES: Final = """
-CREATE TABLE invoices (
-    number text PRIMARY KEY,
-    dated timestamp NOT NULL,
-    customer text,
-    country text NOT NULL
-);
+CREATE TABLE invoices (number text PRIMARY KEY, dated timestamp NOT NULL, customer text, country text NOT NULL);
 CREATE TABLE lines (
-    invoice text NOT NULL REFERENCES invoices,
-    line int NOT NULL,
-    stock_code text NOT NULL,
-    description text NOT NULL,
-    quantity int NOT NULL,
-    price numeric(11, 4) NOT NULL,
-    PRIMARY KEY (invoice, line)
+    invoice text NOT NULL REFERENCES invoices, line int NOT NULL, stock_code text NOT NULL, description text NOT NULL,
+    quantity int NOT NULL, price numeric(11, 4) NOT NULL, PRIMARY KEY (invoice, line)
 );
--- How far the group has read, kept in the transaction that counts what was read: the effect is exactly once.
-CREATE TABLE positions (
-    topic text NOT NULL,
-    partition text NOT NULL,
-    next_offset bigint NOT NULL,
-    PRIMARY KEY (topic, partition)
-);
-CREATE TABLE revenue (
-    country text PRIMARY KEY,
-    lines bigint NOT NULL,
-    amount numeric(20, 4) NOT NULL
-);
+CREATE TABLE revenue (country text PRIMARY KEY, lines bigint NOT NULL, amount numeric(20, 4) NOT NULL);
 -- Invoices whose message was seen before their row. There must be none.
-CREATE TABLE orphans (
-    invoice text PRIMARY KEY
-);
+CREATE TABLE orphans (invoice text PRIMARY KEY);
 """
 
 INSERT_INVOICE: Final = "INSERT INTO invoices VALUES (%s, %s, %s, %s)"
 INSERT_LINE: Final = "INSERT INTO lines VALUES (%s, %s, %s, %s, %s, %s)"
 INVOICE_NUMBERS: Final = "SELECT number FROM invoices"
 
-FIRST_POSITION: Final = "INSERT INTO positions VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
-POSITION: Final = "SELECT next_offset FROM positions WHERE topic = %s AND partition = %s"
-# Compare and set: of two owners of a partition, one of them stale, only one counts a batch.
-ADVANCE: Final = "UPDATE positions SET next_offset = %s WHERE topic = %s AND partition = %s AND next_offset = %s"
 ADD_REVENUE: Final = """
 INSERT INTO revenue VALUES (%s, %s, %s)
 ON CONFLICT (country) DO UPDATE SET lines = revenue.lines + EXCLUDED.lines, amount = revenue.amount + EXCLUDED.amount

@@ -5,10 +5,11 @@ starts them, see `launch`.
 """
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
@@ -16,8 +17,7 @@ from journal.records.xid import InvalidXid, Xid
 from meta_broker.demo.messages import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
-from meta_broker.demo.talk import StartConsumers, StartProducers, Stop
-from meta_broker.demo.talker import Talker
+from meta_broker.demo.talk import Child, Start
 from meta_broker.testing.launch import server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_broker.testing.processes import Broker
@@ -27,12 +27,11 @@ from meta_client.protocol.xa import XaCode
 from zk.embedded.server import EmbeddedZooKeeper
 
 CONSUMERS = 3
-STOP_TIMEOUT_S = 30
 BROKER_TIMEOUT_S = 15
 
 # Small segments and frequent checkpoints, so that a run of a minute crosses several of each; a short session, so
 # that a killed broker is registered again soon. Flush has its default: fsync before each answer.
-_BROKER = """\
+BROKER_TOML = """\
 [broker]
 segment_bytes = 4194304
 checkpoint_bytes = 2097152
@@ -41,83 +40,36 @@ checkpoint_seconds = 5.0
 [zookeeper]
 session_timeout_ms = 3000
 sync_ms = 0
-"""
+""" + "".join(f"\n[topics.{topic}]\npartitions = {count}\n" for topic, count in PARTITIONS.items())
 
 
-def broker_config() -> str:
-    """Return the text of broker.toml."""
-    return _BROKER + "".join(f"\n[topics.{topic}]\npartitions = {count}\n" for topic, count in PARTITIONS.items())
-
-
+@dataclass(frozen=True)
 class Stage:
-    """All processes of the demo. Use as a context manager: on entry everything runs except the producers."""
+    """Everything that runs."""
 
-    def __init__(self, directory: Path, orders: list[Path]) -> None:
-        self.directory = directory
-        self._orders = [str(path.resolve()) for path in orders]
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Start everything. Raises EmbeddedZooKeeperFailed, EmbeddedPostgresFailed, ProgramFailed; then nothing
-        runs.
-        """
-        with ExitStack() as stack:
-            self._open(stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def _open(self, stack: ExitStack) -> None:
-        directory = self.directory
-        if server_user() is not None:
-            directory.chmod(0o711)  # PostgreSQL runs as nobody, in its own directory below this one
-        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        zookeeper.start()
-        stack.callback(zookeeper.stop)
-        self.zookeeper = zookeeper.connect
-        self.postgres = stack.enter_context(EmbeddedPostgres(directory / "postgres"))
-        self.connection: psycopg.Connection[Any] = stack.enter_context(
-            psycopg.connect(self.postgres.dsn, autocommit=True)
-        )
-        self.connection.execute(TABLES)
-        config = directory / "broker.toml"
-        config.write_text(broker_config())
-        self.broker = Broker(directory / "broker", self.zookeeper, config, directory / "broker.log")
-        stack.callback(self.broker.kill)
-        self.broker.start()
-        self.client = stack.enter_context(Client(self.zookeeper))
-        self.consumers = Talker("the consumers", "meta_broker.demo.consumers", directory / "consumers.log")
-        stack.callback(self.consumers.kill)
-        self.consumers.start(StartConsumers(dsn=self.postgres.dsn, zookeeper=self.zookeeper, consumers=CONSUMERS))
-        self.producers = Talker("the producers", "meta_broker.demo.producers", directory / "producers.log")
-        stack.callback(self.producers.kill)
+    directory: Path
+    orders: list[Path]
+    dsn: str
+    zookeeper: str
+    connection: psycopg.Connection[Any]
+    broker: Broker
+    client: Client
+    consumers: Child
+    producers: Child
 
     def start_producers(self, limit: int) -> None:
         """Start the producer process, the first time or after a kill, to begin up to *limit* invoices.
 
         Returns at once: await its Recovered.
         """
+        orders = [str(path.resolve()) for path in self.orders]
         decisions = str(self.directory / "decisions")
-        self.producers.start(
-            StartProducers(
-                dsn=self.postgres.dsn, zookeeper=self.zookeeper, decisions=decisions, orders=self._orders, limit=limit
-            )
-        )
-
-    def stop_consumers(self) -> None:
-        """Let the consumers leave their group and end."""
-        self.consumers.send(Stop())
-        self.consumers.wait_for_end(STOP_TIMEOUT_S)
+        start = Start(dsn=self.dsn, zookeeper=self.zookeeper, decisions=decisions, orders=orders, limit=limit)
+        self.producers.start(start)
 
     def progress(self) -> tuple[int, int]:
         """Return the invoices in the database, and the lines that the consumers have summed."""
-        row = self.connection.execute(PROGRESS).fetchone()
-        assert row is not None
-        invoices, lines = row
+        ((invoices, lines),) = self.connection.execute(PROGRESS)
         return invoices, lines
 
     def in_doubt_in_database(self) -> set[str]:
@@ -134,6 +86,32 @@ class Stage:
                 if error.code != XaCode.XAER_RMFAIL or time.monotonic() > deadline:
                     raise
             time.sleep(0.05)  # just restarted: its address may not be known everywhere yet
+
+
+@contextmanager
+def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
+    """Run everything except the producers. Raises EmbeddedZooKeeperFailed, EmbeddedPostgresFailed, ProgramFailed."""
+    with ExitStack() as stack:
+        if server_user() is not None:
+            directory.chmod(0o711)  # PostgreSQL runs as another user, in its own directory below this one
+        zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        zookeeper.start()
+        stack.callback(zookeeper.stop)
+        dsn = stack.enter_context(EmbeddedPostgres(directory / "postgres")).dsn
+        connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        connection.execute(TABLES)
+        config = directory / "broker.toml"
+        config.write_text(BROKER_TOML)
+        broker = Broker(directory / "broker", zookeeper.connect, config, directory / "broker.log")
+        stack.callback(broker.kill)
+        broker.start()
+        client = stack.enter_context(Client(zookeeper.connect))
+        children = []
+        for name in ("consumers", "producers"):
+            children.append(Child(f"the {name}", f"meta_broker.demo.{name}", directory / f"{name}.log"))
+            stack.callback(children[-1].kill)
+        children[0].start(Start(dsn=dsn, zookeeper=zookeeper.connect, consumers=CONSUMERS))
+        yield Stage(directory, orders, dsn, zookeeper.connect, connection, broker, client, *children)
 
 
 def _name(gid: str) -> str:

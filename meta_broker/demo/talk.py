@@ -1,85 +1,65 @@
-"""Protocol between the stage and its two child processes: JSON lines, over the child's stdin and stdout. Pure.
+"""Between the stage and its two child processes: JSON lines over the child's stdin and stdout, and both their ends.
 
 Passwords travel this way too: every user of the machine can read command lines.
 """
 
-from typing import Final
+import contextlib
+import functools
+import io
+import logging
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
 
 import msgspec
 
-from meta_client.protocol.errors import MetaError
+from meta_broker.testing.processes import STOP_TIMEOUT_S, Program, ProgramFailed
 
-LINE_BYTES_MAX = 1024 * 1024
-
-
-class Malformed(MetaError):
-    """A line that is not part of the protocol."""
+LINE_BYTES_MAX: Final = 1024 * 1024
 
 
 class _Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
 
-class StartProducers(_Said, frozen=True, kw_only=True):
-    """Recover, then send every invoice of *orders* that the database lacks."""
+class Start(_Said, frozen=True, kw_only=True):
+    """Stage: begin. Producers recover, then send every invoice of *orders* that the database lacks; consumers consume
+    until their input ends."""
 
     dsn: str
     zookeeper: str
-    decisions: str  # directory of the coordinator's log
-    orders: list[str]
-    limit: int  # number of invoices to begin before Proceed
+    decisions: str = ""  # directory of the coordinator's log
+    orders: list[str] = []
+    limit: int = 0  # of invoices, as in Work
+    consumers: int = 0
 
 
-class StartConsumers(_Said, frozen=True, kw_only=True):
-    """Consume until told to stop."""
-
-    dsn: str
-    zookeeper: str
-    consumers: int
-
-
-class Trap(_Said, frozen=True):
-    """Hold one transaction at each of these steps, the next one that reaches it, until Release."""
-
-    steps: list[str]
-
-
-class Proceed(_Said, frozen=True):
-    """Begin up to *limit* invoices, counted from the start."""
+class Work(_Said, frozen=True):
+    """Stage: begin up to *limit* invoices, counted from the start; hold the next transaction that reaches each of
+    *steps*, until the next Work."""
 
     limit: int
-
-
-class Release(_Said, frozen=True):
-    """Release every held transaction."""
-
-
-class Stop(_Said, frozen=True):
-    """Stop cleanly."""
-
-
-class RecoveredOne(msgspec.Struct, frozen=True):
-    """Result of recovery for one transaction: *action* is COMMIT or ROLL_BACK."""
-
-    transaction: str
-    action: str
+    steps: list[str] = []
 
 
 class Recovered(_Said, frozen=True):
-    """Recovery is done; work begins."""
+    """Producers: recovery is done, work begins. By transaction: COMMIT or ROLL_BACK."""
 
-    transactions: list[RecoveredOne]
+    actions: dict[str, str]
 
 
-class Committed(_Said, frozen=True):
-    """Invoices committed so far by this process, and attempts that were rolled back."""
-
-    invoices: int
-    rolled_back: int
+class RolledBack(_Said, frozen=True):
+    """Producers: an attempt was rolled back."""
 
 
 class Trapped(_Said, frozen=True):
-    """A transaction is held at *step*."""
+    """Producers: a transaction is held at *step*."""
 
     step: str
     transaction: str
@@ -89,30 +69,115 @@ class Finished(_Said, frozen=True):
     """Every invoice is committed, or every consumer closed."""
 
 
-Order = StartProducers | StartConsumers | Trap | Proceed | Release | Stop
-Event = Recovered | Committed | Trapped | Finished
+Said = Start | Work | Recovered | RolledBack | Trapped | Finished
+decode: Final[Callable[[bytes], Said]] = msgspec.json.Decoder(Said).decode
 
-_ORDERS: Final = msgspec.json.Decoder(Order)
-_EVENTS: Final = msgspec.json.Decoder(Event)
+_writing = threading.Lock()
 
 
-def encode(said: Order | Event) -> bytes:
+def encode(said: Said) -> bytes:
     return msgspec.json.encode(said) + b"\n"
 
 
-def decode_order(line: bytes) -> Order:
-    """Decode an order. Raises Malformed."""
-    try:
-        order: Order = _ORDERS.decode(line)
-    except msgspec.DecodeError as error:
-        raise Malformed(f"an order that reads {line[:80]!r}: {error}") from error
-    return order
+@functools.cache
+def _input() -> io.FileIO:
+    """Return stdin. Not sys.stdin: a thread waiting for input holds its buffer's lock, which blocks the interpreter's
+    end."""
+    return io.FileIO(0, "rb", closefd=False)
 
 
-def decode_event(line: bytes) -> Event:
-    """Decode an event. Raises Malformed."""
-    try:
-        event: Event = _EVENTS.decode(line)
-    except msgspec.DecodeError as error:
-        raise Malformed(f"an event that reads {line[:80]!r}: {error}") from error
-    return event
+def begun() -> Start:
+    """Return the first order of a child process, whose log goes to stderr."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(name)s %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    start = decode(_input().readline(LINE_BYTES_MAX))
+    assert isinstance(start, Start)
+    return start
+
+
+def tell(said: Said) -> None:
+    """Send an event to the stage. Any thread."""
+    with _writing:
+        sys.stdout.buffer.write(encode(said))
+        sys.stdout.buffer.flush()
+
+
+def listen(on_work: Callable[[Work], None]) -> None:
+    """Call *on_work* with every further order; return at the end of the input: the stage wants no more, or is gone."""
+    while (line := _input().readline(LINE_BYTES_MAX)).endswith(b"\n"):
+        order = decode(line)
+        assert isinstance(order, Work)
+        on_work(order)
+
+
+_E = TypeVar("_E", Recovered, Trapped)
+
+
+class Child(Program):
+    """A child process, as the stage sees it. Owned by the thread that starts it."""
+
+    def __init__(self, name: str, module: str, log: Path) -> None:
+        super().__init__(name, log)
+        self.heard: Counter[type] = Counter()  # its events, by kind
+        self._module = module
+        self._events: queue.SimpleQueue[Said | None] = queue.SimpleQueue()
+
+    def start(self, order: Start) -> None:
+        """Start the process with its first order. Returns at once."""
+        process = self._launch([sys.executable, "-m", self._module], is_piped=True)
+        self._events = queue.SimpleQueue()
+        threading.Thread(target=self._listen, args=(process, self._events), name=self.name, daemon=True).start()
+        self.send(order)
+
+    def send(self, order: Start | Work) -> None:
+        """Send an order. Raises ProgramFailed if the process has ended."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(encode(order))
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._process.wait(STOP_TIMEOUT_S)
+            self.check()
+
+    def next_event(self, timeout_s: float) -> Said | None:
+        """Return the next event; None: there was none in time. Raises ProgramFailed once the process has ended."""
+        with contextlib.suppress(queue.Empty):
+            if (event := self._events.get(timeout=timeout_s)) is not None:
+                return event
+            assert self._process is not None
+            self._process.wait(STOP_TIMEOUT_S)
+        self.check()
+        return None
+
+    def wait_for(self, kind: type[_E], timeout_s: float) -> _E:
+        """Return the next event of *kind*, dropping others before it. Raises ProgramFailed."""
+        deadline = time.monotonic() + timeout_s
+        while (left := deadline - time.monotonic()) > 0:
+            if isinstance(event := self.next_event(left), kind):
+                return event
+        raise ProgramFailed(f"{self.name} said no {kind.__name__} within {timeout_s:g} s: {self.log_tail()}")
+
+    def finish(self, timeout_s: float) -> None:
+        """End its input, and wait until it ends with status 0. Raises ProgramFailed."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProgramFailed(f"{self.name} does not end within {timeout_s:g} s: {self.log_tail()}") from None
+        if self._process.returncode != 0:
+            self.check()
+        self.kill()
+
+    def _listen(self, process: subprocess.Popen[bytes], events: "queue.SimpleQueue[Said | None]") -> None:
+        assert process.stdout is not None
+        try:
+            while (line := process.stdout.readline(LINE_BYTES_MAX)).endswith(b"\n"):
+                events.put(event := decode(line))
+                self.heard[type(event)] += 1
+        except ValueError:
+            return  # kill() has closed the pipe
+        finally:
+            events.put(None)

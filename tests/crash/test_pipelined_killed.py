@@ -13,12 +13,12 @@ from threading import Event
 import pytest
 
 from journal.records.xid import Xid
-from meta_broker.demo.reader import read_topic
 from meta_client.client import Client
 from meta_client.errors import SendFailed
 from meta_client.producer.producer import Producer
 from meta_client.protocol.errors import MetaError, XaError
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.gets import read_topic
 from zk.embedded.chroot import Chroot
 
 ROUNDS = int(os.environ.get("METAQ_CRASH_ROUNDS", "6"))

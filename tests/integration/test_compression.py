@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import Xid
-from meta_broker.demo.reader import read_topic
 from meta_client.client import Client
 from meta_client.errors import SendRefused
 from meta_client.metadata import allowed_codecs
@@ -19,6 +18,7 @@ from meta_client.protocol.requests import MultiPut, Put, TopicVerb
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.forked import run_metaq_bytes
+from tests.fixtures.gets import read_topic
 from tests.fixtures.topic_commands import done
 from tests.fixtures.wire import WireClient
 from zk.embedded.chroot import Chroot

@@ -4,10 +4,10 @@ import random
 import threading
 import time
 
-from meta_broker.demo.reader import read_topic
 from meta_client.client import Client
 from meta_client.producer.partition_queues import BatchingConfig
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.gets import read_topic
 from zk.embedded.chroot import Chroot
 
 MESSAGES = 6000
