@@ -8,7 +8,8 @@ import msgspec
 import uvloop
 
 from meta_broker.app.broker import Broker
-from meta_broker.app.slave import Slave
+from meta_broker.app.master import MasterRole
+from meta_broker.app.slave import SlaveRole
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.fd_limits import raise_soft_limit
 from meta_broker.replication.fencing import Superseded
@@ -28,11 +29,11 @@ def run(config: BrokerConfig, on_ready: Callable[[str], None]) -> None:
     raise_soft_limit()
     config = with_role(config)
     try:
-        uvloop.run((Slave(config) if config.is_slave else Broker(config)).serve(on_ready))
+        uvloop.run(Broker(SlaveRole(config) if config.is_slave else MasterRole(config)).serve(on_ready))
     except Superseded as superseded:
         if config.is_slave or not config.slave.rejoin:
             raise
-        uvloop.run(Slave(demote(config, superseded)).serve(on_ready))
+        uvloop.run(Broker(SlaveRole(demote(config, superseded))).serve(on_ready))
 
 
 def with_role(config: BrokerConfig) -> BrokerConfig:

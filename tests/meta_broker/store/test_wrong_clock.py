@@ -47,9 +47,9 @@ class SetClock(ExecutedBroker):
         code = f"""
 import time
 from pathlib import Path
-import meta_broker.app.broker, meta_broker.store.clock
+import meta_broker.app.master, meta_broker.store.clock
 shift = Path({str(self.shift_path)!r})
-meta_broker.app.broker.wall_clock_ms = lambda: time.time_ns() // 1_000_000 + int(shift.read_text())
+meta_broker.app.master.wall_clock_ms = lambda: time.time_ns() // 1_000_000 + int(shift.read_text())
 meta_broker.store.clock.CONFIRM_MS = {self.confirm_ms}
 from meta_client.cli.main import main
 main()

@@ -1,0 +1,170 @@
+"""A master's part in a broker's life."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator
+
+from journal.errors import StorageFailed
+from journal.records.epoch_history import WriterEpoch
+from journal.state.transaction_store import wall_clock_ms
+from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
+from meta_broker.app.in_doubt_at_stop import log_in_doubt
+from meta_broker.cluster.membership import Membership, some
+from meta_broker.cluster.registration_task import RegistrationTask
+from meta_broker.cluster.topic_announcer import TopicAnnouncer
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.errors import ConfigError
+from meta_broker.handlers.branch_timeouts import Timeouts
+from meta_broker.handlers.context import Context, ReadReplica
+from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.handlers.message_ids import MessageIds
+from meta_broker.replication.fencing import epoch_for
+from meta_broker.replication.lost_tail import LostTail
+from meta_broker.replication.master.master import Master
+from meta_broker.replication.replica.resync import restore_tail, why_async_is_unsafe
+from meta_broker.replication.replica.slave_file import SlaveFile
+from meta_broker.store.clock import Clock
+from meta_broker.store.message_store import MessageStore
+from meta_broker.store.relocation_job import RelocationJob
+from meta_broker.store.start_on_full_disk import open_or_free_space
+from meta_broker.store.topics import Topics
+from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
+from zk.brokers.replication import ReplicationNode
+from zk.errors import ZooKeeperUnavailable
+
+log = logging.getLogger(__name__)
+
+
+class MasterRole(Role):
+    """Serves a journal of its own, and replicates it. If an in-sync slave has what it lost, it restores that."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Raises ConfigError if the directory is a slave's."""
+        super().__init__(config)
+        if (copy := SlaveFile(config.data).read()) is not None:
+            raise ConfigError(
+                f"{config.data} is a copy, slave {copy.slave_id}'s of broker {copy.broker_id}: start it as that "
+                f"slave, or make it the master with `metaq promote {config.data}`"
+            )
+        self._dropped: frozenset[WriterEpoch] = frozenset()  # epochs replaced by an in-sync slave's tail
+        self._announcer: TopicAnnouncer
+        self._relocation: RelocationJob
+        self._store: MessageStore
+
+    async def open(self, start: Start) -> Dispatcher | None:
+        config, membership, server, stack = self.config, start.membership, start.server, start.stack
+        node: ReplicationNode | None = None
+        if membership is not None:
+            try:
+                node = await asyncio.to_thread(membership.replication)
+            except ZooKeeperUnavailable:
+                return None  # stopped while ZooKeeper was away
+        if (reason := why_async_is_unsafe(config, node)) is not None:
+            raise ConfigError(reason)
+        clock = Clock(wall_clock_ms)
+        ids = MessageIds(config.broker_id, clock.now_ms)
+        open_store = functools.partial(
+            MessageStore.open,
+            *(config, PRODUCT_VERSION, server.wake, ids.now_ms, server.loop_hooks()),
+            *(functools.partial(epoch_for, node=node, broker_id=config.broker_id), clock),
+            # In parallel with recovery: ZooKeeper is slow with thousands of topics.
+            locked=membership.end_former_session if membership is not None else lambda: None,
+        )
+        store = await open_or_free_space(open_store, config, clock, start.worker)
+        self._store = store
+        await stack.enter_async_context(closing(store))
+        tune_garbage_collector()
+        ids.begin_after(store.transactions.state.time_ms)
+        topics = Topics(config.topics, store.transactions.state.topics)
+        self._announcer = TopicAnnouncer(topics, store, membership)
+        self._relocation = RelocationJob(
+            store.transactions, store.high_watermark, config.broker.relocate_after_segments
+        )
+        master = Master(
+            *(start.loop, store, config.replication, str(start.url), start.worker, server.progress),
+            membership.in_sync_changed if membership is not None else None,
+            *(start.end, self._dropped),
+        )
+        stack.push_async_callback(master.close)  # after the last checkpoint, whose record slaves get, too
+        stack.enter_context(_last_checkpoint(store))
+        master.begin(node)
+        context = Context(
+            config=config,
+            store=store,
+            topics=topics,
+            ids=ids,
+            timeouts=Timeouts(),
+            listener=self._announcer,
+            url=str(start.url),
+            version=VERSION_TEXT,
+            master=master,
+            replicas=lambda: [ReadReplica(*found) for found in master.serving()],
+        )
+        return Dispatcher(context)
+
+    def begin(self, start: Start, on_ready: Callable[[str], None]) -> RegistrationTask | None:
+        membership, url = start.membership, start.url
+
+        def ready() -> None:
+            on_ready(_ready_line(self.config, self._store, str(url), membership))
+
+        if membership is None:
+            ready()
+            return None
+        registration = RegistrationTask(membership, start.end)
+        start.stack.push_async_callback(registration.leave)  # first out
+        registration.begin(url, self._announcer.registrations(), self._store.transactions.state.epoch, ready)
+        return registration
+
+    def tick(self, start: Start, store: MessageStore) -> None:
+        store.maybe_checkpoint(start.loop, start.worker)
+        if store.watermark is not None:
+            store.watermark.tick()
+        if not store.space.why_full:  # relocation needs room before it frees any
+            self._relocation.maybe_begin(start.loop, start.worker)
+
+    async def finish(self) -> None:
+        await self._relocation.finish()
+
+    async def apply(self, change: Change, *, is_stopping: bool) -> None:
+        """Restore a lost tail, also before a stop: the next start might not find the slave that has it."""
+        del is_stopping
+        assert isinstance(change, LostTail)
+        try:
+            await asyncio.to_thread(restore_tail, self.config, change)
+        finally:
+            change.pieces.close()
+        self._dropped |= change.dropped
+
+
+@contextlib.contextmanager
+def _last_checkpoint(store: MessageStore) -> Iterator[None]:
+    """After a clean stop, take a last checkpoint, and log branches in doubt."""
+    yield
+    try:
+        store.last_checkpoint()
+    except StorageFailed as error:
+        if store.journal.failure is not None:
+            raise
+        log.error("no last checkpoint, the next start reads more of the journal error=%s", error)
+    log_in_doubt(store.transactions)
+
+
+def _ready_line(config: BrokerConfig, store: MessageStore, url: str, membership: Membership | None) -> str:
+    recovered = store.transactions.recovered
+    in_doubt = len(store.transactions.transactions)
+    where = f", ZooKeeper {config.zookeeper}" if config.zookeeper else ", no ZooKeeper: clients need the URL"
+    risk = f" (a power cut may cost up to {config.flush.interval_ms} ms)" if config.flush.interval_ms else ""
+    return (
+        f"broker {config.broker_id} serves at {url}{where}; data {config.data}, flush {config.flush}{risk}; "
+        f"replayed {recovered.replayed_bytes} bytes, {in_doubt} branches in doubt"
+        f"{_unregistered(membership.unregistered_topics if membership is not None else [])}"
+    )
+
+
+def _unregistered(topics: list[str]) -> str:
+    if not topics:
+        return ""
+    return f"; {len(topics)} topic{'s' * (len(topics) > 1)} not registered yet: {some(topics)}"
