@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from journal.repair.tail import tail_lines
-from meta_broker.replication.promotion.candidates import Candidate, Divergence, divergence
+from meta_broker.replication.promotion.candidates import Candidate, Divergence, NoReport, divergence
 from meta_broker.replication.promotion.promotion_check import (
     CheckFinding,
     ClusterView,
@@ -98,9 +98,9 @@ def report_object(report: PromotionReport) -> dict[str, object]:
     }
 
 
-def _told(copy: CopyReport | str) -> str:
-    if isinstance(copy, str):
-        return f"not known: {copy}"
+def _told(copy: CopyReport | NoReport) -> str:
+    if isinstance(copy, NoReport):
+        return f"not known: {copy.reason}"
     return f"LSN {copy.start} to {copy.end}, fsynced up to {copy.flushed}, epoch {copy.epoch}, in {copy.data}"
 
 
@@ -109,8 +109,8 @@ def _other(status: ReplicaStatus, slave_id: int, other: Candidate) -> dict[str, 
     has.
     """
     url, copy = other
-    if isinstance(copy, str):
-        return {"slave": slave_id, "url": url, "error": copy}
+    if isinstance(copy, NoReport):
+        return {"slave": slave_id, "url": url, "error": copy.reason}
     between = divergence(status, copy)
     return {
         "slave": slave_id,

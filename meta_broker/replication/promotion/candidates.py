@@ -21,11 +21,17 @@ from meta_broker.replication.promotion.promotion_check import (
 from meta_broker.replication.replica.copy_report import CopyReport
 
 
+class NoReport(NamedTuple):
+    """A slave could not be asked about its copy."""
+
+    reason: str
+
+
 class Candidate(NamedTuple):
-    """A registered slave. *copy*: its report, or a text that says why there is none."""
+    """A registered slave, and its report."""
 
     url: str
-    copy: CopyReport | str
+    copy: CopyReport | NoReport
 
 
 class Divergence(NamedTuple):
@@ -51,8 +57,8 @@ def check_candidates(
     behind: list[int] = []
     for slave_id, (url, copy) in sorted(candidates.items()):
         who = f"slave {slave_id} at {url}"
-        if isinstance(copy, str):
-            found.append(CheckFinding(Severity.NOTE, f"{who} can't be asked how far it is: {copy}"))
+        if isinstance(copy, NoReport):
+            found.append(CheckFinding(Severity.NOTE, f"{who} can't be asked how far it is: {copy.reason}"))
         elif not copy.is_complete or not copy.lives:
             found.append(CheckFinding(Severity.NOTE, f"{who} has no whole copy yet: it can't be promoted"))
         elif (between := divergence(status, copy)) is None:

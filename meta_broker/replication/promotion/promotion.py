@@ -21,9 +21,9 @@ from journal.state.inspection import RecordReader, scanner_from
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.errors import BrokerError
-from meta_broker.replication.promotion.candidates import Candidate
+from meta_broker.replication.promotion.candidates import Candidate, NoReport
 from meta_broker.replication.promotion.promotion_check import ClusterView, FormerMaster, ReplicaStatus, claimant
-from meta_broker.replication.replica.copy_report import CopyReport, parse_copy
+from meta_broker.replication.replica.copy_report import CopyReport, InvalidCopyReport, parse_copy
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.net.calls import wait_result
@@ -135,7 +135,7 @@ def query_slaves(cluster: ClusterView, facts: SlaveFacts) -> dict[int, Candidate
     }
 
 
-def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | str:
+def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | NoReport:
     try:
         connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S)
         try:
@@ -143,13 +143,11 @@ def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | str:
             text = wait_result(reply, ASK_TIMEOUT_S, "stats replication").text
         finally:
             connection.close()
-    except MetaError as error:
-        return str(error)
-    copy = parse_copy(text)
-    if isinstance(copy, str):
-        return copy
+        copy = parse_copy(text)
+    except (MetaError, InvalidCopyReport) as error:
+        return NoReport(str(error))
     if (copy.cluster, copy.broker_id, copy.slave_id) != (facts.cluster, facts.broker_id, slave_id):
-        return f"slave {copy.slave_id} of broker {copy.broker_id} of cluster {copy.cluster!r} answers there"
+        return NoReport(f"slave {copy.slave_id} of broker {copy.broker_id} of cluster {copy.cluster!r} answers there")
     return copy
 
 

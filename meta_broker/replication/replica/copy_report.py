@@ -11,6 +11,10 @@ _DIGITS_MAX = 19  # what an LSN, a 64-bit number, can have
 _TEXT_MAX = 4096
 
 
+class InvalidCopyReport(Exception):
+    """The lines are no report of a copy; the text says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
     """A slave's copy: LSNs [start, end), fsynced below *flushed*, acknowledged by its master below *high_watermark*.
@@ -48,8 +52,8 @@ def copy_lines(report: CopyReport) -> Iterator[str]:
         yield f"life epoch {life.epoch} incarnation {life.incarnation} lsn {life.lsn}"
 
 
-def parse_copy(text: str) -> CopyReport | str:
-    """Parse what `copy_lines` wrote; a text says why that failed. Unknown lines and keys are ignored."""
+def parse_copy(text: str) -> CopyReport:
+    """Parse what `copy_lines` wrote. Unknown lines and keys are ignored. Raises InvalidCopyReport."""
     copy: Mapping[str, str] = {}
     lives: list[WriterEpoch] = []
     try:
@@ -63,9 +67,9 @@ def parse_copy(text: str) -> CopyReport | str:
                     WriterEpoch(_number(fields, "epoch"), _number(fields, "incarnation"), Lsn(_number(fields, "lsn")))
                 )
         if not copy:
-            return "it does not tell how far its copy goes: it is no slave, or of an older version"
+            raise InvalidCopyReport("it does not tell how far its copy goes: it is no slave, or of an older version")
         if lives != sorted(set(lives)):
-            return "the epochs of its journal are not in order"
+            raise InvalidCopyReport("the epochs of its journal are not in order")
         return CopyReport(
             cluster=unquote(copy["cluster"][:_TEXT_MAX]),
             broker_id=_number(copy, "broker"),
@@ -79,9 +83,9 @@ def parse_copy(text: str) -> CopyReport | str:
             lives=tuple(lives),
         )
     except KeyError as error:
-        return f"it does not tell {error.args[0]!r} of its copy"
+        raise InvalidCopyReport(f"it does not tell {error.args[0]!r} of its copy") from error
     except ValueError as error:
-        return f"what it tells of its copy does not read: {error}"
+        raise InvalidCopyReport(f"what it tells of its copy does not read: {error}") from error
 
 
 def _number(fields: Mapping[str, str], key: str) -> int:

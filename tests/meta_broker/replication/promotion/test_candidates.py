@@ -8,7 +8,7 @@ import pytest
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
 from journal.repair.tail import Tail
-from meta_broker.replication.promotion.candidates import Candidate, check_candidates, divergence
+from meta_broker.replication.promotion.candidates import Candidate, NoReport, check_candidates, divergence
 from meta_broker.replication.promotion.promotion_check import ClusterView, FormerMaster, ReplicaStatus, Severity
 from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.replication.replica.slave_file import SlaveFacts
@@ -61,7 +61,7 @@ CASES = [  # what the other slave has, and the one word and phrase about it
     (at(0), Severity.NOTE, "has no whole copy yet"),
     (at(900, FIRST, SECOND, is_complete=False), Severity.NOTE, "has no whole copy yet"),
     (
-        Candidate("meta://h:2", "no connection"),
+        Candidate("meta://h:2", NoReport("no connection")),
         Severity.NOTE,
         "slave 2 at meta://h:2 can't be asked how far it is: no connec",
     ),
