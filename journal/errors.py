@@ -32,6 +32,10 @@ class UnreadableRange(StorageFailed):
         return self.position + self.size
 
 
+class InvalidContent(JournalError):
+    """Bytes are not what they should be, a checkpoint or a header; the text says why."""
+
+
 class JournalClosed(JournalError):
     """The journal was closed; nothing can be appended any more."""
 

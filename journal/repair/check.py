@@ -8,7 +8,7 @@ checkpoints read before them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from journal.errors import InvalidRecord
+from journal.errors import InvalidContent, InvalidRecord
 from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter
 from journal.records.header import Lsn
@@ -71,7 +71,7 @@ class CheckReport:
 
 def check(
     segments: Segments,
-    checkpoints: dict[int, Checkpoint | str],
+    checkpoints: dict[int, Checkpoint | InvalidContent],
     on_progress: Callable[[int], None] = lambda lsn: None,
 ) -> CheckReport:
     """Read every record of *segments* and compare *checkpoints* with their fold.
@@ -122,7 +122,7 @@ def check(
 class _CheckedFold:
     """Fold of the records so far, compared with each checkpoint when its LSN is passed."""
 
-    def __init__(self, start: Lsn, checkpoints: dict[int, Checkpoint | str]) -> None:
+    def __init__(self, start: Lsn, checkpoints: dict[int, Checkpoint | InvalidContent]) -> None:
         self.records = 0
         self.bytes = 0
         self.contradiction: str | None = None
@@ -133,7 +133,7 @@ class _CheckedFold:
         self.state = JournalState(start) if start == SEGMENT_HEADER_BYTES else None
         self.pending: list[tuple[int, Checkpoint]] = []  # not reached yet, by LSN
         for number, found in checkpoints.items():
-            if isinstance(found, str):
+            if isinstance(found, InvalidContent):
                 self.files[number] = CheckedFile(number, None, False, (f"does not read back: {found}",))
             elif found.lsn < start:
                 self.files[number] = CheckedFile(number, Lsn(found.lsn), False, ())

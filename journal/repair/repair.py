@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from journal.checksum import crc32
-from journal.errors import NotRepairable
+from journal.errors import InvalidContent, NotRepairable
 from journal.records.header import HEADER_BYTES, Lsn, RecordType, pack
 from journal.repair.check import CheckReport, check
 from journal.repair.damage import Damage
@@ -58,7 +58,9 @@ class RepairPlan:
         return not (self.restored or self.dropped or self.rewritten or self.removed or self.recreated)
 
 
-def plan_repair(segments: Segments, checkpoints: dict[int, Checkpoint | str], copy: RepairSource | None) -> RepairPlan:
+def plan_repair(
+    segments: Segments, checkpoints: dict[int, Checkpoint | InvalidContent], copy: RepairSource | None
+) -> RepairPlan:
     """Plan a repair that makes *segments* sound. *checkpoints* were read before they were opened; changes nothing.
 
     Raises NotRepairable, and the errors of `check`.

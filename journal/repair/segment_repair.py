@@ -7,7 +7,7 @@ Bytes that read back stay as they are; `journal.repair.repair` restores or drops
 from dataclasses import dataclass
 from itertools import pairwise
 
-from journal.errors import NotRepairable, UnreadableRange
+from journal.errors import InvalidContent, NotRepairable, UnreadableRange
 from journal.records.header import Lsn
 from journal.wal.record_window import read_past, read_some
 from journal.wal.segments import (
@@ -51,12 +51,12 @@ def find_broken_segments(storage: Storage, copy: Segments | None, known: int) ->
         file = storage.open(name, writable=False)
         try:
             sizes[base] = file.size
-            header = read_header(file, f"{storage.path}/{name}")
+            headers[base] = read_header(file, f"{storage.path}/{name}")
+        except InvalidContent:
+            continue
         finally:
             file.close()
-        if isinstance(header, SegmentHeader):
-            headers[base] = header
-            _check_file(f"{storage.path}/{name}", base, sizes[base], header)
+        _check_file(f"{storage.path}/{name}", base, sizes[base], headers[base])
     identities = {header.identity for header in headers.values()} | ({copy.identity} if copy else set())
     if len(identities) != 1:
         raise NotRepairable(

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from journal.checksum import crc32
-from journal.errors import StorageFailed
+from journal.errors import InvalidContent, StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset
@@ -280,25 +280,23 @@ def _encode_large(raw: bytearray, entry: BranchEntry) -> None:
     raw += tail
 
 
-def decode_checkpoint(raw: bytes | bytearray) -> Checkpoint | str:
-    """Decode a checkpoint, or return the reason why these bytes are none."""
-    decoded = _decode(raw)
-    return decoded if isinstance(decoded, str) else decoded[0]
+def decode_checkpoint(raw: bytes | bytearray) -> Checkpoint:
+    """Decode a checkpoint. Raises InvalidContent."""
+    return _decode(raw)[0]
 
 
-def _decode(raw: bytes | bytearray) -> tuple[Checkpoint, JournalState] | str:
-    """Decode a checkpoint and its state: making that is the check, and most of the cost. Returns the reason if it
-    fails."""
+def _decode(raw: bytes | bytearray) -> tuple[Checkpoint, JournalState]:
+    """Decode a checkpoint and its state: making that is the check, and most of the cost. Raises InvalidContent."""
     crc, _, body = raw.removesuffix(b"\n").partition(b"\n")
     if crc != f"{crc32(body):08x}".encode():
-        return "checksum"
+        raise InvalidContent("checksum")
     try:
         checkpoint = msgspec.json.decode(body, type=Checkpoint)
         state = state_of(checkpoint)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # InvalidXid is a ValueError
-        return f"{type(error).__name__}: {error}"
+        raise InvalidContent(f"{type(error).__name__}: {error}") from error
     if checkpoint.format != FORMAT:
-        return f"format {checkpoint.format}, this metaq reads {FORMAT}"
+        raise InvalidContent(f"format {checkpoint.format}, this metaq reads {FORMAT}")
     return checkpoint, state
 
 
@@ -320,13 +318,11 @@ def read_newest(storage: Storage) -> NewestCheckpoint:
     damaged: list[str] = []
     for number in reversed(checkpoint_numbers(storage)):
         try:
-            decoded = _decode(storage.read(f"checkpoint.{number}"))
+            return NewestCheckpoint(number, _decode(storage.read(f"checkpoint.{number}")), damaged)
         except StorageFailed as error:
             damaged.append(str(error))
-            continue
-        if not isinstance(decoded, str):
-            return NewestCheckpoint(number, decoded, damaged)
-        damaged.append(f"{storage.path}/checkpoint.{number}: {decoded}")
+        except InvalidContent as error:
+            damaged.append(f"{storage.path}/checkpoint.{number}: {error}")
     return NewestCheckpoint(0, None, damaged)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from journal.errors import ForeignStream, InvalidRecord, SyncSuperseded, UnfinishedSync
+from journal.errors import ForeignStream, InvalidContent, InvalidRecord, SyncSuperseded, UnfinishedSync
 from journal.records.header import Lsn, RecordHeader
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName, Record
@@ -43,9 +43,10 @@ def begin_initial_sync(storage: Storage, first: int, raw: bytes) -> None:
     """
     if any(segment_base(name) is not None for name in storage.names()) or checkpoint_numbers(storage):
         raise UnfinishedSync(f"{storage.path} holds a journal already: a copy begins in an empty directory")
-    checkpoint = decode_checkpoint(raw)
-    if isinstance(checkpoint, str):
-        raise ForeignStream(first, f"what should be a checkpoint is none: {checkpoint}")
+    try:
+        checkpoint = decode_checkpoint(raw)
+    except InvalidContent as error:
+        raise ForeignStream(first, f"what should be a checkpoint is none: {error}") from error
     if checkpoint.lsn < first + SEGMENT_HEADER_BYTES or first % 4096:
         raise ForeignStream(first, f"a checkpoint of LSN {checkpoint.lsn} for a journal that begins at {first}")
     # Its index entries are of the master's files.
@@ -60,10 +61,11 @@ def read_initial_sync(storage: Storage) -> InitialSync | None:
     """Return the initial sync in progress in the directory, if any. Raises UnfinishedSync if its file is damaged."""
     for name in storage.names():
         if (match := _NAME.fullmatch(name)) is not None:
-            checkpoint = decode_checkpoint(storage.read(name))
-            if isinstance(checkpoint, str):
-                raise UnfinishedSync(f"{storage.path}/{name}: {checkpoint}: empty the directory, and start the slave")
-            return InitialSync(Lsn(int(match[1])), checkpoint)
+            try:
+                return InitialSync(Lsn(int(match[1])), decode_checkpoint(storage.read(name)))
+            except InvalidContent as error:
+                text = f"{storage.path}/{name}: {error}: empty the directory, and start the slave"
+                raise UnfinishedSync(text) from error
     return None
 
 

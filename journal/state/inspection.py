@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
-from journal.errors import InvalidRecord, StorageFailed
+from journal.errors import InvalidContent, InvalidRecord, StorageFailed
 from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter, describe_dead_letter
 from journal.records.header import Lsn, Offset, RecordHeader, record_type_name
@@ -189,18 +189,20 @@ def scanner_from(segments: Segments, lsn: int) -> Scanner:
     return scanner
 
 
-def read_checkpoints(storage: Storage) -> dict[int, Checkpoint | str]:
+def read_checkpoints(storage: Storage) -> dict[int, Checkpoint | InvalidContent]:
     """Read every checkpoint file: its content, or the reason why it is unreadable, by rising number.
 
     Call it before the segments are opened: every record below their LSNs is then certainly there. Omits a file that a
     live broker deletes meanwhile.
     """
-    found: dict[int, Checkpoint | str] = {}
+    found: dict[int, Checkpoint | InvalidContent] = {}
     for number in checkpoint_numbers(storage):
         name = f"checkpoint.{number}"
         try:
             found[number] = decode_checkpoint(storage.read(name))
+        except InvalidContent as error:
+            found[number] = error
         except StorageFailed as error:
             if name in storage.names():
-                found[number] = str(error)
+                found[number] = InvalidContent(str(error))
     return found

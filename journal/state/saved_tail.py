@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from journal.checksum import crc32
-from journal.errors import ForeignStream, StorageFailed, UnreadableRange
+from journal.errors import ForeignStream, InvalidContent, StorageFailed, UnreadableRange
 from journal.records.header import Lsn
 from journal.wal.open_journal import MIB
 from journal.wal.record_stream import RecordStream
@@ -55,24 +55,26 @@ class DivergentTail(NamedTuple):
         return head + _CRC.pack(crc32(head))
 
     @classmethod
-    def unpack(cls, raw: bytes, file_bytes: int) -> Self | str:
-        """Unpack the header, or return the reason why these bytes are none or do not match a file of *file_bytes*."""
+    def unpack(cls, raw: bytes, file_bytes: int) -> Self:
+        """Unpack the header of a file of *file_bytes*. Raises InvalidContent."""
         if len(raw) < TAIL_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
-            return "no header of a cut"
+            raise InvalidContent("no header of a cut")
         head = raw[: TAIL_HEADER_BYTES - _CRC.size]
         if _CRC.unpack_from(raw, TAIL_HEADER_BYTES - _CRC.size) != (crc32(head),):
-            return "header checksum"
+            raise InvalidContent("header checksum")
         _, version, broker_id, lsn, end, segment_end, epoch, incarnation, time_ms, size, cluster = _HEADER.unpack_from(
             raw
         )
         if version != VERSION:
-            return f"format {version}, this metaq reads {VERSION}"
+            raise InvalidContent(f"format {version}, this metaq reads {VERSION}")
         try:
             identity = Identity(cluster[:size].decode(), broker_id)
-        except UnicodeDecodeError:
-            return "a cluster name that is not UTF-8"
+        except UnicodeDecodeError as error:
+            raise InvalidContent("a cluster name that is not UTF-8") from error
         divergent_tail = cls(identity, Lsn(lsn), Lsn(end), Lsn(segment_end), epoch, incarnation, time_ms)
-        return divergent_tail if divergent_tail.size == file_bytes else f"{file_bytes} bytes, not {divergent_tail.size}"
+        if divergent_tail.size != file_bytes:
+            raise InvalidContent(f"{file_bytes} bytes, not {divergent_tail.size}")
+        return divergent_tail
 
 
 def save_tail(segments: Segments, lsn: Lsn, scan: ScanEnd, time_ms: int) -> DivergentTail:
@@ -101,18 +103,19 @@ def save_tail(segments: Segments, lsn: Lsn, scan: ScanEnd, time_ms: int) -> Dive
     return divergent_tail
 
 
-def list_saved_tails(storage: Storage) -> list[tuple[str, DivergentTail | str]]:
-    """Return every saved tail by name, in LSN order: its header, or the reason why that is unreadable. Raises
-    StorageFailed."""
-    found: list[tuple[str, DivergentTail | str]] = []
+def list_saved_tails(storage: Storage) -> list[tuple[str, DivergentTail | InvalidContent]]:
+    """Return every saved tail by name, in LSN order: its header, or why that is unreadable. Raises StorageFailed."""
+    found: list[tuple[str, DivergentTail | InvalidContent]] = []
     for name in storage.names():
         if _NAME.fullmatch(name):
             file = storage.open(name, writable=False)
             try:
                 head = file.reader().read(0, min(TAIL_HEADER_BYTES, file.size))
                 found.append((name, DivergentTail.unpack(head, file.size)))
+            except InvalidContent as error:
+                found.append((name, error))
             except UnreadableRange as error:
-                found.append((name, str(error)))
+                found.append((name, InvalidContent(str(error))))
             finally:
                 file.close()
     return sorted(found, key=lambda each: (int(re.split(r"[.-]", each[0])[1]), each[0]))

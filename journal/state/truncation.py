@@ -5,9 +5,9 @@ bytes beyond it are removed. The next open for writing completes an interrupted 
 not at all.
 """
 
-from journal.errors import CorruptJournal, StorageFailed, TruncationTooDeep
+from journal.errors import CorruptJournal, InvalidContent, StorageFailed, TruncationTooDeep
 from journal.records.header import Lsn
-from journal.state.checkpoint import checkpoint_numbers, decode_checkpoint
+from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.state.initial_sync import initial_sync_names
 from journal.state.inspection import read_checkpoints
 from journal.state.saved_tail import DivergentTail, save_tail
@@ -65,17 +65,18 @@ def finish_truncation(segments: Segments) -> None:
     """Complete a truncation that was begun, if any. Call it before anything is read. Raises StorageFailed,
     CorruptJournal."""
     storage = segments.storage
-    lsn = read_lsn(storage, NAME)
+    try:
+        lsn = read_lsn(storage, NAME)
+    except InvalidContent as error:
+        raise CorruptJournal(segments.start, None, str(error), storage.path) from error
     if lsn is None:
         return
-    if isinstance(lsn, str):
-        raise CorruptJournal(segments.start, None, lsn, storage.path)
     for number in reversed(checkpoint_numbers(storage)):
         try:
-            checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))
-        except StorageFailed as error:
-            checkpoint = str(error)
-        if isinstance(checkpoint, str) or checkpoint.lsn > lsn:
+            is_kept = decode_checkpoint(storage.read(f"checkpoint.{number}")).lsn <= lsn
+        except (InvalidContent, StorageFailed):
+            is_kept = False
+        if not is_kept:
             storage.remove(f"checkpoint.{number}")
     lower_watermark(storage, lsn)
     if lsn:
@@ -95,7 +96,7 @@ def _check_depth(segments: Segments, lsn: int) -> None:
     if segments.start == SEGMENT_HEADER_BYTES and lsn >= segments.start:
         return
     found = read_checkpoints(segments.storage).values()
-    if not any(not isinstance(one, str) and segments.start <= one.lsn <= lsn for one in found):
+    if not any(isinstance(one, Checkpoint) and segments.start <= one.lsn <= lsn for one in found):
         raise TruncationTooDeep(
             f"{segments.storage.path}: nothing that is left at LSN {lsn} could be opened: no checkpoint of it or before"
         )

@@ -3,15 +3,15 @@
 import re
 
 from journal.checksum import crc32
-from journal.errors import StorageFailed
+from journal.errors import InvalidContent, StorageFailed
 from journal.records.header import Lsn
 from journal.wal.storage import Storage
 
 _CONTENT = re.compile(rb"([0-9a-f]{8}) (\d{1,20})\n")
 
 
-def read_lsn(storage: Storage, name: str) -> Lsn | str | None:
-    """Read the LSN; None without a file, the reason if it does not read back. Raises StorageFailed."""
+def read_lsn(storage: Storage, name: str) -> Lsn | None:
+    """Read the LSN; None without a file. Raises InvalidContent, StorageFailed."""
     if name not in storage.names():
         return None
     try:
@@ -22,7 +22,7 @@ def read_lsn(storage: Storage, name: str) -> Lsn | str | None:
         return None  # a live writer removed it meanwhile
     match = _CONTENT.fullmatch(raw)
     if match is None or int(match[1], 16) != crc32(match[2]):
-        return f"{storage.path}/{name} does not read back"
+        raise InvalidContent(f"{storage.path}/{name} does not read back")
     return Lsn(int(match[2]))
 
 

@@ -8,7 +8,7 @@ segment begins here with its first record, so that a copy never ends in an empty
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from journal.errors import ForeignJournal, ForeignStream
+from journal.errors import ForeignJournal, ForeignStream, InvalidContent
 from journal.records.header import (
     ALIGNMENT,
     EXCEEDS_SEGMENT,
@@ -167,10 +167,8 @@ class RecordStream:
     def _judge_segment(self, raw: memoryview, base: int) -> SegmentHeader:
         try:
             header = SegmentHeader.unpack(raw, f"the segment at LSN {base} of the stream")
-        except ForeignJournal as error:
+        except (ForeignJournal, InvalidContent) as error:
             raise ForeignStream(base, str(error)) from error
-        if isinstance(header, str):
-            raise ForeignStream(base, header)
         if header.identity != self._identity:
             raise ForeignStream(base, f"it is of {header.identity}, this is a copy of {self._identity}")
         if header.base != base or not SEGMENT_BYTES_MIN <= header.size <= SEGMENT_BYTES_MAX or header.size % 4096:

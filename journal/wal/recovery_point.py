@@ -5,6 +5,7 @@ fsynced. So a follower keeps this file while it is open, updates it every second
 durable: from then on the LSNs in records hold here as well.
 """
 
+from journal.errors import InvalidContent
 from journal.records.header import Lsn
 from journal.wal.lsn_file import read_lsn, remove_file, write_lsn
 from journal.wal.storage import Storage
@@ -18,8 +19,10 @@ def read_recovery_point(storage: Storage) -> Lsn | None:
 
     0 if the file does not read back. Raises StorageFailed.
     """
-    recovery_point = read_lsn(storage, NAME)
-    return Lsn(0) if isinstance(recovery_point, str) else recovery_point
+    try:
+        return read_lsn(storage, NAME)
+    except InvalidContent:
+        return Lsn(0)
 
 
 def write_recovery_point(storage: Storage, flushed: int) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from journal.checksum import crc32
-from journal.errors import CorruptJournal, ForeignJournal, StorageFailed, UnreadableRange
+from journal.errors import CorruptJournal, ForeignJournal, InvalidContent, StorageFailed, UnreadableRange
 from journal.records.header import HEADER_BYTES, Lsn
 from journal.wal.reserve import Reserve, is_full, remove_part
 from journal.wal.segment_preallocator import SegmentPreallocator
@@ -65,13 +65,13 @@ class SegmentHeader:
         return head + _CRC.pack(crc32(head))
 
     @classmethod
-    def unpack(cls, raw: bytes | memoryview, where: str) -> Self | str:
-        """Unpack a header, or return the reason why these bytes are none. Raises ForeignJournal for another version."""
+    def unpack(cls, raw: bytes | memoryview, where: str) -> Self:
+        """Unpack a header. Raises InvalidContent, ForeignJournal for another version."""
         if len(raw) < SEGMENT_HEADER_BYTES or raw[: len(MAGIC)] != MAGIC:
-            return "no segment header"
+            raise InvalidContent("no segment header")
         head = raw[: SEGMENT_HEADER_BYTES - _CRC.size]
         if _CRC.unpack_from(raw, SEGMENT_HEADER_BYTES - _CRC.size) != (crc32(head),):
-            return "segment header checksum"
+            raise InvalidContent("segment header checksum")
         _, version, broker_id, base, size, cluster_bytes, cluster = _HEADER.unpack_from(raw)
         if version != VERSION:
             raise ForeignJournal(
@@ -79,17 +79,17 @@ class SegmentHeader:
             )
         try:
             identity = Identity(cluster[:cluster_bytes].decode(), broker_id)
-        except UnicodeDecodeError:
-            return "a cluster name that is not UTF-8"
+        except UnicodeDecodeError as error:
+            raise InvalidContent("a cluster name that is not UTF-8") from error
         return cls(identity, Lsn(base), size)
 
 
-def read_header(file: StorageFile, where: str) -> SegmentHeader | str:
-    """Read the header of *file*, or return the reason why it has none. Raises ForeignJournal, StorageFailed."""
+def read_header(file: StorageFile, where: str) -> SegmentHeader:
+    """Read the header of *file*. Raises InvalidContent, ForeignJournal, StorageFailed."""
     try:
         return SegmentHeader.unpack(file.reader().read(0, min(file.size, SEGMENT_HEADER_BYTES)), where)
     except UnreadableRange as error:
-        return str(error)
+        raise InvalidContent(str(error)) from error
 
 
 def segment_name(base: int) -> str:
@@ -164,9 +164,10 @@ class Segments:
         before = self._chain
         file = self.storage.open(name, writable=writable)
         self._append(Lsn(base), file)
-        header = read_header(file, where)
-        if isinstance(header, str):
-            raise CorruptJournal(base, None, header, where)
+        try:
+            header = read_header(file, where)
+        except InvalidContent as error:
+            raise CorruptJournal(base, None, str(error), where) from error
         if (checked or before.bases) and header.identity != self.identity:
             raise ForeignJournal(
                 f"{where} belongs to {header.identity}, not to {self.identity}: start that broker here, "

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from journal.errors import CorruptJournal
+from journal.errors import CorruptJournal, InvalidContent
 from journal.records.header import RecordType
 from journal.repair.check import check
 from journal.repair.offline import opened_segments
@@ -144,7 +144,7 @@ def check_command(directory: Path, as_json: bool) -> None:
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | str], DirectoryStorage]]:
+def opened(directory: Path) -> Iterator[tuple[Segments, dict[int, Checkpoint | InvalidContent], DirectoryStorage]]:
     """Open the journal in *directory* for reading, after its checkpoints were read."""
     storage = DirectoryStorage.open_for_reading(directory)
     checkpoints = read_checkpoints(storage)

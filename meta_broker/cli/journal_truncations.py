@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from journal.errors import StorageFailed
+from journal.errors import InvalidContent, StorageFailed
 from journal.repair.tail import Tail, tail_lines, tail_of
 from journal.state.saved_tail import DivergentTail, entries_of, list_saved_tails
 from journal.wal.storage import DirectoryStorage
@@ -35,7 +35,7 @@ def truncations(directory: Path, as_json: bool) -> None:
         click.echo(f"nothing was cut off the journal in {directory}")
     for name, cut in found:
         try:
-            if isinstance(cut, str):
+            if isinstance(cut, InvalidContent):
                 raise StorageFailed(f"{directory}/{name}: {cut}")
             with _read(storage, name, cut) as tail:
                 lines = json.dumps(_object(name, cut, tail)) if as_json else "\n".join(_lines(name, cut, tail))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from journal.errors import StorageFailed
+from journal.errors import InvalidContent, StorageFailed
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.source.directory import LSN_MAX
@@ -96,12 +96,13 @@ def read_checkpoints(path: Path) -> Checkpoints:
             if number in checkpoint_numbers(storage):
                 raise
             continue  # deleted meanwhile: a live broker keeps the newest three
-        if isinstance(checkpoint, Checkpoint) and (reason := _implausible(checkpoint)):
-            checkpoint = reason
-        if isinstance(checkpoint, Checkpoint):
-            found.valid[number] = checkpoint
+        except InvalidContent as error:
+            found.damaged[number] = str(error)
+            continue
+        if (reason := _implausible(checkpoint)) is not None:
+            found.damaged[number] = reason
         else:
-            found.damaged[number] = checkpoint
+            found.valid[number] = checkpoint
     return found
 
 

@@ -7,7 +7,7 @@ become unreadable ranges.
 from dataclasses import dataclass
 from pathlib import Path
 
-from journal.errors import StorageFailed
+from journal.errors import InvalidContent, StorageFailed
 from journal.wal.recovery_point import read_recovery_point
 from journal.wal.segments import (
     SEGMENT_BYTES_MAX,
@@ -65,8 +65,8 @@ def plan(path: Path) -> list[SegmentSlice]:
         header, size = _read_header(path, base)
         known: list[UnreadableRange] = []
         end = base + size
-        if isinstance(header, str):
-            known.append(UnreadableRange(base, base + SEGMENT_HEADER_BYTES, header))
+        if isinstance(header, InvalidContent):
+            known.append(UnreadableRange(base, base + SEGMENT_HEADER_BYTES, str(header)))
         else:
             owner = owner or header.identity
             known += _contradictions(header, base, size, owner)
@@ -98,7 +98,7 @@ def _bases(path: Path) -> list[int]:
     return bases
 
 
-def _read_header(path: Path, base: int) -> tuple[SegmentHeader | str, int]:
+def _read_header(path: Path, base: int) -> tuple[SegmentHeader | InvalidContent, int]:
     """Return the segment's header, or what is wrong with it; and the size of the file."""
     name = segment_name(base)
     try:
@@ -107,6 +107,8 @@ def _read_header(path: Path, base: int) -> tuple[SegmentHeader | str, int]:
         raise StorageFailed(f"{error}: read again, retention may have deleted it") from error
     try:
         return read_header(file, str(path / name)), file.size
+    except InvalidContent as error:
+        return error, file.size
     finally:
         file.close()
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from journal.errors import InvalidContent
 from journal.records import outcomes as module
 from journal.records.outcomes import Ended, Outcome, Outcomes
 from journal.repair.check import differences
@@ -62,4 +63,5 @@ def test_a_checkpoint_keeps_them_in_their_order_and_the_check_compares_them() ->
 @pytest.mark.parametrize("key", ["TX:s:1", "nonsense"])
 def test_an_outcome_of_no_xa_branch_is_damage(key: str) -> None:
     checkpoint = msgspec.structs.replace(checkpoint_of(JournalState(), {}), outcomes=[Ended(key, Outcome.COMMITTED, 1)])
-    assert isinstance(decode_checkpoint(encode_checkpoint(checkpoint)), str)
+    with pytest.raises(InvalidContent):
+        decode_checkpoint(encode_checkpoint(checkpoint))

@@ -65,7 +65,6 @@ def test_a_change_reads_back_from_a_record_and_from_a_checkpoint(change: TopicCh
     state = JournalState(Lsn(128))
     add(state, change)
     checkpoint = decode_checkpoint(encode_checkpoint(checkpoint_of(state, {})))
-    assert not isinstance(checkpoint, str)
     assert checkpoint.topics == ([] if change.says_nothing else [change])
     assert list(differences(state, checkpoint)) == []
 
