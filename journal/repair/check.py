@@ -19,8 +19,9 @@ from journal.records.topic_changes import describe_change
 from journal.records.xid import BranchKey
 from journal.repair.damage import Damage, assess
 from journal.state.checkpoint import Checkpoint, state_of
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
 from journal.state.inspection import RecordReader
+from journal.state.journal_state import JournalState
 from journal.wal.scan import ScannedRecord, Scanner, Verdict
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
 

@@ -26,7 +26,7 @@ from journal.records.record import (
 )
 from journal.records.xid import BranchKey
 from journal.state.checkpoint import Checkpoint
-from journal.state.fold import JournalState
+from journal.state.journal_state import JournalState
 from journal.wal.record_window import unreadable_ranges
 from journal.wal.scan import ScanEnd, ScannedRecord, Scanner, Verdict
 from journal.wal.segments import Segments

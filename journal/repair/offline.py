@@ -7,8 +7,8 @@ from typing import Final
 
 from journal.errors import CorruptJournal, DirectoryIsReplica, NoJournal
 from journal.state.checkpoint import read_newest
-from journal.state.fold import JournalState
 from journal.state.initial_sync import refuse_unfinished_sync
+from journal.state.journal_state import JournalState
 from journal.state.recovery import IndexSink, Recovered, check_reaches, recover_below, replay
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig

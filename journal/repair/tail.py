@@ -16,7 +16,7 @@ from journal.records.ledger import LedgerEntry
 from journal.records.record import Commit, Forget, Heuristic, PartitionName, Prepare, Put, PutBatch, Record, Rollback
 from journal.records.states import BranchState
 from journal.records.topic_changes import TopicChange
-from journal.state.fold import Branch, JournalState
+from journal.state.journal_state import Branch, JournalState
 from journal.wal.scan import ScannedRecord
 
 KEYS_MAX = 1_000  # listed of each kind; the others are counted

@@ -27,9 +27,8 @@ from journal.records.record import NO_BRANCH, PartitionName
 from journal.records.states import BranchState
 from journal.records.topic_changes import TopicChange
 from journal.records.xid import XaKey, parse_key
-from journal.state.dropped_records import UnresolvedLoss
 from journal.state.extent_entries import ENTRIES_AT_ONCE, ExtentEntries, ExtentEntry, Natural, extent_entries
-from journal.state.fold import Branch, JournalState, OffsetRange
+from journal.state.journal_state import Branch, JournalState, OffsetRange, UnresolvedLoss
 from journal.wal.storage import Storage
 
 CHECKPOINTS_KEPT: Final = 3

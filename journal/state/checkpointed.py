@@ -8,7 +8,7 @@ import msgspec
 from journal.records.header import Lsn, Offset
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, IndexFileEntry, checkpoint_numbers, write_checkpoint
-from journal.state.fold import JournalState
+from journal.state.journal_state import JournalState
 from journal.state.recovery import Recovered
 from journal.state.snapshot import Snapshot
 from journal.wal.open_journal import OpenJournal

@@ -21,7 +21,8 @@ from journal.records.record import (
     Rollback,
     TxPut,
 )
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
+from journal.state.journal_state import JournalState
 from journal.wal.scan import Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 

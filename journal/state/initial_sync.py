@@ -16,8 +16,8 @@ from journal.records.header import Lsn, RecordHeader
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName, Record
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint, encode_checkpoint, state_of
-from journal.state.fold import JournalState
 from journal.state.history import OffsetGaps, index_updates_from
+from journal.state.journal_state import JournalState
 from journal.wal.segments import SEGMENT_HEADER_BYTES, segment_base
 from journal.wal.storage import Storage
 

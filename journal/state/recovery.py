@@ -15,8 +15,9 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, PartitionEntry, read_newest
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
 from journal.state.initial_sync import refuse_unfinished_sync
+from journal.state.journal_state import JournalState
 from journal.state.replay import PendingUpdates, ReplicaFold
 from journal.state.truncation import finish_truncation
 from journal.wal.high_watermark import LSN_MAX

@@ -18,7 +18,7 @@ from journal.records.encoders import relocate_bytes
 from journal.records.extents import Extent
 from journal.records.header import META_BYTES_MAX, Lsn, RecordType
 from journal.records.record import PartitionName
-from journal.state.fold import Branch, JournalState
+from journal.state.journal_state import Branch, JournalState
 from journal.wal.open_journal import MIB, OpenJournal
 from journal.wal.scan import record_around
 

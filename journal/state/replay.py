@@ -7,8 +7,9 @@ from journal.records.header import Lsn, Offset, RecordHeader, RecordType
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName, Record
 from journal.records.topic_changes import TopicChange, TopicState
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
 from journal.state.initial_sync import CatchingUp
+from journal.state.journal_state import JournalState
 
 
 class PendingUpdates(NamedTuple):

@@ -11,7 +11,7 @@ import msgspec
 
 from journal.records.header import Lsn
 from journal.state.checkpoint import BranchEntry, Checkpoint, ProducerEntry, branch_entry, checkpoint_of, producer_entry
-from journal.state.fold import Branch, JournalState
+from journal.state.journal_state import Branch, JournalState
 
 ITEMS_AT_ONCE = 1_000  # when no request waits
 

@@ -44,7 +44,8 @@ from journal.records.xid import BranchKey, XaKey
 from journal.state.checkpoint import Checkpoint
 from journal.state.checkpointed import CheckpointedState
 from journal.state.dropped_records import unresolved_ends
-from journal.state.fold import Branch, apply
+from journal.state.fold import apply
+from journal.state.journal_state import Branch
 from journal.state.recovery import IndexSink, NullSink, Recovered, recover
 from journal.state.relocation import RelocationChunk
 from journal.state.replay import PendingUpdates

@@ -10,7 +10,7 @@ from journal.records.producer_state import SequenceTooOld
 from journal.records.record import PartitionName
 from journal.records.states import BranchNotStarted, XaError
 from journal.records.xid import BranchKey, XaKey
-from journal.state.fold import accounted_bytes
+from journal.state.journal_state import accounted_bytes
 from journal.state.transaction_store import AppendResult, LiveBranch
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.handlers.context import Context, Peer

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from journal.errors import RecordTooLarge
 from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicState, format_partitions
-from journal.state.fold import OffsetRange
+from journal.state.journal_state import OffsetRange
 from journal.state.transaction_store import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import WriteReplies

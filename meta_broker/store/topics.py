@@ -13,7 +13,7 @@ from types import MappingProxyType
 import msgspec
 
 from journal.records.topic_changes import TopicChange, TopicState
-from journal.state.fold import JournalState
+from journal.state.journal_state import JournalState
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.config.topic_names import why_not_a_topic
 

@@ -12,7 +12,7 @@ from journal.records.states import BranchState
 from journal.records.states import XaError as StateError
 from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
-from journal.state.fold import Branch, JournalState
+from journal.state.journal_state import Branch, JournalState
 from meta_client.cli.options import connected
 from meta_client.client import Client
 from meta_client.errors import NotSupported

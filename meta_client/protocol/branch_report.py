@@ -7,7 +7,7 @@ from journal.errors import UnreadableRange
 from journal.records.heuristics import HeuristicDecision, HeuristicEnd
 from journal.records.ledger import Finding
 from journal.records.states import BranchState
-from journal.state.fold import Branch
+from journal.state.journal_state import Branch
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.compression import codec_number
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES

@@ -8,7 +8,7 @@ from journal.errors import InvalidContent
 from journal.records.epoch_history import EPOCH_HISTORY_MAX, WriterEpoch, add_epoch, divergence_lsn
 from journal.records.header import Lsn
 from journal.state.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoint, state_of
-from journal.state.fold import JournalState
+from journal.state.journal_state import JournalState
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, open_store
 

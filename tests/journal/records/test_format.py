@@ -44,7 +44,8 @@ from journal.records.topic_changes import TopicChange, TopicState
 from journal.records.xid import parse_key
 from journal.state import saved_tail
 from journal.state.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
+from journal.state.journal_state import JournalState
 from journal.wal import segments
 from journal.wal.segments import Identity, SegmentHeader
 

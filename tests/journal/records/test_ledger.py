@@ -13,8 +13,8 @@ from journal.records.xid import LocalKey
 from journal.repair.check import check
 from journal.repair.tail import tail_of
 from journal.state import transaction_store
-from journal.state.fold import JournalState
 from journal.state.inspection import describe, read_checkpoints
+from journal.state.journal_state import JournalState
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.scan import Scanner
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut

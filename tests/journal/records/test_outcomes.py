@@ -8,7 +8,7 @@ from journal.records import outcomes as module
 from journal.records.outcomes import Ended, Outcome, Outcomes
 from journal.repair.check import differences
 from journal.state.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoint, state_of
-from journal.state.fold import JournalState
+from journal.state.journal_state import JournalState
 
 
 def ended(number: int, outcome: Outcome = Outcome.COMMITTED) -> Ended:

@@ -16,7 +16,8 @@ from journal.records.producer_state import (
 from journal.records.record import PartitionName, PutBatch
 from journal.repair.check import differences
 from journal.state.checkpoint import Checkpoint, checkpoint_of, decode_checkpoint, encode_checkpoint, state_of
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
+from journal.state.journal_state import JournalState
 from tests.fixtures.journals import ORDERS
 
 

@@ -13,7 +13,8 @@ from journal.records.record import NO_BRANCH, PartitionName, Put, Record, TxPut
 from journal.records.topic_changes import TopicChange, TopicState, describe_change, format_partitions
 from journal.repair.check import differences
 from journal.state.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoint
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
+from journal.state.journal_state import JournalState
 from tests.fixtures.journals import ORDERS, STOCK, xa
 
 OTHER = PartitionName("orders-2", 0)

@@ -9,8 +9,8 @@ from journal.records.header import RecordType
 from journal.records.heuristics import HeuristicDecision
 from journal.records.record import PartitionName, RollbackReason
 from journal.repair.tail import Decided, Tail, TailRange, tail_lines, tail_of
-from journal.state.fold import JournalState
 from journal.state.inspection import RecordReader, scanner_from
+from journal.state.journal_state import JournalState
 from journal.state.recovery import replay
 from journal.state.transaction_store import JournalTransactionStore, LiveBranch
 from journal.state.truncation import truncate

@@ -17,8 +17,9 @@ from journal.records.codec import decode
 from journal.repair.check import check
 from journal.replica.replica_appender import ReplicaAppender
 from journal.state.checkpoint import Checkpoint
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
 from journal.state.inspection import read_checkpoints
+from journal.state.journal_state import JournalState
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.scan import Scanner
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream

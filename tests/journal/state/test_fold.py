@@ -28,7 +28,8 @@ from journal.records.record import (
 )
 from journal.records.states import BranchState
 from journal.records.xid import LocalKey
-from journal.state.fold import JournalState, apply
+from journal.state.fold import apply
+from journal.state.journal_state import JournalState
 from tests.fixtures.journals import ORDERS, STOCK, xa
 
 A, B = xa("a"), xa("b")

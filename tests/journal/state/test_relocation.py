@@ -10,9 +10,9 @@ from journal.records.header import Lsn, RecordType
 from journal.records.record import PartitionName
 from journal.records.xid import LocalKey
 from journal.repair.check import check
-from journal.state.fold import Branch
 from journal.state.history import history
 from journal.state.inspection import read_checkpoints
+from journal.state.journal_state import Branch
 from journal.state.relocation import CHUNK_BYTES_MAX, RelocationChunk, Relocator, read_chunk, relocation_chunks
 from journal.state.transaction_store import JournalTransactionStore, LiveBranch
 from journal.wal.scan import Scanner, record_around

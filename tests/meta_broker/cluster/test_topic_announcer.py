@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from journal.records.record import PartitionName
-from journal.state.fold import OffsetRange
+from journal.state.journal_state import OffsetRange
 from journal.state.transaction_store import wall_clock_ms
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
