@@ -117,3 +117,7 @@ class RecordTooLarge(JournalError):
 
 class InvalidRecord(JournalError):
     """A record has valid checksums but impossible content: written by a newer or a broken metaq."""
+
+
+class ContradictoryRecord(InvalidRecord):
+    """A record reads, and contradicts those before it. The state may have part of it, and is of no more use."""

@@ -1,5 +1,6 @@
 """Opens the directory of a stopped broker: to read its state without a change, or to decide about a branch."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,8 @@ from journal.errors import CorruptJournal, DirectoryIsReplica, NoJournal
 from journal.state.checkpoint import read_newest
 from journal.state.initial_sync import refuse_unfinished_sync
 from journal.state.journal_state import JournalState
-from journal.state.recovery import IndexSink, Recovered, check_reaches, recover_below, replay
+from journal.state.recovery import IndexSink, Recovered, check_reaches, recover
+from journal.state.replay import RecordFold, replay
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import Scanner, Verdict
@@ -44,7 +46,7 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
         checkpoint, state = content or (None, JournalState(segments.start))
         check_reaches(segments, checkpoint)
         scanner = Scanner(segments, state.lsn)
-        replay(scanner, state, lambda update: None)
+        deque(replay(scanner, RecordFold(state)), maxlen=0)
         end = scanner.finish()
         if end.verdict is Verdict.CORRUPT:
             raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
@@ -95,7 +97,7 @@ def opened_below(directory: Path, lsn: int, sink: IndexSink) -> Iterator[tuple[S
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         with opened_segments(storage, writable=True) as segments:
-            yield segments, recover_below(segments, sink, lsn)
+            yield segments, recover(segments, sink, fold_below=lsn)
     finally:
         storage.close()
 

@@ -10,16 +10,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from journal.errors import ForeignStream, InvalidRecord
-from journal.records.codec import decode
+from journal.errors import ContradictoryRecord, ForeignStream, InvalidRecord
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import HEADER_BYTES, Lsn
 from journal.replica.replica_appender import ReplicaAppender
 from journal.state.checkpoint import Checkpoint
 from journal.state.checkpointed import CheckpointedState
 from journal.state.initial_sync import CatchingUp, InitialSync, finish_initial_sync, read_initial_sync
-from journal.state.recovery import IndexSink, NullSink, Recovered, clear_torn_tail, replay_to, restore, trim
-from journal.state.replay import PendingUpdates, ReplicaFold
+from journal.state.recovery import IndexSink, NullSink, Recovered, clear_torn_tail, replay_into, restore, trim
+from journal.state.replay import PendingUpdates, RecordFold, replay
 from journal.state.snapshot import Snapshot
 from journal.state.transaction_store import wall_clock_ms
 from journal.state.truncation import finish_truncation
@@ -41,7 +40,7 @@ class JournalFollower(CheckpointedState):
         self,
         journal: OpenJournal,
         recovered: Recovered,
-        fold: ReplicaFold,
+        fold: RecordFold,
         stream: RecordStream,
         writer: ReplicaAppender,
         waiting: list[PendingUpdates],
@@ -96,19 +95,18 @@ class JournalFollower(CheckpointedState):
         begun = read_initial_sync(storage)
         if begun is None:
             number, state, damaged = restore(segments, sink)
-            fold, start = ReplicaFold(state, None), state.lsn
+            fold, start = RecordFold(state), state.lsn
         else:
             number, damaged, start = 0, [], Lsn(begun.first + SEGMENT_HEADER_BYTES)
             # Its records are read from the first one on, and rebuild the indexes.
             sink.restore([msgspec.structs.replace(entry, end=entry.start) for entry in begun.checkpoint.partitions])
             catching_up = CatchingUp(begun)
-            fold = ReplicaFold(catching_up.state, catching_up if catching_up.lsn > start else None)
+            fold = RecordFold(catching_up.state, catching_up if catching_up.lsn > start else None)
+            trim(sink, fold.state)
             publish_below = max(publish_below, catching_up.lsn)  # a checkpoint holds only acknowledged records
         scanner = Scanner(segments, start)
-        end, count, waiting, is_trimmed = replay_to(scanner, fold, sink, publish_below)
+        end, count, waiting = replay_into(sink, scanner, fold, start, publish_below)
         scan = clear_torn_tail(segments, scanner)
-        if not is_trimmed:
-            trim(sink, fold.state)
         end, segment_end = _resume_point(segments, end, scan.end, begun.first if begun is not None else Lsn(0))
         recovered = Recovered(fold.state, end, scan, number, max(end - start, 0), count, damaged)
         writer = ReplicaAppender(segments, end, config.flush, on_progress)
@@ -185,15 +183,10 @@ class JournalFollower(CheckpointedState):
         found, self.left = self.left, []
         is_copying = fold.catching_up is not None
         chunks: list[RecordChunk] = []
-        is_folding = False
         try:
             for view in stream.add(lsn, data):
                 try:
-                    for header, raw, at in stream.records(view):
-                        record = decode(header, raw[at + HEADER_BYTES : at + HEADER_BYTES + header.meta_bytes])
-                        is_folding = True
-                        said = fold.add(header, record)
-                        is_folding = False
+                    for _, said in replay(stream.records(view), fold):
                         if said is not None:
                             found.append(said)
                 finally:
@@ -201,13 +194,10 @@ class JournalFollower(CheckpointedState):
         except (ForeignStream, InvalidRecord) as error:
             stream.discard_partial()
             self.left = found
-            if isinstance(error, ForeignStream):
-                self._contradiction = error if error.is_final else None
-                raise
-            foreign = ForeignStream(stream.end, str(error), is_final=is_folding)
-            if is_folding:
+            foreign = _foreign(error, stream.end)
+            if foreign.is_final:
                 self._contradiction = foreign  # it may have been folded in part
-            raise foreign from error
+            raise foreign from error.__cause__ if foreign is error else error
         finally:
             if chunks:
                 self._writer.enqueue(chunks)
@@ -221,6 +211,12 @@ class JournalFollower(CheckpointedState):
 
     def on_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
         """Do nothing: a copy has only its master's records."""
+
+
+def _foreign(error: ForeignStream | InvalidRecord, end: Lsn) -> ForeignStream:
+    if isinstance(error, ForeignStream):
+        return error
+    return ForeignStream(end, str(error), is_final=isinstance(error, ContradictoryRecord))
 
 
 def _finish(storage: Storage, begun: InitialSync) -> None:

@@ -6,7 +6,7 @@ Live appends, recovery, checks and tests all call `apply`: no other code interpr
 from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
-from journal.errors import InvalidRecord
+from journal.errors import ContradictoryRecord
 from journal.records.dead_letters import DeadLetter
 from journal.records.epoch_history import WriterEpoch, add_epoch
 from journal.records.extents import Extent, ExtentList
@@ -48,7 +48,7 @@ from journal.state.journal_state import Branch, JournalState, UnresolvedLoss, ac
 def apply(state: JournalState, header: RecordHeader, record: Record) -> Sequence[IndexUpdate]:
     """Add one record; returns the index updates it publishes, in offset order per partition.
 
-    Records must come in LSN order. Raises InvalidRecord if the record contradicts the state.
+    Records must come in LSN order. Raises ContradictoryRecord if the record contradicts the state.
     """
     jumps: list[IndexUpdate] = []
     is_lost = False
@@ -58,7 +58,7 @@ def apply(state: JournalState, header: RecordHeader, record: Record) -> Sequence
             jumps = [_skip(name, base, header) for name, base in moved]
         updates = [] if is_lost else _MEANINGS[type(record)](state, header, record)
     except (ValueError, XaError) as error:
-        raise InvalidRecord(
+        raise ContradictoryRecord(
             f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
         ) from error
     state.lsn = header.end

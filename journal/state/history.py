@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from journal.errors import CorruptJournal, InvalidRecord
+from journal.errors import ContradictoryRecord, CorruptJournal
 from journal.records.codec import decode
 from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset, RecordHeader
@@ -182,7 +182,7 @@ class _RemainingExtents:
             position, lsn = position + extent.bytes, Lsn(lsn + extent.bytes)
 
     def taken(self, lsn: Lsn, assignment: OffsetAssignment) -> Iterator[IndexUpdate]:
-        """Yield the updates of the COMMIT at *lsn*, as far as their bytes remain. Raises InvalidRecord."""
+        """Yield the updates of the COMMIT at *lsn*, as far as their bytes remain. Raises ContradictoryRecord."""
         position = assignment.bytes - sum(extent.bytes for extent in self.put.values())
         extents = dict(sorted(self._relocated.items()))
         for extent in self.put.values():
@@ -191,6 +191,8 @@ class _RemainingExtents:
         end = 0
         for position, extent in extents.items():
             if position < end or position + extent.bytes > assignment.bytes:
-                raise InvalidRecord(f"LSN {lsn}: COMMIT takes less in {assignment.name} than the branch put there")
+                raise ContradictoryRecord(
+                    f"LSN {lsn}: COMMIT takes less in {assignment.name} than the branch put there"
+                )
             yield IndexUpdate(assignment.name, Offset(assignment.base + position), extent)
             end = position + extent.bytes

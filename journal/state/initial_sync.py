@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from journal.errors import ForeignStream, InvalidContent, InvalidRecord, SyncSuperseded, UnfinishedSync
+from journal.errors import ContradictoryRecord, ForeignStream, InvalidContent, SyncSuperseded, UnfinishedSync
 from journal.records.header import Lsn, RecordHeader
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName, Record
@@ -105,12 +105,14 @@ class CatchingUp:
         self._spans: dict[PartitionName, tuple[int, int]] = dict(offset_ranges)
 
     def add(self, header: RecordHeader, record: Record) -> list[IndexUpdate]:
-        """Return the updates of a record. Raises SyncSuperseded for a record of a later master, InvalidRecord for one
-        that contradicts the checkpoint."""
+        """Return the updates of a record. Raises SyncSuperseded for a record of a later master,
+        ContradictoryRecord for one that contradicts the checkpoint."""
         if header.writer_epoch > self._writer_epoch:
             raise SyncSuperseded(header.lsn, f"written later than the checkpoint at LSN {self.lsn}")
         if header.end > self.lsn:
-            raise InvalidRecord(f"LSN {header.lsn}: a record up to {header.end}, across the checkpoint at {self.lsn}")
+            raise ContradictoryRecord(
+                f"LSN {header.lsn}: a record up to {header.end}, across the checkpoint at {self.lsn}"
+            )
         found: list[IndexUpdate] = []
         for update in self._publications.of(header, record):
             name, base, extent = update
@@ -118,7 +120,9 @@ class CatchingUp:
             if base + extent.bytes <= start:
                 continue  # dropped by retention, or the partition is gone
             if base < self._gaps.reached[name] or base + extent.bytes > end:
-                raise InvalidRecord(f"LSN {header.lsn}: offsets [{base}, {base + extent.bytes}) of {name} up to {end}")
+                raise ContradictoryRecord(
+                    f"LSN {header.lsn}: offsets [{base}, {base + extent.bytes}) of {name} up to {end}"
+                )
             found += self._gaps.fill(update)
         return found
 

@@ -5,25 +5,25 @@ disk before the verdict.
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from journal.errors import CorruptJournal
-from journal.records.codec import decode
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, PartitionEntry, read_newest
-from journal.state.fold import apply
 from journal.state.initial_sync import refuse_unfinished_sync
 from journal.state.journal_state import JournalState
-from journal.state.replay import PendingUpdates, ReplicaFold
+from journal.state.replay import PendingUpdates, RecordFold, replay
 from journal.state.truncation import finish_truncation
 from journal.wal.high_watermark import LSN_MAX
 from journal.wal.open_journal import make_end_durable
 from journal.wal.recovery_point import remove_recovery_point
-from journal.wal.scan import ScanEnd, Scanner, Verdict
+from journal.wal.scan import ScanEnd, ScannedRecord, Scanner, Verdict
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.wal.watermark_file import lower_watermark
 
@@ -70,79 +70,55 @@ class Recovered:
     waiting: list[PendingUpdates] = field(default_factory=list)  # not given to the sink: perhaps not acknowledged
 
 
-def replay(scanner: Scanner, state: JournalState, publish: Callable[[IndexUpdate], None]) -> int:
-    """Fold every record of *scanner* into *state*; returns their number. Raises InvalidRecord."""
-    count = 0
-    for entry in scanner:
-        for update in apply(state, entry.header, decode(entry.header, entry.meta)):
-            publish(update)
-        count += 1
-    return count
-
-
 class Replayed(NamedTuple):
-    """Result of replaying. *end*: of the last record. *waiting*: updates of records above a limit, in order.
-    *is_trimmed*: the sink was given the starts of partitions, before the first record above the limit."""
+    """Result of replaying. *end*: of the last record. *waiting*: updates of records above a limit, in order."""
 
     end: Lsn
     records: int
     waiting: list[PendingUpdates]
-    is_trimmed: bool
 
 
-def replay_to(scanner: Scanner, fold: ReplicaFold, sink: IndexSink, publish_below: Lsn) -> Replayed:
-    """Add every record of *scanner*, and give *sink* the updates of those below *publish_below*. Raises
+def replay_into(
+    sink: IndexSink, entries: Iterable[ScannedRecord], fold: RecordFold, start: Lsn, publish_below: Lsn = LSN_MAX
+) -> Replayed:
+    """Replay *entries*, which begin at *start*, and give *sink* the updates of those below *publish_below*. Raises
     InvalidRecord."""
-    end, count, waiting, is_trimmed = scanner.end, 0, list[PendingUpdates](), False
-    for entry in scanner:
-        if not is_trimmed and entry.header.end > publish_below:
-            trim(sink, fold.state)
-            is_trimmed = True
-        said = fold.add(entry.header, decode(entry.header, entry.meta))
-        end, count = entry.header.end, count + 1
-        if said is not None and said.lsn > publish_below:
+    end, count, waiting = start, 0, list[PendingUpdates]()
+    for header, said in replay(entries, fold):
+        end, count = header.end, count + 1
+        if said is None:
+            continue
+        if said.lsn > publish_below:
             waiting.append(said)
-        elif said is not None:
-            for update in said.updates:
-                sink.publish(update)
-    return Replayed(end, count, waiting, is_trimmed)
+            continue
+        for update in said.updates:
+            sink.publish(update)
+        for name, first in said.starts:
+            sink.trim(name, first)
+    return Replayed(end, count, waiting)
 
 
-def recover(segments: Segments, sink: IndexSink, publish_below: Lsn = LSN_MAX) -> Recovered:
+def recover(
+    segments: Segments, sink: IndexSink, publish_below: Lsn = LSN_MAX, *, fold_below: int | None = None
+) -> Recovered:
     """Rebuild the state, feed *sink*, truncate a torn tail. On return the journal can be appended to at `end`.
 
-    Keeps updates of records above *publish_below* in `waiting`, unless a checkpoint holds them. Raises UnfinishedSync,
-    CorruptJournal (nothing was changed then), InvalidRecord, StorageFailed.
+    Keeps updates of records above *publish_below* in `waiting`, unless a checkpoint holds them. Leaves records that end
+    above *fold_below* to the next start, *sink* too, though all are durable on return; the checkpoint may hold more.
+    Raises UnfinishedSync, CorruptJournal (nothing was changed then), InvalidRecord, StorageFailed.
     """
     finish_truncation(segments)
     refuse_unfinished_sync(segments.storage)
     number, state, damaged = restore(segments, sink)
-    start = state.lsn
-    scanner = Scanner(segments, start)
-    _, count, waiting, is_trimmed = replay_to(scanner, ReplicaFold(state, None), sink, publish_below)
+    start, scanner = state.lsn, Scanner(segments, state.lsn)
+    entries: Iterable[ScannedRecord] = scanner
+    if fold_below is not None:
+        entries = takewhile(lambda entry: entry.header.end <= fold_below, scanner)
+    _, count, waiting = replay_into(sink, entries, RecordFold(state), start, publish_below)
+    if fold_below is not None:
+        deque(scanner, maxlen=0)  # up to where the records end
     end = clear_torn_tail(segments, scanner)
-    if not is_trimmed:
-        trim(sink, state)
     return Recovered(state, end.end, end, number, max(end.end - start, 0), count, damaged, waiting)
-
-
-def recover_below(segments: Segments, sink: IndexSink, lsn: int) -> Recovered:
-    """Recover without records that end above *lsn*, also for *sink*: the next start adds them.
-
-    The whole journal is durable on return all the same. Accepts a checkpoint that holds more than *lsn*.
-    """
-    finish_truncation(segments)
-    refuse_unfinished_sync(segments.storage)
-    number, state, damaged = restore(segments, sink)
-    start, scanner, count = state.lsn, Scanner(segments, state.lsn), 0
-    for entry in scanner:
-        if entry.header.end <= lsn:
-            count += 1
-            for update in apply(state, entry.header, decode(entry.header, entry.meta)):
-                sink.publish(update)
-    end = clear_torn_tail(segments, scanner)
-    trim(sink, state)
-    return Recovered(state, end.end, end, number, state.lsn - start, count, damaged)
 
 
 def restore(segments: Segments, sink: IndexSink) -> tuple[int, JournalState, list[str]]:
@@ -154,6 +130,7 @@ def restore(segments: Segments, sink: IndexSink) -> tuple[int, JournalState, lis
     checkpoint, state = content or (None, JournalState(segments.start))
     check_reaches(segments, checkpoint)
     sink.restore(checkpoint.partitions if checkpoint else [])
+    trim(sink, state)
     for line in damaged:
         log.warning("damaged, passed over %s", line)
     return number, state, damaged

@@ -1,5 +1,6 @@
 """Content of a journal's tail, from the last record on each branch and each partition."""
 
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
@@ -11,7 +12,7 @@ from journal.records.record import PartitionName, RollbackReason
 from journal.repair.tail import Decided, Tail, TailRange, tail_lines, tail_of
 from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
-from journal.state.recovery import replay
+from journal.state.replay import RecordFold, replay
 from journal.state.transaction_store import JournalTransactionStore, LiveBranch
 from journal.state.truncation import truncate
 from journal.wal.scan import Scanner
@@ -58,7 +59,7 @@ def state_of(storage: FaultyStorage) -> JournalState:
     """Return the state the journal adds up to, as it is."""
     segments = opened(storage)
     state = JournalState(segments.start)
-    replay(Scanner(segments, segments.start), state, lambda update: None)
+    deque(replay(Scanner(segments, segments.start), RecordFold(state)), maxlen=0)
     return state
 
 
