@@ -28,7 +28,8 @@ from journal.wal.record_stream import RecordChunk, RecordStream
 from journal.wal.recovery_point import remove_recovery_point, write_recovery_point
 from journal.wal.scan import Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
-from journal.wal.storage import Buffer, Storage
+from journal.wal.storage import Storage
+from journal.wal.storage_file import Buffer
 
 log = logging.getLogger(__name__)
 

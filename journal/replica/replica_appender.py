@@ -8,7 +8,7 @@ from journal.records.header import Lsn
 from journal.wal.log_writer import LogWriter
 from journal.wal.record_stream import RecordChunk
 from journal.wal.recovery_point import write_recovery_point
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 from journal.wal.writer_state import E
 
 

@@ -12,7 +12,8 @@ from journal.wal.open_journal import MIB
 from journal.wal.record_stream import RecordStream
 from journal.wal.scan import ScanEnd, ScannedRecord
 from journal.wal.segments import Identity, Segments
-from journal.wal.storage import TMP_SUFFIX, FileReader, Storage
+from journal.wal.storage import TMP_SUFFIX, Storage
+from journal.wal.storage_file import FileReader
 
 MAGIC = b"METAQCUT"
 VERSION = 1

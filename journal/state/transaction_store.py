@@ -54,7 +54,8 @@ from journal.wal.inline_commit import LoopHooks
 from journal.wal.journal import Journal
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Identity, Segments
-from journal.wal.storage import Buffer, Storage
+from journal.wal.storage import Storage
+from journal.wal.storage_file import Buffer
 
 
 def wall_clock_ms() -> int:

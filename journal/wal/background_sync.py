@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
-from journal.wal.storage import StorageFile
+from journal.wal.storage_file import StorageFile
 
 
 class BackgroundSync:

@@ -13,7 +13,7 @@ from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import OpenJournal
 from journal.wal.record_appender import RecordAppender
 from journal.wal.segments import Segments
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 
 
 class Journal(OpenJournal):

@@ -19,7 +19,7 @@ from journal.wal.background_sync import BackgroundSync
 from journal.wal.flush_mode import FlushMode
 from journal.wal.inline_commit import INLINE_BYTES_MAX, FsyncLatency, LoopHooks
 from journal.wal.segments import Segments
-from journal.wal.storage import Buffer, StorageFile
+from journal.wal.storage_file import Buffer, StorageFile
 from journal.wal.writer_state import CLOSED, LOOP_WRITES, WAKES_THREAD, E, S, next_state
 
 # Limit of one write. Below, fsync dominates; above, requests wait for all bytes, then all replies leave at once:

@@ -10,9 +10,10 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.log_writer import LogWriter
+from journal.wal.scan import is_zero
 from journal.wal.segments import Identity, Segments
-from journal.wal.storage import BLOCK_BYTES, FileReader, Storage
-from journal.wal.zeros import is_zero
+from journal.wal.storage import BLOCK_BYTES, Storage
+from journal.wal.storage_file import FileReader
 
 MIB = 1024 * 1024
 ZERO = b"\0"

@@ -14,7 +14,7 @@ from journal.wal.flush_mode import FlushMode
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.log_writer import LogWriter
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
-from journal.wal.storage import Buffer, StorageFile
+from journal.wal.storage_file import Buffer, StorageFile
 from journal.wal.writer_state import E
 
 JOIN_BYTES_MAX = 64 * 1024  # bodies up to this size are joined into one buffer: cheaper than an iovec each

@@ -23,7 +23,7 @@ from journal.records.header import (
 )
 from journal.wal.scan import ScannedRecord
 from journal.wal.segments import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, Identity, SegmentHeader
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 
 _ZEROS = [bytes(n) for n in range(ALIGNMENT)]
 _FIRST_BYTES = SEGMENT_HEADER_BYTES + HEADER_BYTES  # what must be there before a segment can begin

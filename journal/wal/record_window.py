@@ -16,7 +16,7 @@ from journal.records.header import (
     record_bytes,
     unpack,
 )
-from journal.wal.storage import FileReader, StorageFile
+from journal.wal.storage_file import FileReader, StorageFile
 
 WINDOW_BYTES: Final = 1 << 20
 LOOK_BYTES: Final = 16 * 1024  # for reads of single records

@@ -1,4 +1,4 @@
-"""Makes the next segment in a thread before it is needed.
+"""Makes the next segment, in a thread before it is needed.
 
 Making one takes as long as writing all of it, and the first write to a block that is only allocated costs the disk
 twice (docs/performance.md): no put must wait for either.
@@ -8,8 +8,9 @@ import logging
 import threading
 
 from journal.errors import StorageFailed
-from journal.wal.reserve import remove_part
-from journal.wal.storage import TMP_SUFFIX, Storage, StorageFile
+from journal.wal.reserve import Reserve, is_full, remove_part
+from journal.wal.storage import TMP_SUFFIX, Storage
+from journal.wal.storage_file import StorageFile
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,11 @@ class SegmentPreallocator:
         """True if one is begun, or failed and must not be retried yet."""
         return self._thread is not None and not (self.failure is not None and self.may_retry)
 
+    @property
+    def lasting_failure(self) -> StorageFailed | None:
+        """Error of the last attempt; None if it succeeded, or will be retried. Any thread."""
+        return None if self.may_retry else self.failure
+
     def start(self, name: str, size: int, head: bytes, *, prezero: bool) -> None:
         """Start to make *name*, with its zeros written out if *prezero*. Returns at once."""
         assert not self.is_started
@@ -44,6 +50,28 @@ class SegmentPreallocator:
             self._skip_prezero.set()
         self._thread = threading.Thread(target=self._make, args=(name, size, head), name="segment-maker", daemon=True)
         self._thread.start()
+
+    def make(self, name: str, size: int, head: bytes, reserve: Reserve) -> StorageFile:
+        """Return the file under its name, durable: the preallocated one, or a new one. On a full disk gives up
+        *reserve* for it. Raises StorageFailed."""
+        if (file := self.collect(name)) is not None:
+            try:
+                self._storage.rename_into_place(name)
+            except StorageFailed:
+                file.close()
+                raise
+            return file
+        try:
+            return self._storage.create(name, size, head)
+        except StorageFailed as error:
+            if not is_full(error):
+                raise
+            remove_part(self._storage, name + TMP_SUFFIX)
+            if not reserve.give_up():
+                raise
+            # Like a failed preallocation: new messages are refused from now on, not only after half of this segment.
+            self.failure, self.may_retry = error, False
+        return self._storage.create(name, size, head)
 
     def collect(self, name: str) -> StorageFile | None:
         """Return the file, durable except for its name; None if it was not begun, or could not be made.

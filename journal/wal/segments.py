@@ -17,9 +17,10 @@ from typing import NamedTuple, Self
 from journal.checksum import crc32
 from journal.errors import CorruptJournal, ForeignJournal, InvalidContent, StorageFailed, UnreadableRange
 from journal.records.header import HEADER_BYTES, Lsn
-from journal.wal.reserve import Reserve, is_full, remove_part
+from journal.wal.reserve import Reserve
 from journal.wal.segment_preallocator import SegmentPreallocator
-from journal.wal.storage import TMP_SUFFIX, FileReader, Storage, StorageFile
+from journal.wal.storage import TMP_SUFFIX, Storage
+from journal.wal.storage_file import FileReader, StorageFile
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ class Segments:
         self.segment_bytes = segment_bytes
         self._chain = _Chain()  # replaced, never changed
         self._changing = threading.Lock()
-        self._preallocator = SegmentPreallocator(storage)  # writer thread, once the journal runs
+        self.preallocator = SegmentPreallocator(storage)  # writer thread, once the journal runs
         self.reserve = Reserve(storage, segment_bytes + segment_bytes // 8 & -4096)
 
     @classmethod
@@ -255,18 +256,9 @@ class Segments:
 
         *prezero*: write its zeros, too; it pays when appends wait for their fsync.
         """
-        if not self._preallocator.is_started:
+        if not self.preallocator.is_started:
             header = SegmentHeader(self.identity, self.end, self.segment_bytes)
-            self._preallocator.start(segment_name(header.base), header.size, header.pack(), prezero=prezero)
-
-    @property
-    def preallocation_failure(self) -> StorageFailed | None:
-        """Error of the last preallocation; None if it succeeded, or will be retried. Any thread."""
-        return None if self._preallocator.may_retry else self._preallocator.failure
-
-    def retry_preallocation(self) -> None:
-        """Retry a failed preallocation at the next write. Any thread."""
-        self._preallocator.may_retry = True
+            self.preallocator.start(segment_name(header.base), header.size, header.pack(), prezero=prezero)
 
     def roll(self) -> tuple[Lsn, StorageFile]:
         """Add the next segment; it is durable on return. Writer thread only, once the journal runs.
@@ -280,36 +272,14 @@ class Segments:
         """Add the segment that *header* describes, in a copy; otherwise like roll. The first may begin anywhere."""
         assert not len(self) or header.base == self.end
         if header.size != self.segment_bytes:
-            self._preallocator.close()  # made ahead, in the wrong size
+            self.preallocator.close()  # made ahead, in the wrong size
             self.segment_bytes = header.size
         return self._add(header)
 
     def _add(self, header: SegmentHeader) -> tuple[Lsn, StorageFile]:
-        base, name = header.base, segment_name(header.base)
-        file = self._preallocator.collect(name)
-        if file is None:
-            file = self._create(name, header)
-        else:
-            try:
-                self.storage.rename_into_place(name)
-            except StorageFailed:
-                file.close()
-                raise
-        self._append(base, file)
-        return base, file
-
-    def _create(self, name: str, header: SegmentHeader) -> StorageFile:
-        try:
-            return self.storage.create(name, header.size, header.pack())
-        except StorageFailed as error:
-            if not is_full(error):
-                raise
-            remove_part(self.storage, name + TMP_SUFFIX)
-            if not self.reserve.give_up():
-                raise
-            # Like a failed preallocation: new messages are refused from now on, not only after half of this segment.
-            self._preallocator.failure, self._preallocator.may_retry = error, False
-        return self.storage.create(name, header.size, header.pack())
+        file = self.preallocator.make(segment_name(header.base), header.size, header.pack(), self.reserve)
+        self._append(header.base, file)
+        return header.base, file
 
     def locate(self, lsn: int) -> tuple[Lsn, StorageFile]:
         """Return base and file of the segment that holds *lsn*. Raises KeyError if none does."""
@@ -373,6 +343,6 @@ class Segments:
 
     def close(self) -> None:
         """Close all files. Idempotent."""
-        self._preallocator.close()
+        self.preallocator.close()
         for file in self._chain.files:
             file.close()

@@ -1,79 +1,25 @@
-"""The seam to the disk: with file_move and open_file, the only files of this package that call the operating system.
+"""The seam to the disk: with storage_file, open_file and file_move, the only files here that call the operating system.
 
 All other files use the protocols `Storage` and `StorageFile`, so that tests can fail every call in turn and cut the
 power. System errors become StorageFailed here.
 """
 
-import errno
 import fcntl
-import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from journal.errors import DirectoryInUse, StorageFailed
 from journal.wal.file_move import move, sync_directory
-from journal.wal.open_file import OpenFile
+from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_clean, translated
 
-IOV_MAX = 1024  # limit of Linux for one pwritev
 MIB = 1024 * 1024
 BLOCK_BYTES = 4096  # unit of direct writes that every disk and file system accepts
 TMP_SUFFIX = ".tmp"  # of a file not renamed into place yet; never read
 # Zeros written per fsync while a file is prezeroed: one fsync of the whole file would delay the writer's.
 PREZERO_BYTES = 4 * MIB
-Buffer = bytes | bytearray | memoryview
-
-
-class FileReader(Protocol):
-    """Reads a file; stays valid when the file is closed or deleted."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, position: int, size: int) -> bytes:
-        """Return bytes [position, position + size). Blocks on the disk; any thread. Raises UnreadableRange,
-        StorageFailed."""
-
-    def read_cached(self, position: int, size: int) -> bytes | bytearray | None:
-        """Return the bytes if that needs no wait for the disk; else None: call `read` for the bytes or the error."""
-
-
-class StorageFile(Protocol):
-    """One preallocated file of fixed size."""
-
-    @property
-    def size(self) -> int: ...
-
-    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        """Write the buffers contiguously from *position*. Handed to the OS on return; not durable."""
-
-    def write_direct(self, position: int, data: Buffer) -> None:
-        """Write *data* past the page cache, dropping cached pages there; durable after `sync`.
-
-        Both position and length are multiples of BLOCK_BYTES. Raises StorageFailed.
-        """
-
-    def sync(self) -> None:
-        """Make all earlier writes durable. Never call it again after it failed."""
-
-    def reader(self) -> FileReader:
-        """Return a reader. Raises ValueError once the file is closed."""
-
-    def drop_cache(self) -> None:
-        """Write dirty pages back, then drop cached ones: later reads show the disk's content.
-
-        After a failed fsync Linux keeps the pages, readable and clean, though the disk never got them. Raises
-        StorageFailed.
-        """
-
-    def next_data(self, position: int) -> int:
-        """Return the first position at or after *position* that may hold other bytes than zeros; *size* if there is
-        none."""
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
 
 
 class Storage(Protocol):
@@ -125,95 +71,6 @@ class Storage(Protocol):
         """
 
 
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _failed(path, error) from error
-
-
-def _failed(path: Path, error: OSError) -> StorageFailed:
-    return StorageFailed(f"{path}: {error.strerror or error}")
-
-
-class DirectoryFile:
-    """A StorageFile on a real disk."""
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self._path = path
-        self._fd = fd
-        self.size = os.fstat(fd).st_size
-        self._file: OpenFile | None = OpenFile(path, fd, self.size)  # last: until here the caller closes *fd*
-
-    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
-        # What _translated does, without making a context manager each time: these two are called with every commit.
-        try:
-            for start in range(0, len(buffers), IOV_MAX):
-                position = self._write_some(position, buffers[start : start + IOV_MAX])
-        except OSError as error:
-            raise _failed(self._path, error) from error
-
-    def _write_some(self, position: int, buffers: Sequence[Buffer]) -> int:
-        wanted = sum(map(len, buffers))
-        written = os.pwritev(self._fd, buffers, position)
-        if written < wanted:  # a signal or a nearly full disk: write the rest in a loop, until done or failed
-            rest = memoryview(b"".join(buffers))
-            while written < wanted:
-                written += os.pwrite(self._fd, rest[written:], position + written)
-        return position + wanted
-
-    def write_direct(self, position: int, data: Buffer) -> None:
-        with _translated(self._path), mmap.mmap(-1, len(data)) as aligned:
-            aligned[:] = data
-            try:
-                fd = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self.write(position, [data])  # a file system in memory, say, which no disk fails
-                return
-            try:
-                written = 0
-                with memoryview(aligned) as view:
-                    while written < len(data):
-                        with view[written:] as rest:
-                            written += os.pwritev(fd, [rest], position + written)
-            finally:
-                os.close(fd)
-
-    def sync(self) -> None:
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            raise _failed(self._path, error) from error
-
-    def reader(self) -> OpenFile:
-        if self._file is None:
-            raise ValueError(f"{self._path} is closed")
-        return self._file
-
-    def drop_cache(self) -> None:
-        with _translated(self._path):
-            os.fdatasync(self._fd)
-            _drop_clean(self._fd)
-
-    def next_data(self, position: int) -> int:
-        if position >= self.size:
-            return self.size
-        with _translated(self._path):
-            try:
-                return os.lseek(self._fd, position, os.SEEK_DATA)  # returns position if the file system has no holes
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                return self.size  # only a hole from here on
-
-    def close(self) -> None:
-        self._fd = -1
-        self._file = None  # closed with the last reader
-
-
 class DirectoryStorage:
     """A Storage on a real directory, locked by one process at a time.
 
@@ -234,7 +91,7 @@ class DirectoryStorage:
     @classmethod
     def open_for_writing(cls, path: Path) -> "DirectoryStorage":
         """Lock the directory, making it if missing. Raises DirectoryInUse, StorageFailed."""
-        with _translated(path):
+        with translated(path):
             path.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -267,7 +124,7 @@ class DirectoryStorage:
         return any("FLOCK" in line and file in line.split() for line in held.splitlines())
 
     def names(self) -> list[str]:
-        with _translated(self._path):
+        with translated(self._path):
             if self._fd is None:
                 return _file_names(self._path)
             # Another descriptor: two scans of one would share its position.
@@ -279,13 +136,13 @@ class DirectoryStorage:
 
     def sync_all(self) -> None:
         for name in self.names():
-            with _translated(self._path / name):
+            with translated(self._path / name):
                 fd = self._open(name, os.O_RDONLY)
                 try:
                     os.fsync(fd)
                 finally:
                     os.close(fd)
-        with _translated(self._path):
+        with translated(self._path):
             self._sync_directory()
             _sync_ancestors(self._path)
 
@@ -299,7 +156,7 @@ class DirectoryStorage:
         return file
 
     def preallocate(self, name: str, size: int, head: bytes, skip_prezero: Callable[[], bool]) -> DirectoryFile:
-        with _translated(self._path / name):
+        with translated(self._path / name):
             fd = self._open(name + TMP_SUFFIX, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
                 os.posix_fallocate(fd, 0, size)
@@ -312,13 +169,13 @@ class DirectoryStorage:
                 raise
 
     def rename_into_place(self, name: str) -> None:
-        with _translated(self._path / name):
+        with translated(self._path / name):
             self._rename(name + TMP_SUFFIX, name)
             self._sync_directory()
 
     def link(self, name: str, as_name: str) -> None:
         source, target = self._place(name), self._place(as_name)
-        with _translated(self._path / as_name):
+        with translated(self._path / as_name):
             try:
                 os.link(source, target, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             except FileExistsError as error:
@@ -330,23 +187,23 @@ class DirectoryStorage:
 
     def open(self, name: str, *, writable: bool) -> DirectoryFile:
         path = self._path / name
-        with _translated(path):
+        with translated(path):
             fd = self._open(name, os.O_RDWR if writable else os.O_RDONLY)
             try:
                 if self._distrusts_cache:
-                    _drop_clean(fd)
+                    drop_clean(fd)
                 return DirectoryFile(path, fd)
             except OSError:
                 os.close(fd)
                 raise
 
     def read(self, name: str) -> bytes:
-        with _translated(self._path / name), os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:
+        with translated(self._path / name), os.fdopen(self._open(name, os.O_RDONLY), "rb") as file:
             return file.read()
 
     def replace(self, name: str, data: Buffer) -> None:
         temporary = f"{name}.tmp"
-        with _translated(self._path / name):
+        with translated(self._path / name):
             with os.fdopen(self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
                 file.write(data)
                 file.flush()
@@ -355,7 +212,7 @@ class DirectoryStorage:
             self._sync_directory()
 
     def remove(self, name: str) -> None:
-        with _translated(self._path / name):
+        with translated(self._path / name):
             os.unlink(self._place(name), dir_fd=self._fd)
             self._sync_directory()
 
@@ -399,11 +256,6 @@ def _sync_ancestors(path: Path) -> None:
             return
         with suppress(PermissionError):  # made by another user, hence without a name made here
             sync_directory(parent)
-
-
-def _drop_clean(fd: int) -> None:
-    """Drop clean pages from the page cache: after a failed fsync, the disk lacks some of them."""
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _prezero(fd: int, size: int, skip_prezero: Callable[[], bool]) -> None:

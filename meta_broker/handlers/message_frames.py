@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 from meta_broker.handlers.message_ids import MessageIds
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec, codec_number

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from journal.wal.open_journal import OpenJournal
-from journal.wal.storage import FileReader
+from journal.wal.storage_file import FileReader
 from meta_broker.store.partition_index import JournalSlice
 
 Data = TypeVar("Data", bytes, memoryview)

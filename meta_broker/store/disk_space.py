@@ -46,7 +46,7 @@ class DiskSpace:
     @property
     def why_full(self) -> str:
         """Reason no new message is accepted, for clients; blank: they are."""
-        failure = self._segments.preallocation_failure
+        failure = self._segments.preallocator.lasting_failure
         if not self._why and failure is not None and is_full(failure):
             self.filled(failure)
         return self._why
@@ -101,7 +101,7 @@ class DiskSpace:
         finally:
             self._checking = None
         self._why = ""
-        self._segments.retry_preallocation()
+        self._segments.preallocator.may_retry = True  # at the next write
         log.warning("disk has room, new messages are taken again")
 
     def _failed(self, error: StorageFailed) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 
 ENTRY_BYTES = 32
 CHUNK_BYTES = 16 * 1024  # small: verifying one costs a reader microseconds

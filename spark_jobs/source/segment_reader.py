@@ -13,7 +13,7 @@ from journal.records.header import ALIGNMENT, HEADER_BYTES, InvalidHeader, Recor
 from journal.wal.record_window import RecordWindow, Unreadable, read_some
 from journal.wal.scan import SEARCH_CHUNK_BYTES, ScannedRecord, candidates
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from journal.wal.storage import StorageFile
+from journal.wal.storage_file import StorageFile
 from spark_jobs.source.directory import UnreadableRange
 
 # The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.

@@ -22,7 +22,7 @@ from journal.wal.inline_commit import INLINE_BYTES_MAX, FsyncLatency
 from journal.wal.journal import Journal
 from journal.wal.scan import Scanner, Verdict
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
 from tests.fixtures.raw_journal import opened
 from tests.fixtures.writers import WAIT_S, Loop, put, records_of, start

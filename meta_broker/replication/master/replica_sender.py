@@ -10,7 +10,7 @@ from journal.errors import JournalError, UnreadableRange
 from journal.records.header import Lsn
 from journal.wal.journal import Journal
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from journal.wal.storage import Buffer
+from journal.wal.storage_file import Buffer
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.replication.link_protocol import (
     BULK_BYTES_MAX,

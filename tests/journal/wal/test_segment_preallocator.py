@@ -16,7 +16,8 @@ from journal.wal.journal import Journal
 from journal.wal.scan import Scanner, Verdict
 from journal.wal.segment_preallocator import SegmentPreallocator
 from journal.wal.segments import Segments, segment_name
-from journal.wal.storage import PREZERO_BYTES, TMP_SUFFIX, DirectoryFile, DirectoryStorage
+from journal.wal.storage import PREZERO_BYTES, TMP_SUFFIX, DirectoryStorage
+from journal.wal.storage_file import DirectoryFile
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES
 from tests.fixtures.raw_journal import opened

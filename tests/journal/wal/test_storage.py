@@ -13,7 +13,8 @@ from journal.records.record import PartitionName
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Identity, Segments
-from journal.wal.storage import IOV_MAX, DirectoryStorage
+from journal.wal.storage import DirectoryStorage
+from journal.wal.storage_file import IOV_MAX
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
 
 TRY_TO_OPEN = """

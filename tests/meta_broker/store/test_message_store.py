@@ -13,7 +13,7 @@ from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
 from journal.state.transaction_store import wall_clock_ms
 from journal.wal.high_watermark import LSN_MAX
-from journal.wal.storage import DirectoryFile
+from journal.wal.storage_file import DirectoryFile
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.store import message_store
