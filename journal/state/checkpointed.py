@@ -1,5 +1,6 @@
 """State of an open journal, and its checkpoints: common to brokers and slaves."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
@@ -13,6 +14,10 @@ from journal.state.recovery import Recovered
 from journal.state.snapshot import Snapshot
 from journal.wal.open_journal import OpenJournal
 from journal.wal.storage import Storage
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def write_next(storage: Storage, checkpoint: Checkpoint, index: Mapping[PartitionName, IndexFileEntry]) -> int:

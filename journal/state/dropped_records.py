@@ -7,7 +7,8 @@ partition, and permits nothing else: without a LOST record before it, the strict
 A branch that lost any of its messages is lost whole: it is never committed in part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from journal.records.extents import ExtentList
@@ -16,8 +17,10 @@ from journal.records.outcomes import Ended, Outcome
 from journal.records.record import (
     NO_BRANCH,
     Commit,
+    DroppedRecords,
     Forget,
     Heuristic,
+    PartitionEnd,
     PartitionName,
     Prepare,
     Put,
@@ -49,6 +52,16 @@ def reconcile(state: JournalState, loss: UnresolvedLoss, header: RecordHeader, r
     """Change *state* to what *record* assumes. Raises ValueError."""
     assume = _ASSUMPTIONS.get(type(record))
     return AS_IT_IS if assume is None else assume(state, loss, header, record)
+
+
+def resolving_records(state: JournalState, loss: UnresolvedLoss, record_bytes_max: int) -> Iterator[DroppedRecords]:
+    """Yield the records that resolve *loss*: they name the ends of the partitions that no record named since."""
+    names = list(unresolved_ends(state, loss).items())
+    # Without any, append one of any partition all the same: it tells a copy that the loss is resolved.
+    names = names or [(name, offset_range.end) for name, offset_range in islice(state.offset_ranges.items(), 1)]
+    count = max(record_bytes_max // 300, 1)  # a topic takes 255 bytes at most, and the numbers beside it 13
+    for at in range(0, len(names), count):
+        yield DroppedRecords(tuple(PartitionEnd(name, end) for name, end in names[at : at + count]))
 
 
 def unresolved_ends(state: JournalState, loss: UnresolvedLoss) -> dict[PartitionName, Offset]:

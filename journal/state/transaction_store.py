@@ -6,27 +6,21 @@ never do: every reply waits for the high watermark, an error too, because it may
 A record that cannot be written stops the journal for good.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from itertools import islice
-
-import msgspec
 
 from journal.records.encoders import commit_bytes_at_most, relocate_bytes_at_most
 from journal.records.header import META_BYTES_MAX, Lsn, RecordHeader
 from journal.records.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.records.index_updates import IndexUpdate
 from journal.records.ledger import LEDGER_BYTES_MAX, LedgerEntry
-from journal.records.producer_state import BatchSequence, StoredBatch
+from journal.records.producer_state import BatchSequence
 from journal.records.record import (
     NO_BRANCH,
     CheckpointWritten,
     Commit,
-    DroppedRecords,
     Epoch,
     Forget,
     Heuristic,
-    PartitionEnd,
     PartitionName,
     Prepare,
     Put,
@@ -42,10 +36,11 @@ from journal.records.states import BranchEvent, BranchNotStarted, BranchState, H
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.records.xid import BranchKey, XaKey
 from journal.state.checkpoint import Checkpoint
-from journal.state.checkpointed import CheckpointedState
-from journal.state.dropped_records import unresolved_ends
+from journal.state.checkpointed import CheckpointedState, wall_clock_ms
+from journal.state.dropped_records import resolving_records
 from journal.state.fold import apply
 from journal.state.journal_state import Branch
+from journal.state.live_branch import AppendResult, LiveBranch
 from journal.state.recovery import IndexSink, NullSink, Recovered, recover
 from journal.state.relocation import RelocationChunk
 from journal.state.replay import PendingUpdates
@@ -56,37 +51,6 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Identity, Segments
 from journal.wal.storage import Storage
 from journal.wal.storage_file import Buffer
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-class LiveBranch(msgspec.Struct, eq=False):
-    """One live branch as the store's callers hold it. *branch* is None until something was put.
-
-    *timeout_ms*: it is rolled back if still active that long after *began_ms*; 0: never.
-    """
-
-    key: BranchKey
-    began_ms: int
-    timeout_ms: int = 0
-    branch: Branch | None = None
-    is_over: bool = False
-    origin: str = ""  # client that began it, for people; unknown for a branch from before the start
-
-    @property
-    def state(self) -> BranchState:
-        if self.is_over:
-            return BranchState.FINISHED
-        return self.branch.state if self.branch is not None else BranchState.START
-
-
-class AppendResult(msgspec.Struct, frozen=True):
-    """Result of an append: the index updates, and the LSN to wait for before replying."""
-
-    lsn: Lsn
-    updates: Sequence[IndexUpdate]
 
 
 class JournalTransactionStore(CheckpointedState):
@@ -163,7 +127,11 @@ class JournalTransactionStore(CheckpointedState):
         """Append the records of an open, durable on return: the new epoch, ends that a repair left open, presumed
         rollbacks, and decisions of operators not carried out. Returns their updates."""
         self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
-        published = self._resolve_loss()
+        published: list[IndexUpdate] = []
+        if (loss := self.state.unresolved_loss) is not None:
+            for record in resolving_records(self.state, loss, min(self.journal.body_bytes_max, META_BYTES_MAX)):
+                published += self._append(record).updates
+            self.state.unresolved_loss = None
         for branch in sorted(self.state.branches.values(), key=lambda branch: branch.first_lsn):
             if branch.decision is not None:
                 published += self._apply_decision(branch, branch.decision).updates
@@ -175,24 +143,6 @@ class JournalTransactionStore(CheckpointedState):
         self.journal.wait_flushed(self.journal.end)
         return published
 
-    def _resolve_loss(self) -> list[IndexUpdate]:
-        """Append the ends of partitions whose last records a repair dropped."""
-        loss = self.state.unresolved_loss
-        published: list[IndexUpdate] = []
-        if loss is not None:
-            names = list(unresolved_ends(self.state, loss).items())
-            # Without any, append one of any partition all the same: it tells a copy that the loss is resolved.
-            names = names or [
-                (name, offset_range.end) for name, offset_range in islice(self.state.offset_ranges.items(), 1)
-            ]
-            # A topic takes 255 bytes at most, and the numbers beside it 13.
-            count = max(min(self.journal.body_bytes_max, META_BYTES_MAX) // 300, 1)
-            for at in range(0, len(names), count):
-                ends = tuple(PartitionEnd(name, end) for name, end in names[at : at + count])
-                published += self._append(DroppedRecords(ends)).updates
-            self.state.unresolved_loss = None
-        return published
-
     # -- messages ---------------------------------------------------------------------------------------------
 
     def put(self, name: PartitionName, frames: Sequence[Buffer], frame_bytes: int, count: int) -> AppendResult:
@@ -201,11 +151,6 @@ class JournalTransactionStore(CheckpointedState):
         `updates[0].base` is their offset, final once acknowledged. *frames* must not change until then.
         """
         return self._append(Put(name, self.state.end_of(name), count), frames, frame_bytes)
-
-    def find_batch(self, name: PartitionName, sequence: BatchSequence) -> StoredBatch | None:
-        """Return the place of a numbered batch if it is stored, acknowledged or not; None if it is new. Raises
-        SequenceTooOld."""
-        return self.state.producers.find(sequence, name.topic, name.partition)
 
     def put_batch(
         self,
@@ -216,7 +161,7 @@ class JournalTransactionStore(CheckpointedState):
         first_id: int,
         sequence: BatchSequence,
     ) -> AppendResult:
-        """Put a batch that `find_batch` did not find, and remember its number and place."""
+        """Put a batch that `state.producers` does not know, and remember its number and place."""
         record = PutBatch(name, self.state.end_of(name), count, first_id, sequence)
         return self._append(record, frames, frame_bytes)
 
@@ -274,9 +219,7 @@ class JournalTransactionStore(CheckpointedState):
             return XaCode.XA_RDONLY, self.journal.end
         # Prepare only if the COMMIT record will fit, however far the offsets move meanwhile.
         if commit_bytes_at_most(len(branch.extents)) > min(self.journal.body_bytes_max, META_BYTES_MAX):
-            self.journal.check_fits(
-                Commit(branch.key, branch.first_lsn, False, branch.assign_offsets(self.state.offset_ranges))
-            )
+            self.journal.check_fits(self._commit_of(branch))
         result = self._append(Prepare(branch.key, branch.first_lsn, branch.messages, branch.bytes))
         return XaCode.XA_OK, result.lsn
 
@@ -291,9 +234,7 @@ class JournalTransactionStore(CheckpointedState):
         if branch is None:
             result = AppendResult(self.journal.end, [])
         else:
-            result = self._append(
-                Commit(branch.key, branch.first_lsn, one_phase, branch.assign_offsets(self.state.offset_ranges))
-            )
+            result = self._append(self._commit_of(branch, one_phase=one_phase))
         self._release(transaction)
         return result
 
@@ -353,10 +294,11 @@ class JournalTransactionStore(CheckpointedState):
 
     def _apply_decision(self, branch: Branch, decision: HeuristicDecision) -> AppendResult:
         if decision is HeuristicDecision.COMMIT:
-            return self._append(
-                Commit(branch.key, branch.first_lsn, False, branch.assign_offsets(self.state.offset_ranges))
-            )
+            return self._append(self._commit_of(branch))
         return self._append(Rollback(branch.key, branch.first_lsn, RollbackReason.ASKED))
+
+    def _commit_of(self, branch: Branch, *, one_phase: bool = False) -> Commit:
+        return Commit(branch.key, branch.first_lsn, one_phase, branch.assign_offsets(self.state.offset_ranges))
 
     def heuristics(self, qualifier: str | None = None) -> list[XaKey]:
         """Return the branches that operators ended, not forgotten, of a unique qualifier (None: all), oldest first."""
@@ -380,8 +322,6 @@ class JournalTransactionStore(CheckpointedState):
             raise ValueError(f"the ledger is full, it holds {len(ledger)} entries: end some with `metaq txn forget`")
         return self._append(entry).lsn
 
-    # -- topics -----------------------------------------------------------------------------------------------
-
     def change_topic(self, change: TopicChange) -> Lsn:
         """Decide about a topic: *change* replaces all earlier run-time decisions about it.
 
@@ -404,8 +344,6 @@ class JournalTransactionStore(CheckpointedState):
         header: RecordHeader = self.journal.append(record, time_ms, frames, frame_bytes)
         updates = apply(self.state, header, record)
         return AppendResult(self.state.lsn, updates)
-
-    # -- checkpoints ------------------------------------------------------------------------------------------
 
     def on_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:
         """Append a record that checkpoint *number* exists."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
-from journal.state.transaction_store import wall_clock_ms
+from journal.state.checkpointed import wall_clock_ms
 from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership, some

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
-from journal.state.transaction_store import wall_clock_ms
+from journal.state.checkpointed import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Identity
 from journal.wal.storage import DirectoryStorage

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from journal.state.transaction_store import wall_clock_ms
+from journal.state.checkpointed import wall_clock_ms
 from meta_broker.cli.broker import broker_options, log_to_stderr, serve
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
 from meta_broker.config.broker_config import BrokerConfig, load

@@ -8,7 +8,7 @@ from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
 from journal.records.states import BranchNotStarted, XaError
 from journal.records.xid import XaKey
-from journal.state.transaction_store import AppendResult
+from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.transaction import failure_text
 from meta_broker.handlers.writes import WriteReplies

@@ -3,7 +3,7 @@
 import heapq
 from collections import OrderedDict
 
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 
 
 class Timeouts:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.loop_delay import LoopDelay

@@ -11,7 +11,7 @@ from journal.records.record import PartitionName
 from journal.records.states import BranchNotStarted, XaError
 from journal.records.xid import BranchKey, XaKey
 from journal.state.journal_state import accounted_bytes
-from journal.state.transaction_store import AppendResult, LiveBranch
+from journal.state.live_branch import AppendResult, LiveBranch
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.message_frames import (
@@ -94,7 +94,7 @@ class PutHandler:
         """Return whether this is a retry of a stored batch; then it is answered as the first time."""
         if isinstance(put, Put) or put.sequence is None:
             return False
-        stored = self._store.find_batch(name, put.sequence)
+        stored = self._store.state.producers.find(put.sequence, name.topic, name.partition)
         if stored is None:
             return False
         if stored.messages != put.count:

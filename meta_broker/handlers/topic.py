@@ -7,7 +7,7 @@ from journal.errors import RecordTooLarge
 from journal.records.record import PartitionName
 from journal.records.topic_changes import TopicState, format_partitions
 from journal.state.journal_state import OffsetRange
-from journal.state.transaction_store import AppendResult
+from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import WriteReplies
 from meta_broker.store.topic_decisions import KnownTopic, TopicCommandRejected, decide

@@ -9,7 +9,7 @@ from journal.errors import RecordTooLarge
 from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.records.xid import BranchKey, LocalKey, XaKey
-from journal.state.transaction_store import AppendResult, LiveBranch
+from journal.state.live_branch import AppendResult, LiveBranch
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import WriteReplies
 from meta_broker.handlers.yielding import yield_after

@@ -9,7 +9,7 @@ import msgspec
 
 from journal.records.header import Lsn
 from journal.records.states import XaCode
-from journal.state.transaction_store import AppendResult
+from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_result

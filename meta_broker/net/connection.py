@@ -8,7 +8,7 @@ from typing import cast
 
 from journal.errors import StorageFailed
 from journal.records.xid import BranchKey, LocalKey
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner

@@ -20,8 +20,8 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint
-from journal.state.checkpointed import CheckpointedState
-from journal.state.transaction_store import JournalTransactionStore, wall_clock_ms
+from journal.state.checkpointed import CheckpointedState, wall_clock_ms
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import JournalConfig

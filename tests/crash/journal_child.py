@@ -16,8 +16,9 @@ from random import Random
 
 from journal.records.states import BranchState
 from journal.records.xid import LocalKey
+from journal.state.live_branch import LiveBranch
 from journal.state.relocation import read_chunk, relocation_chunks
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.flush_mode import FlushMode
 from journal.wal.open_journal import JournalConfig
 from journal.wal.storage import DirectoryStorage

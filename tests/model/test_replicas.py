@@ -21,8 +21,9 @@ from journal.replica.follower import JournalFollower
 from journal.replica.replica_appender import ReplicaAppender
 from journal.state.initial_sync import begin_initial_sync, read_initial_sync
 from journal.state.inspection import read_checkpoints
+from journal.state.live_branch import LiveBranch
 from journal.state.saved_tail import DivergentTail, entries_of, list_saved_tails
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.state.truncation import clear, truncate
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.open_journal import JournalConfig

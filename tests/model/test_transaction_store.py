@@ -29,8 +29,8 @@ from journal.records.xid import LocalKey, XaKey, parse_key
 from journal.repair.check import check
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import read_checkpoints
+from journal.state.live_branch import LiveBranch
 from journal.state.relocation import RelocationChunk, read_chunk, relocation_chunks
-from journal.state.transaction_store import LiveBranch
 from journal.wal.flush_mode import SYNC, FlushMode
 from tests.fixtures.faulty_storage import GATE_TIMEOUT_S, FaultyStorage, PowerCut
 from tests.fixtures.journals import INTERVAL, ORDERS, STOCK, Index, open_store, xa

@@ -20,7 +20,8 @@ from journal.records.record import (
 )
 from journal.records.xid import XaKey, Xid
 from journal.state.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
 from journal.wal.open_journal import JournalConfig

@@ -11,7 +11,8 @@ from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDe
 from journal.records.record import Commit, Heuristic, Rollback, RollbackReason
 from journal.records.states import BranchNotStarted, HeuristicallyEnded, XaCode, XaError
 from journal.state import transaction_store
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, Index, open_store, xa
 

@@ -12,8 +12,9 @@ from journal.records.record import PartitionName, RollbackReason
 from journal.repair.tail import Decided, Tail, TailRange, tail_lines, tail_of
 from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
+from journal.state.live_branch import LiveBranch
 from journal.state.replay import RecordFold, replay
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.state.truncation import truncate
 from journal.wal.scan import Scanner
 from tests.fixtures.copies import copy_of, end_of

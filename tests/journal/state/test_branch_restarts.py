@@ -12,7 +12,8 @@ from journal.errors import StorageFailed
 from journal.records.outcomes import Outcome
 from journal.records.states import XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import ORDERS, Index, open_store, xa
 

@@ -23,8 +23,9 @@ from journal.records.record import PartitionName
 from journal.records.xid import LocalKey, XaKey, parse_key
 from journal.repair.check import check
 from journal.state.inspection import read_checkpoints
+from journal.state.live_branch import LiveBranch
 from journal.state.relocation import read_chunk, relocation_chunks
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal import open_journal
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.inline_commit import FsyncLatency

@@ -8,7 +8,8 @@ from journal.records.header import Offset
 from journal.records.record import PartitionName
 from journal.records.xid import LocalKey
 from journal.state.checkpoint import remove_checkpoints_below
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import Index, open_store, xa
 

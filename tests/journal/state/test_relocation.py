@@ -13,8 +13,9 @@ from journal.repair.check import check
 from journal.state.history import history
 from journal.state.inspection import read_checkpoints
 from journal.state.journal_state import Branch
+from journal.state.live_branch import LiveBranch
 from journal.state.relocation import CHUNK_BYTES_MAX, RelocationChunk, Relocator, read_chunk, relocation_chunks
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.scan import Scanner, record_around
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage

@@ -21,8 +21,9 @@ from journal.state.checkpoint import (
     encode_checkpoint,
 )
 from journal.state.extent_entries import ENTRIES_AT_ONCE, ExtentEntries, ExtentEntry
+from journal.state.live_branch import LiveBranch
 from journal.state.relocation import read_chunk, relocation_chunks
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, STOCK, open_store, xa
 

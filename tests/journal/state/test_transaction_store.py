@@ -10,7 +10,8 @@ from journal.records.record import PartitionName, RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.records.xid import LocalKey
 from journal.state.journal_state import JournalState
-from journal.state.transaction_store import JournalTransactionStore, LiveBranch
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.journals import ORDERS, STOCK, Index, open_store, xa
 

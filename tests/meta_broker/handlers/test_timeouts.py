@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.records.xid import XaKey, Xid
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.transaction import EXPIRED_PER_TURN
 from meta_client.protocol.answers import BranchStatus

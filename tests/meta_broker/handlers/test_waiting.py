@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.waiting import ENDS_MIN, TICK_MS, WaitingFetches
 from meta_client.protocol.requests import Fetch

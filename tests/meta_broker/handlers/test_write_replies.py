@@ -11,7 +11,7 @@ from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
-from journal.state.transaction_store import AppendResult
+from journal.state.live_branch import AppendResult
 from journal.wal.high_watermark import HighWatermark
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.handlers.context import Context, Peer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import XaKey, Xid
-from journal.state.transaction_store import LiveBranch
+from journal.state.live_branch import LiveBranch
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.retention_section import RetentionSection

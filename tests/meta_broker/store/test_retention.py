@@ -13,7 +13,7 @@ from journal.records.xid import XaKey, Xid
 from journal.repair.check import check
 from journal.replica.follower import JournalFollower
 from journal.state.inspection import read_checkpoints
-from journal.state.transaction_store import AppendResult
+from journal.state.live_branch import AppendResult
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import Verdict
 from journal.wal.segments import Identity, Segments
