@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
@@ -34,7 +34,8 @@ from tests.meta_client.pooled import LOST, REFUSED, pooled_broker
 from zk.embedded.chroot import Chroot
 
 OURS = b"1.4.6 metaq/0.1.0 mput fetch status"
-QUICK = BatchingConfig(linger_s=0.01, delivery_timeout_s=0.5)
+QUICK = BatchingConfig(linger_s=0.01, delivery_timeout_s=60.0)
+HASTY = BatchingConfig(linger_s=0.01, delivery_timeout_s=2.0)
 
 
 def stored(request: Request) -> bytes:
@@ -173,7 +174,7 @@ async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
     monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
     monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
     broker = start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
-    async with Client(zookeeper.connect, batching=QUICK) as client:
+    async with Client(zookeeper.connect, batching=HASTY) as client:
         handle = await client.producer().send_async("orders", b"lost?")
         with pytest.raises(ReplyTimeout, match="still being sent"):
             await handle.result(0.01)
@@ -209,15 +210,15 @@ async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_co
         producer = client.producer()
         with pytest.raises(TransactionFailed, match="was rolled back"):
             async with producer.transaction():
-                await cancelled(producer.send("orders", b""))
+                await cancelled(producer.send("orders", b""), held)
         await producer.tpc_begin(Xid.of("1", "b"), topics=("orders",))
-        await cancelled(producer.send("orders", b""))
+        await cancelled(producer.send("orders", b""), held)
         with pytest.raises(XaError, match="the wait for one of its messages was cancelled"):
             await producer.tpc_prepare()
         await producer.tpc_rollback()
         await producer.tpc_begin(Xid.of("2", "b"), topics=("orders",))
         handle = await producer.send_async("orders", b"")
-        await cancelled(handle.result())  # it is heard of all the same
+        await cancelled(handle.result(), held)  # it is heard of all the same
         if is_refused:
             with pytest.raises(XaError, match=r"XAER_RMERR: .*no room"):
                 await producer.tpc_prepare()
@@ -253,7 +254,7 @@ async def test_a_branch_learns_of_a_batch_although_the_wait_for_it_was_cancelled
             while True:
                 await producer.send_async("orders", bytes(200_000))
 
-        await cancelled(fill())
+        await cancelled(fill(), held)
         with pytest.raises(XaError, match=r"XAER_RMERR: .*no room"):
             await producer.tpc_prepare()
 
@@ -262,10 +263,17 @@ def refused(request: Request) -> bytes:
     return b"result 500 7 %d\r\nno room" % opaque_of(request)
 
 
-async def cancelled(sending: Awaitable[object]) -> None:
-    """Wait for *sending* for too short a time."""
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
+async def cancelled(sending: Awaitable[object], held: Sequence[Request]) -> None:
+    """Wait for *sending* for too short a time: until the broker holds a message more."""
+    before = len(held)
+
+    async def end(limit: asyncio.Timeout) -> None:
+        await until(lambda: len(held) > before)
+        limit.reschedule(asyncio.get_running_loop().time() + 0.3)
+
+    with pytest.raises(TimeoutError):  # noqa: PT012 - the block is what is tested
+        async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as ending:
+            ending.create_task(end(limit))
             await sending
 
 
@@ -341,7 +349,7 @@ async def test_a_full_buffer_waits_or_raises(
     monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
     monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
     start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
-    small = BatchingConfig(linger_s=0, batch_bytes=100, buffer_bytes_max=200, delivery_timeout_s=0.5)
+    small = BatchingConfig(linger_s=0, batch_bytes=100, buffer_bytes_max=200, delivery_timeout_s=2.0)
     async with Client(zookeeper.connect, batching=small) as client:
         producer = client.producer()
         for _ in range(2):
@@ -351,7 +359,8 @@ async def test_a_full_buffer_waits_or_raises(
         assert not third.done()
         with pytest.raises(SendUnknown):  # those two are given up, and there is room
             await (await third)
-    raising = BatchingConfig(batch_bytes=100, buffer_bytes_max=200, raise_when_full=True, delivery_timeout_s=0.1)
+    monkeypatch.setattr("meta_client.aio.sender.CLOSE_TIMEOUT_S", 0.1)
+    raising = BatchingConfig(batch_bytes=100, buffer_bytes_max=200, raise_when_full=True)
     async with Client(zookeeper.connect, batching=raising) as client:
         producer = client.producer()
         for _ in range(2):
@@ -363,7 +372,7 @@ async def test_a_full_buffer_waits_or_raises(
 @in_loop
 async def test_close_gives_up_what_no_broker_takes(zookeeper: Chroot, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, stored)
-    async with Client(zookeeper.connect, batching=QUICK) as client:
+    async with Client(zookeeper.connect, batching=HASTY) as client:
         producer = client.producer()
         await producer.send("orders", b"there it is")
         url = broker.peer.url
