@@ -1,6 +1,5 @@
 """Mistakes of a caller: each says what was wrong and what to do instead, and leaves everything usable."""
 
-import time
 from contextlib import closing
 from typing import Any
 
@@ -8,6 +7,9 @@ import pytest
 
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed
 from meta_client.errors import TransactionMisuse
+from meta_client.protocol.answers import BranchStatus
+from meta_client.transactions.names import xid_of
+from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World
 
 
@@ -69,19 +71,19 @@ def test_a_transaction_is_used_once(world: World) -> None:
 def test_a_branch_that_timed_out(world: World) -> None:
     """The broker rolled it back, for its client had gone quiet: that is told, with the time and how to change it."""
     with (
-        world.open_client(timeout_s=1.0) as client,
+        world.open_client(timeout_s=3.0) as client,
         closing(world.deciding.connect()) as connection,
     ):
+        looking = client.producer(world.deciding.identity.name.qualifier)
         with (  # noqa: PT012 - the block is what is tested
             pytest.raises(
-                PrepareFailed, match=r"not prepared within 1 s .*TransactionConfig.timeout_s.*do the work again"
+                PrepareFailed, match=r"not prepared within 3 s .*TransactionConfig.timeout_s.*do the work again"
             ),
             client.transaction(connection) as transaction,
         ):
             connection.execute("INSERT INTO numbers VALUES (1)")
             transaction.send("orders", b"1").result(60)
-            time.sleep(3)
-        with client.transaction(connection) as transaction:
-            connection.execute("INSERT INTO numbers VALUES (2)")
-            transaction.send("orders", b"2")
+            branch = xid_of(transaction.gtrid, 0)
+            wait_until(lambda: looking.tpc_status(branch, 0) is BranchStatus.ROLLED_BACK, "it is rolled back")
+        world.work(2, connection=connection)
     world.check([2])

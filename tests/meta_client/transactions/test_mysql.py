@@ -25,6 +25,7 @@ from meta_client.transactions.mysql import parameters
 from meta_client.transactions.table import Outcome
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.mariadb import EmbeddedMariaDb, MariaDatabase, made_in, need_mariadb
+from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World, ask, do, make_mariadb
 from tests.meta_client.transactions.crashing import engine_of
 
@@ -151,21 +152,27 @@ def test_a_connection_whose_answers_are_those_of_earlier_questions(
     world.check([2])
 
 
+def wait_dropped(world: World, connection: Any) -> None:
+    """Wait until the server has closed *connection*, which its client has not noticed."""
+    query = f"SELECT count(*) FROM information_schema.processlist WHERE id = {connection.thread_id()}"
+    wait_until(lambda: world.deciding.query(query) == [(0,)], "the server has closed the connection")
+
+
 def test_a_connection_that_was_idle_too_long(maria_world: World) -> None:
     world = maria_world
     with closing(world.deciding.connect()) as connection:
-        do(connection, "SET SESSION wait_timeout = 1")
         with (  # noqa: PT012 - the block is what is tested
             pytest.raises(PrepareFailed, match="connection is lost"),
             world.client.transaction(connection) as transaction,
         ):
             do(connection, "INSERT INTO numbers VALUES (1)")
             transaction.send("orders", b"1")
-            time.sleep(2)
+            do(connection, "SET SESSION wait_timeout = 1")
+            wait_dropped(world, connection)
         assert not connection.open
     with closing(world.deciding.connect()) as connection:
         do(connection, "SET SESSION wait_timeout = 1")
-        time.sleep(2)
+        wait_dropped(world, connection)
         with pytest.raises(Unreachable), world.client.transaction(connection):
             pytest.fail("the block must not be entered")
     world.wait_quiet()
@@ -359,7 +366,6 @@ def test_another_database_is_used_inside_the_block(maria_world: World, mariadb_s
         do(connection, f"DROP DATABASE {other.name}")
 
 
-SLOW_S = 0.4
 SLOW_LOG = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -372,7 +378,7 @@ static void wait_for(int fd) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, target, sizeof target - 1);
     target[n > 0 ? n : 0] = 0;
-    if (strstr(target, "ib_logfile") && !access(getenv("SLOW_FLAG"), F_OK)) usleep(400000);
+    while (strstr(target, "ib_logfile") && !access(getenv("SLOW_FLAG"), F_OK)) usleep(10000);
 }
 ssize_t pwrite64(int fd, const void *b, size_t n, long o) {
     wait_for(fd);
@@ -388,33 +394,31 @@ def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Pa
     environment = {"LD_PRELOAD": str(slow_directory / "slow.so"), "SLOW_FLAG": str(flag)}
     with EmbeddedMariaDb(environment=environment) as server:
         deciding = make_mariadb(made_in(server))
-        gtrid, times = deciding.identity.name.new_gtrid(), dict[str, float]()
+        gtrid, believed = deciding.identity.name.new_gtrid(), list[Outcome]()
         with closing(deciding.connect()) as connection, closing(deciding.table()) as table:
             session = session_of(connection)
             session.begin()
             session.decide(gtrid, (0,))
-
-            def commit() -> None:
-                session.commit()
-                times["answered"] = time.monotonic()
-
             flag.touch()
-            committing = threading.Thread(target=commit)
+            committing = threading.Thread(target=session.commit)
             committing.start()
-            while not deciding.rows():
+            try:
+                wait_until(lambda: bool(deciding.rows()), "others see it")
+                resolving = threading.Thread(target=lambda: believed.append(table.resolve(gtrid)))
+                resolving.start()
+                resolving.join(0.5)
                 assert committing.is_alive()
-            times["seen"] = time.monotonic()
-            assert table.resolve(gtrid) is Outcome.COMMIT
-            times["believed"] = time.monotonic()
-            flag.unlink()
+                assert believed == []  # before a write of its own is on the disk, behind the others
+            finally:
+                flag.unlink()
             committing.join()
-    assert times["seen"] < times["answered"]
-    assert times["seen"] + SLOW_S < times["believed"]  # once a write of its own is on the disk, behind the others
+            resolving.join()
+    assert believed == [Outcome.COMMIT]
 
 
 @pytest.fixture
 def slow_directory() -> Iterator[Path]:
-    """Library that makes a server's log slow while a flag is there, for whichever user it runs as."""
+    """Library that holds up a server's log while a flag is there, for whichever user it runs as."""
     need_mariadb()
     if (compiler := shutil.which("cc")) is None:
         pytest.skip("there is no C compiler")

@@ -341,17 +341,18 @@ def test_a_slow_one_that_was_resolved_meanwhile_is_told(world: World) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
 
-    with world.open_client(observer=observe, age_s=0.2, interval_s=0.1) as client:
-        with closing(world.deciding.connect()) as connection:
+    with closing(world.deciding.connect()) as connection:
+        with world.open_client(observer=observe, age_s=0.2, interval_s=0.1) as client:
             with (  # noqa: PT012 - the block is what is tested
                 pytest.raises(PrepareFailed, match="a resolver has rolled it back meanwhile"),
                 client.transaction(connection) as transaction,
             ):
                 connection.execute("INSERT INTO numbers VALUES (1)")
                 transaction.send("orders", b"1")
-            world.work(2, connection=connection)
-        (counts,) = client.transaction_counts().values()
-        assert counts.resolved_rolled_back == 1
+            (counts,) = client.transaction_counts().values()
+            assert counts.resolved_rolled_back == 1
+        world.work(2, connection=connection)  # which its resolver might take for a slow one, too
+    world.wait_quiet()
     world.check([2])
 
 
@@ -367,7 +368,7 @@ def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
             shutil.rmtree(broker.data)
             broker.start()
 
-    with world.open_client(observer=observe, age_s=0.3, interval_s=0.1) as client:
+    with world.open_client(observer=observe, age_s=1.5, interval_s=0.1) as client:
         with (  # noqa: PT012 - the block is what is tested
             closing(world.deciding.connect()) as connection,
             pytest.raises(HeuristicOutcome, match="broker 0 answers"),
