@@ -15,6 +15,7 @@ from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.coordinator.errors import CoordinatorClosed
 from meta_client.errors import ClientClosed, SendFailed, SendUnknown, TransactionFailed, TransactionUnknown
+from meta_client.net.connection import Connection
 from meta_client.producer import sender
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.errors import XaError
@@ -25,6 +26,8 @@ from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import wait_until
 from zk.embedded.chroot import Chroot
+
+LONG_S = 600.0
 
 
 @contextlib.contextmanager
@@ -43,11 +46,14 @@ def test_closing_a_client_wakes_every_thread_that_waits_for_it(
     waiting: dict[str, Future[object]] = {}
     with (
         _threads(20) as pool,
-        Client(zookeeper.connect, batching=BatchingConfig(batch_bytes=1000, buffer_bytes_max=4000)) as client,
+        Client(
+            zookeeper.connect,
+            batching=BatchingConfig(batch_bytes=1000, buffer_bytes_max=4000, delivery_timeout_s=LONG_S),
+        ) as client,
     ):
 
-        def wait_for(name: str, work: Callable[..., object], *arguments: Any) -> None:
-            waiting[name] = pool.submit(work, *arguments)
+        def wait_for(name: str, work: Callable[..., object], *arguments: Any, **named: Any) -> None:
+            waiting[name] = pool.submit(work, *arguments, **named)
 
         def commit() -> None:
             local = client.producer()
@@ -70,7 +76,7 @@ def test_closing_a_client_wakes_every_thread_that_waits_for_it(
         consumer = client.consumer("reader")
         consumer.subscribe("orders")
         consumer.start()
-        assert len(consumer.fetch(10, 10)) == 1
+        assert len(consumer.fetch(10, 60)) == 1
         wait_for("fetch", consumer.fetch, 10)
         wait_for("commit", commit)
         wait_for("prepare", prepare)
@@ -82,14 +88,20 @@ def test_closing_a_client_wakes_every_thread_that_waits_for_it(
             wait_for(f"handle {number}", handle.result)
         wait_for("full", producer.send_async, "orders", b"x" * 3000)
         wait_for("flush", producer.flush)
-        wait_for("send", producer.send, "orders", b"one", None, "0-1")
-        time.sleep(0.2)
+        (connection,) = [slot.connection for slot in client.connections._slots.values()]
+        assert isinstance(connection, Connection)
+        # Four batches, COMMIT, PREPARE; the one put last.
+        wait_until(lambda: connection.outstanding == 6, "all the others are sent")
+        wait_for("send", producer.send, "orders", b"one", None, "0-1", timeout_s=LONG_S)
+        wait_until(lambda: connection.outstanding == 7, "it is sent")
         assert [name for name, work in waiting.items() if work.done()] == []
         broker.kill()
-        wait_for("send to nobody", client.producer().send, "orders", b"one", None, "0-2")
+        wait_for("send to nobody", client.producer().send, "orders", b"one", None, "0-2", timeout_s=LONG_S)
         time.sleep(0.2)
+        began = time.monotonic()
         client.close()
-        wait(waiting.values(), 1)
+        wait(waiting.values(), 60)
+        assert time.monotonic() - began < LONG_S / 10
         assert [name for name, work in waiting.items() if not work.done()] == []
         outcomes = {name: work.exception() or work.result() for name, work in waiting.items()}
     documented = SendFailed | ClientClosed | TransactionUnknown | TransactionFailed | XaError

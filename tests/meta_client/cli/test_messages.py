@@ -267,7 +267,7 @@ def test_what_comes_meanwhile_is_not_waited_for(metaq: Metaq, zookeeper: Chroot)
 
 def test_a_broker_that_dies_in_the_middle_leaves_nothing_untold(zookeeper: Chroot, broker: BrokerProcess) -> None:
     """Messages reported as stored are stored, and at most the reported ones are in doubt."""
-    command = [*COMMAND, "produce", "meta-test", "--json", "--timeout", "1.5", "--zk", zookeeper.connect]
+    command = [*COMMAND, "produce", "meta-test", "--json", "--timeout", "4", "--zk", zookeeper.connect]
     pipe = subprocess.PIPE
     # Without a buffer: communicate() would not see what readline() had taken beyond its line.
     with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
@@ -345,7 +345,7 @@ SYNC = (
 [replication]
 mode = "sync"
 timeout_ms = 300
-silence_ms = 1000
+silence_ms = 5000
 heartbeat_ms = 100
 """
 )
@@ -365,8 +365,12 @@ def test_what_waits_for_a_slave_is_told_apart_from_what_is_not_stored(tmp_path: 
         assert b"error: stopped after 0 messages, which are stored; 2 more are on the master and not yet" in done.stderr
         assert b"not sent" not in done.stderr
 
-        done = run_metaq_bytes(*words, "--json", stdin=b"refused\n")
-        assert done.returncode == 2, done.stderr
+        def is_refused() -> bool:
+            nonlocal done
+            done = run_metaq_bytes(*words, "--json", stdin=b"refused\n")
+            return done.returncode == 2
+
+        wait_until(is_refused, "the slave counts as silent")
         assert [json.loads(line)["outcome"] for line in done.stdout.splitlines()] == ["not_stored"]
         assert b"stopped after 0 messages, which are stored; 1 are not: standard input, line 1: " in done.stderr
 
