@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from spark_jobs.audit.report import CLAIMS, AuditReport, AuditVerdict, CheckResult, Example, Totals
 from spark_jobs.cli import audit as command
 from spark_jobs.source.session import InvalidMaster, checked_master
+from tests.spark_jobs.conftest import QUICK
 from tests.spark_jobs.journals import flip, records_of
 
 TOTALS = Totals(
@@ -70,15 +71,17 @@ def test_damage_is_told_in_json_with_exit_code_1_and_leaves_nothing_behind(hones
     header = records_of(honest)[5].header
     flip(honest, header.body_lsn)
     before = {file.name: file.read_bytes() for file in honest.iterdir()}
-    scratch = tmp_path / "tmp"
+    scratch, settings = tmp_path / "tmp", tmp_path / "settings"
     scratch.mkdir()
+    settings.mkdir()
+    (settings / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in QUICK.items()))
     done = subprocess.run(
         [sys.executable, "-c", "from spark_jobs.cli.audit import audit; audit()", str(honest), "--json"],
         capture_output=True,
         text=True,
         timeout=500,
         cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(scratch)},
+        env={**os.environ, "TMPDIR": str(scratch), "SPARK_CONF_DIR": str(settings)},
         check=False,
     )
     assert done.returncode == 1, done.stderr
@@ -91,7 +94,7 @@ def test_damage_is_told_in_json_with_exit_code_1_and_leaves_nothing_behind(hones
     assert answer["checks"][0]["examples"][0]["lsn"] == header.lsn
     assert all(line.startswith("audit: ") for line in done.stderr.splitlines()), done.stderr
     assert {file.name: file.read_bytes() for file in honest.iterdir()} == before
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["honest", "tmp"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["honest", "settings", "tmp"]
     assert list(scratch.iterdir()) == []
 
 
