@@ -1,5 +1,6 @@
 """Fixtures every package's tests share: one real ZooKeeper a worker, and a chroot of it for each test."""
 
+import gc
 import itertools
 import os
 import signal
@@ -33,15 +34,38 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One worker's: a Spark session takes its time to start, and grows quicker with every query.
-SPARK: Final = "tests/spark_jobs/"
-# What takes longest begins first, so that no worker is left alone with it.
+SPARK: Final = ("tests/spark_jobs/audit/", "tests/spark_jobs/source/")
+DOCS: Final = "tests/test_docs.py"
+# What takes longest begins first, so that no worker is left alone with it; in order of processor time.
 LONGEST: Final = (
-    SPARK,
-    "tests/test_docs.py",
-    "tests/meta_broker/demo/",
+    *SPARK,
+    "tests/integration/test_demo.py",
+    "tests/meta_client/transactions/test_crashes.py",
+    "tests/spark_jobs/cli/",
+    f"{DOCS}::test_every_block_runs[inspect.md]",
+    "tests/meta_client/aio/transactions/test_transaction.py",
+    "tests/meta_client/cli/test_messages.py",
+    "tests/meta_client/transactions/test_interrupted.py",
+    "tests/meta_client/transactions/test_plain_drivers.py",
+    "tests/meta_broker/replication/master/test_lost_tail.py",
+    "tests/meta_client/transactions/test_barrier.py",
+    "tests/meta_client/aio/transactions/",
+    "tests/meta_client/doctor/",
+    f"{DOCS}::test_readme_and_tutorial",
+    "tests/meta_broker/cluster/test_membership.py",
+    "tests/meta_client/transactions/test_mysql.py",
+    "tests/crash/test_consume_and_produce_killed.py",
+    "tests/crash/test_decision_row.py",
+    f"{DOCS}::test_every_block_runs",
     "tests/meta_client/coordinator/",
+    "tests/journal/state/test_every_storage_call.py",
     "tests/crash/",
-    "tests/journal/",
+    "tests/meta_broker/app/test_bad_start.py",
+    "tests/journal/repair/test_repair.py",
+    "tests/meta_client/transactions/",
+    "tests/meta_client/cli/",
+    "tests/integration/",
+    "tests/model/",
 )
 
 WITH_SERVERS: Final = ("tests/crash/", "tests/integration/", "tests/fuzz/", "tests/bench/", "tests/test_docs.py")
@@ -70,10 +94,12 @@ def zookeeper(zookeeper_server: EmbeddedZooKeeper) -> Iterator[Chroot]:
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each worker whole files, and one of them all of Spark's."""
+    """Gives each worker whole files, and one of them all that share a Spark session. Documents share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+        if nodeid.startswith(SPARK):
+            return SPARK[0]
+        return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
@@ -97,4 +123,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if starts_servers(item):
             item.add_marker(pytest.mark.servers)
-    items.sort(key=lambda item: next((at for at, start in enumerate(LONGEST) if item.nodeid.startswith(start)), 99))
+    items.sort(key=rank)
+
+
+def rank(item: pytest.Item) -> int:
+    """The place of a test's beginning in LONGEST."""
+    return next((at for at, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt from the garbage collector's work what was imported and collected, which lives to the end."""
+    gc.freeze()
