@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
 
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.fetch_request import FetchRequest
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
@@ -66,7 +65,7 @@ class AssignedMember:
         """Start fetching. Raises ZooKeeperError; nothing runs then."""
         self._follow_brokers()
         self._begin()
-        self._fetcher.resume(0)
+        self._fetcher.assignments.resume(0)
         self._thread.start()
 
     def close(self) -> None:
@@ -116,7 +115,9 @@ class AssignedMember:
 
     def _follow_brokers(self) -> None:
         # Watch first, then read: a change in between fires the watch.
-        for topic in {topic for topic, _ in self._fetcher.assigned()} | {topic for topic, _ in self._waiting}:
+        for topic in {topic for topic, _ in self._fetcher.assignments.assigned()} | {
+            topic for topic, _ in self._waiting
+        }:
             self._watches.read(self._session.paths.of(TopicParent(TopicKind.SUB, topic)))
         self._fetcher.set_brokers(read_brokers(self._session))
         self._are_brokers_stale = False
@@ -130,12 +131,8 @@ class AssignedMember:
                 # A user's store may raise anything. Without an offset the partition can't be fetched.
                 _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
                 continue
-            wanted = self._subscriptions[topic]
-            request = FetchRequest(topic, partition, offset or 0, wanted.bytes_max, self._config.backoff_s_max)
-            if offset is None or self._config.starts_anew:
-                request.begin_at(self._config.start)
             self._tracker.own(topic, partition)
-            self._fetcher.assign([(request, wanted.new_delivery())])
+            self._fetcher.assign([self._subscriptions[topic].partition((topic, partition), offset, self._config)])
             self._waiting.discard((topic, partition))
 
     def _commit(self) -> None:

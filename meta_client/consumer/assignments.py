@@ -1,4 +1,4 @@
-"""Assigned partitions: which are fetched, which may go on now, and which are being delivered.
+"""Partitions given to a consumer: which are fetched, which may go on now, and which are being delivered.
 
 Shared by runners, the group's thread and users' threads: one lock, and one condition for every change.
 """
@@ -6,27 +6,23 @@ Shared by runners, the group's thread and users' threads: one lock, and one cond
 import logging
 import threading
 from collections.abc import Callable, Collection
-from enum import Enum
 
-from meta_client.consumer.delivery import Delivery
-from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent, PartitionState
+from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
+from meta_client.net.pending_reply import PendingReply
+from meta_client.protocol.errors import MetaError
 
 BUSY_S = 0.05  # back-off of a partition while another delivery of it is in progress
 LEASE_LOOK_S = 0.05  # interval of checks for renewal of an expired lease
 SLOW_S = 10.0  # a listener that blocks the group for longer is logged
 
+S = PartitionState
+E = PartitionEvent
+
 _log = logging.getLogger(__name__)
-
-
-class FetchPermission(Enum):
-    """Decision about a runner's next fetch."""
-
-    GRANTED = "fetch"
-    PARKED = "leave it: it is kept, and comes back"
-    REVOKED = "drop it: the partition was withdrawn"
 
 
 class Assignments:
@@ -37,42 +33,66 @@ class Assignments:
         self._may_deliver = may_deliver
         self.changed = changed
         self._group = group
-        self._assigned: dict[TopicPartition, tuple[FetchRequest, Delivery]] = {}
-        self._delivering: set[TopicPartition] = set()
-        self._parked: dict[TopicPartition, FetchRequest] = {}
+        self._held: dict[TopicPartition, FetchedPartition] = {}  # until they are gone
+        self._delivering: set[TopicPartition] = set()  # also after a loss, and by redelivery
         self._paused: set[TopicPartition] = set()  # by the user, until the user resumes them
-        self._stopped: set[TopicPartition] = set()  # at a rejected message; cleared when they are removed
         self._is_paused = True
         self._pauses = 0
         self._is_closed = False
 
-    def add(self, request: FetchRequest, delivery: Delivery) -> None:
+    def add(self, request: FetchedPartition) -> None:
         """Add a partition."""
         with self.changed:
-            assert request.key not in self._assigned
-            self._assigned[request.key] = request, delivery
+            assert request.key not in self._held
+            self._held[request.key] = request
 
-    def keys(self) -> list[TopicPartition]:
+    def held(self) -> dict[TopicPartition, FetchedPartition]:
+        """Return the partitions that are assigned, or not given back yet."""
+        with self.changed:
+            return dict(self._held)
+
+    def assigned(self) -> set[TopicPartition]:
         """Return the assigned partitions."""
         with self.changed:
-            return list(self._assigned)
+            return {key for key, request in self._held.items() if request.is_assigned}
 
-    def remove(self, keys: Collection[TopicPartition]) -> None:
-        """Remove partitions: no further batch of them is delivered; a delivery in progress continues, and counts."""
-        gone: list[tuple[TopicPartition, Delivery]] = []
+    def get(self, key: TopicPartition) -> FetchedPartition | None:
+        """Return an assigned partition; None if it is not assigned."""
         with self.changed:
-            for key in keys:
-                if (found := self._assigned.pop(key, None)) is not None and key not in self._delivering:
-                    gone.append((key, found[1]))
-                self._parked.pop(key, None)
-                self._stopped.discard(key)
-        for key, delivery in gone:
-            delivery.discard(key, is_seek=False)
+            request = self._held.get(key)
+            return request if request is not None and request.is_assigned else None
 
-    def is_delivering(self, key: TopicPartition) -> bool:
-        """Return True if a batch of this partition is being delivered, also after its removal."""
+    def withdraw(self, keys: Collection[TopicPartition], event: PartitionEvent) -> list[LongPoll]:
+        """Revoke or lose partitions: no further batch of them is delivered; a delivery in progress continues. Returns
+        the long polls to abandon."""
+        ended: list[FetchedPartition] = []
+        polls: list[LongPoll] = []
         with self.changed:
-            return key in self._delivering
+            for request in [self._held[key] for key in keys if key in self._held]:
+                if request.is_assigned and request.state is not S.DELIVERING:
+                    ended.append(request)
+                if request.poll is not None:
+                    polls.append(request.poll)
+                    request.poll = None
+                request.on(event)
+                if event is E.LOSE:
+                    del self._held[request.key]
+        for request in ended:
+            request.delivery.discard(request.key, is_seek=False)
+        return polls
+
+    def leaving(self) -> list[FetchedPartition]:
+        """Return the revoked partitions that can be given back: no delivery of them is in progress."""
+        with self.changed:
+            return [it for it in self._held.values() if it.state is S.LEAVING and it.key not in self._delivering]
+
+    def released(self, requests: Collection[FetchedPartition]) -> None:
+        """Drop partitions that were given back."""
+        with self.changed:
+            for request in requests:
+                request.on(E.RELEASE)
+                if self._held.get(request.key) is request:
+                    del self._held[request.key]
 
     def delivering(self) -> set[TopicPartition]:
         """Return the partitions with a delivery in progress."""
@@ -80,7 +100,7 @@ class Assignments:
             return set(self._delivering)
 
     def wait_returned(self, keys: Collection[TopicPartition]) -> None:
-        """Wait until no delivery of these partitions, which were removed, is in progress."""
+        """Wait until no delivery of these partitions, which were withdrawn, is in progress."""
         with self.changed:
             while waiting := self._delivering.intersection(keys):
                 if not self.changed.wait(SLOW_S):
@@ -130,70 +150,105 @@ class Assignments:
         with self.changed:
             self._paused.update(keys)
 
-    def stop(self, request: FetchRequest) -> None:
-        """Stop a partition that can't go on, until resume_partitions() or its next assignment."""
-        with self.changed:
-            if self._is_current(request):
-                self._stopped.add(request.key)
-
     def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
         """End the pause or stop of these partitions; call unpark() for their requests."""
         with self.changed:
             self._paused.difference_update(keys)
-            self._stopped.difference_update(keys)
+            for key in keys:
+                if key in self._held:
+                    self._held[key].is_stopped = False
 
     def paused_partitions(self) -> list[TopicPartition]:
         """Return the partitions paused by pause_partitions() or stop()."""
         with self.changed:
-            return sorted(self._paused | self._stopped)
+            stopped = {key for key, request in self._held.items() if request.is_assigned and request.is_stopped}
+            return sorted(self._paused | stopped)
 
-    def fetch_permission(self, request: FetchRequest) -> FetchPermission:
-        """Decide whether to fetch now. A PARKED request is kept here until unpark() returns it."""
-        key = request.key
+    def begin_round(self, request: FetchedPartition) -> bool:
+        """Take a queued request; False if it is parked, until unpark() returns it, or no longer assigned."""
         with self.changed:
-            if not self._is_current(request):
-                return FetchPermission.REVOKED
-            if self._may_fetch(key):
-                return FetchPermission.GRANTED
-            self._parked[key] = request
-            return FetchPermission.PARKED
+            if request.on(E.TAKE) is not S.FETCHING:
+                return False
+            if self._may_fetch(request):
+                return True
+            request.on(E.PARK)
+            return False
 
-    def unpark(self) -> list[FetchRequest]:
-        """Return the parked requests that may go on now; the caller owns them."""
+    def end_round(self, request: FetchedPartition) -> None:
+        """Give a request back, to be queued."""
         with self.changed:
-            return [self._parked.pop(key) for key in list(self._parked) if self._may_fetch(key)]
+            request.on(E.REQUEUE)
 
-    def begin(self, request: FetchRequest) -> Delivery | None:
-        """Begin a delivery; None if the partition was removed, paused or sought during the fetch."""
-        key = request.key
+    def unpark(self) -> list[FetchedPartition]:
+        """Return the parked requests that may go on now, to be queued."""
+        with self.changed:
+            found = [it for it in self._held.values() if it.state is S.PARKED and self._may_fetch(it)]
+            for request in found:
+                request.on(E.UNPARK)
+            return found
+
+    def begin_poll(self, request: FetchedPartition, poll: LongPoll) -> bool:
+        """Begin a long poll; False if the request is to be queued instead: it was sought, or is no longer assigned."""
+        with self.changed:
+            if request.seek is not None:
+                request.on(E.REQUEUE)
+            elif request.on(E.POLL) is S.WAITING:
+                request.poll = poll
+                return True
+            return False
+
+    def end_poll(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | MetaError | None) -> bool:
+        """Record the outcome of a long poll; True if the request is to be queued, False if the poll was cancelled."""
+        with self.changed:
+            if request.poll is not poll or request.state is not S.WAITING:
+                return False
+            poll.end(outcome)
+            request.on(E.POLL_ENDED)
+            return True
+
+    def take_poll(self, request: FetchedPartition) -> LongPoll | None:
+        """Remove and return the long poll that has ended; None if there is none."""
+        with self.changed:
+            poll, request.poll = request.poll, None
+            return poll
+
+    def cancel_poll(self, request: FetchedPartition) -> tuple[LongPoll | None, bool]:
+        """Remove and return the long poll, if there is one, and True if the request is to be queued."""
+        with self.changed:
+            is_queued = request.state is S.WAITING
+            if is_queued:
+                request.on(E.POLL_ENDED)
+            return self.take_poll(request), is_queued
+
+    def begin(self, request: FetchedPartition) -> bool:
+        """Begin a delivery; False if the partition was withdrawn, paused or sought during the fetch."""
         with self.changed:
             request.backoff_s = 0.0
-            if self.is_paused or request.seek is not None or not self._is_current(request):
-                return None
-            if key in self._paused or key in self._stopped:
-                return None
-            if key in self._delivering:  # the listener of an earlier assignment, or a redelivery, has not returned yet
+            if self.is_paused or request.seek is not None or request.key in self._paused or request.is_stopped:
+                return False
+            if request.key in self._delivering:  # by an earlier assignment, or a redelivery
                 request.backoff_s = BUSY_S
-                return None
-            self._delivering.add(key)
-            return self._assigned[key][1]
+                return False
+            if request.on(E.DELIVER) is not S.DELIVERING:
+                return False
+            self._delivering.add(request.key)
+            return True
 
-    def is_current_delivery(self, request: FetchRequest) -> bool:
+    def is_current_delivery(self, request: FetchedPartition) -> bool:
         """Return True if the delivery in progress counts: no seek is pending, and the partition was not assigned again,
         with progress of other members."""
         with self.changed:
-            return request.seek is None and (request.key not in self._assigned or self._is_current(request))
+            return request.seek is None and self._held.get(request.key, request) is request
 
-    def end(self, request: FetchRequest, delivery: Delivery) -> bool:
-        """End the delivery; return True if the partition was removed meanwhile."""
+    def end(self, request: FetchedPartition) -> bool:
+        """End the delivery; return True if the partition was withdrawn meanwhile."""
         with self.changed:
-            is_removed = not self._is_current(request)
-        if is_removed:  # only now: acknowledgements made until here count
-            delivery.discard(request.key, is_seek=False)
-        with self.changed:
+            is_withdrawn = request.on(E.RETURN) is not S.FETCHING
+            if is_withdrawn:  # only now: acknowledgements made until here count
+                request.delivery.discard(request.key, is_seek=False)
             self._delivering.discard(request.key)
             self.changed.notify_all()
-            return not self._is_current(request)
+            return is_withdrawn
 
     def begin_redelivery(self, key: TopicPartition) -> bool:
         """Begin to deliver a message from the dead-letter store: wait until no other delivery of its partition is in
@@ -211,56 +266,47 @@ class Assignments:
             self._delivering.discard(key)
             self.changed.notify_all()
 
-    def seek(self, key: TopicPartition, seek: Seek) -> Delivery | None:
+    def seek(self, key: TopicPartition, seek: Seek) -> FetchedPartition | None:
         """Record a seek for the partition's next fetch; None if it is not assigned."""
         with self.changed:
-            if (found := self._assigned.get(key)) is None:
-                return None
-            found[0].seek = seek
-            self._stopped.discard(key)  # a seek also ends the stop
-            return found[1]
+            if (request := self.get(key)) is not None:
+                request.seek = seek
+                request.is_stopped = False
+            return request
 
-    def finish_seek(self, request: FetchRequest, seek: Seek) -> Delivery | None:
-        """Clear *seek*, which is being carried out; return the delivery to discard, None if the partition is not
-        assigned."""
+    def finish_seek(self, request: FetchedPartition, seek: Seek) -> bool:
+        """Clear *seek*, which is being carried out; False if the partition is no longer assigned."""
         with self.changed:
             if request.seek is seek:
                 request.seek = None  # a newer seek stays
-            return self._assigned[request.key][1] if self._is_current(request) else None
+            return request.is_assigned
 
-    def delivery(self, key: TopicPartition) -> Delivery | None:
-        """Return the delivery of a partition; None if it is not assigned."""
+    def is_settled(self, request: FetchedPartition) -> bool:
+        """Return True if the partition is assigned and everything delivered of it is consumed."""
         with self.changed:
-            found = self._assigned.get(key)
-            return None if found is None else found[1]
+            return request.is_assigned and request.delivery.is_settled()
 
     def statuses(self) -> list[PartitionStatus]:
         """Return the status of each partition."""
         with self.changed:
             return [
-                PartitionStatus(
-                    key, request.offset, request.rounds, request.epoch, self._state_of(key), request.last_error
-                )
-                for key, (request, _) in self._assigned.items()
+                PartitionStatus(it.key, it.offset, it.rounds, it.epoch, self._state_of(it), it.last_error)
+                for it in self._held.values()
+                if it.is_assigned
             ]
 
-    def _state_of(self, key: TopicPartition) -> FetchState:
-        if key in self._paused or key in self._stopped:
+    def _state_of(self, request: FetchedPartition) -> FetchState:
+        if request.key in self._paused or request.is_stopped:
             return FetchState.PAUSED
-        if key in self._delivering:
+        if request.key in self._delivering:
             return FetchState.DELIVERING
-        return FetchState.BUFFER_FULL if key in self._parked else FetchState.FETCHING
+        return FetchState.BUFFER_FULL if request.state is S.PARKED else FetchState.FETCHING
 
     def is_caught_up(self) -> bool:
         """Return True if there are partitions and each had nothing new when last asked."""
         with self.changed:
-            return bool(self._assigned) and all(
-                request.is_at_end and request.seek is None for request, _ in self._assigned.values()
-            )
+            assigned = [request for request in self._held.values() if request.is_assigned]
+            return bool(assigned) and all(request.is_at_end and request.seek is None for request in assigned)
 
-    def _is_current(self, request: FetchRequest) -> bool:
-        found = self._assigned.get(request.key)
-        return found is not None and found[0] is request
-
-    def _may_fetch(self, key: TopicPartition) -> bool:
-        return key not in self._paused and key not in self._stopped and self._assigned[key][1].has_room()
+    def _may_fetch(self, request: FetchedPartition) -> bool:
+        return request.key not in self._paused and not request.is_stopped and request.delivery.has_room()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
+from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assigned import AssignedMember
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
@@ -208,7 +209,7 @@ class Consumer:
 
     def owned(self) -> list[TopicPartition]:
         """Return the partitions this consumer has now."""
-        return sorted(self._owned.keys() if self._assigned is None else self._fetcher.assigned())
+        return sorted(self._fetcher.assignments.assigned())
 
     def rebalances(self) -> tuple[Rebalance, ...]:
         """Return the last hundred rebalances of this consumer, oldest first. Each is logged too."""
@@ -221,7 +222,7 @@ class Consumer:
 
     def is_caught_up(self) -> bool:
         """Return True if each owned partition had nothing new when last asked; False while none is owned."""
-        return self._buffer.is_empty and self._fetcher.is_caught_up()
+        return self._buffer.is_empty and self._fetcher.assignments.is_caught_up()
 
     def fetch(self, max_messages: int = 1000, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Return up to *max_messages* of the topics without a listener, in order within a partition; wait up to
@@ -255,8 +256,7 @@ class Consumer:
         rolled back; its present owner delivers the message again. Raises ConsumerMisuse unless the subscription is
         manual."""
         self._check_manual(message.topic)
-        delivery = self._fetcher.assignments.delivery((message.topic, message.partition))
-        window = None if delivery is None else delivery.window
+        window = self._window(message.topic, message.partition)
         return window is not None and window.acknowledge(message)
 
     def rollback(self, topic: str, partition: Partition) -> bool:
@@ -264,8 +264,7 @@ class Consumer:
         the partition is not assigned. Any thread, also a listener's: the rest of its batch is skipped. Raises as
         acknowledge."""
         self._check_manual(topic)
-        delivery = self._fetcher.assignments.delivery((topic, partition))
-        window = None if delivery is None else delivery.window
+        window = self._window(topic, partition)
         if window is None or (offset := window.close()) is None:
             return False
         return self._fetcher.seek((topic, partition), Seek(offset, is_progress=False))
@@ -279,7 +278,7 @@ class Consumer:
     def pause(self, *partitions: tuple[str, Partition | str]) -> None:
         """Stop fetching and delivery of these (topic, partition) pairs until resume(), also when they are reassigned
         meanwhile. A delivery in progress continues, and fetch() still returns messages fetched ahead. Any thread."""
-        self._fetcher.pause_partitions(_places(partitions))
+        self._fetcher.assignments.pause_partitions(_places(partitions))
 
     def resume(self, *partitions: tuple[str, Partition | str]) -> None:
         """Resume partitions that are paused or stopped at a rejected message, which is tried again."""
@@ -340,6 +339,10 @@ class Consumer:
     def _check_manual(self, topic: str) -> None:
         if topic not in self._subscriptions or not self._subscriptions[topic].is_manual:
             raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')
+
+    def _window(self, topic: str, partition: Partition) -> AckWindow | None:
+        request = self._fetcher.assignments.get((topic, partition))
+        return None if request is None else request.delivery.window
 
     def _check_not_started(self, remedy: str) -> None:
         if self._is_closed:

@@ -5,26 +5,27 @@ request until there are new ones; other brokers are asked again after a back-off
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
-from meta_client.consumer.fetch_request import FetchRequest
-from meta_client.consumer.long_polls import LongPolls
-from meta_client.consumer.plan import TopicPartition
+from meta_client.consumer.assignments import Assignments
+from meta_client.consumer.fetched_partition import FetchedPartition
+from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.position import Position, milliseconds, offset_of
-from meta_client.consumer.routing import Route, Routes, SlaveLacks
+from meta_client.consumer.routing import Route, Routes, SlaveLacks, suggested_slave
 from meta_client.errors import NotConnected
 from meta_client.net.calls import checked_data, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
-from meta_client.net.transport import Transports
+from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport, Transports
 from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.requests import Fetch, Get, Offsets
 from meta_client.protocol.responses import Data
 from zk.brokers.cluster import Brokers
-from zk.tree.broker_url import BrokerUrl
 
 _log = logging.getLogger(__name__)
 
@@ -42,42 +43,49 @@ class FetchReply(NamedTuple):
 
 
 class FetchClient:
-    """Fetches for one consumer. Runner threads, except `set_brokers`, `withdraw` and `long_polls`."""
+    """Fetches for one consumer. Runner threads, except `set_brokers`, `cancel` and `expire_overdue`."""
 
     def __init__(
         self,
         group: str,
         connections: Transports,
+        assignments: Assignments,
         timeout_s: float,
         wait_s: float,
-        on_finished: Callable[[FetchRequest], None],
+        on_queued: Callable[[FetchedPartition], None],
     ) -> None:
-        """*timeout_s* limits an answer, beyond the time of a long poll; *on_finished*: see LongPolls."""
-        self.timeout_s = timeout_s
-        self.long_polls = LongPolls(on_finished)
+        """*timeout_s* limits an answer, beyond the time of a long poll; *on_queued* is called, usually on a reader
+        thread, with each partition whose long poll has ended."""
         self._routes = Routes()
-        self._asked: dict[TopicPartition, Route] = {}  # last route of each partition
-        self._on_finished = on_finished
+        self._assignments = assignments
+        self._timeout_s = timeout_s
+        self._on_queued = on_queued
         self._group = group
         self._connections = connections
         self._wait_ms = max(1, int(wait_s * 1000))
 
     def set_brokers(self, brokers: Brokers) -> None:
-        """Set the brokers that are up. Long polls at brokers that are no longer chosen are cancelled, and their
-        requests finished."""
+        """Set the brokers that are up. Long polls at brokers that are no longer chosen are cancelled."""
         self._routes.set_brokers(brokers)
-        moved = [key for key, route in list(self._asked.items()) if self._routes.choose(key) != route]
-        for request in self.long_polls.cancel(moved):
-            self._on_finished(request)
+        for request in self._assignments.held().values():
+            if request.route not in (None, self._routes.choose(request.partition, request.suggested)):
+                self.cancel(request)
 
-    def withdraw(self, keys: Collection[TopicPartition]) -> None:
-        """Drop the state of these partitions."""
-        self.long_polls.cancel(keys)
-        self._routes.forget(keys)
-        for key in keys:
-            self._asked.pop(key, None)
+    def cancel(self, request: FetchedPartition) -> None:
+        """Cancel the partition's long poll, or drop its outcome."""
+        poll, is_queued = self._assignments.cancel_poll(request)
+        if poll is not None:
+            poll.abandon()
+        if is_queued:
+            self._on_queued(request)
 
-    def offset_of(self, request: FetchRequest, position: Position) -> int:
+    def expire_overdue(self) -> None:
+        """End the long polls without an answer."""
+        for request in self._assignments.held().values():
+            if (poll := request.poll) is not None and poll.is_overdue(self._timeout_s):
+                self._end(request, poll, None)
+
+    def offset_of(self, request: FetchedPartition, position: Position) -> int:
         """Return the offset of *position* in a partition. Raises MetaError.
 
         A broker that does not support times is read from the beginning: better too much than too little.
@@ -85,8 +93,8 @@ class FetchClient:
         if (offset := offset_of(position)) is not None:
             return offset
         assert isinstance(position, datetime)
-        connection = self._connections.get(self._route(request, is_back=False).url, CONNECT_TIMEOUT_S, patient=False)
-        if "offsets" not in connection.capabilities(self.timeout_s).extensions:
+        connection = self._connections.get(self._choose(request).url, CONNECT_TIMEOUT_S, patient=False)
+        if "offsets" not in connection.capabilities(self._timeout_s).extensions:
             _log.warning(
                 "the broker knows nothing of times, reading from the beginning group=%s partition=%s/%s time=%s",
                 *(self._group, request.topic, request.partition, position.isoformat()),
@@ -94,47 +102,48 @@ class FetchClient:
             return 0
         query = Offsets(request.topic, request.partition.number, milliseconds(position), next_opaque())
         what = f"offsets {request.topic}/{request.partition}"
-        return parse_offset_range(wait_result(connection.submit(query), self.timeout_s, what).message).at
+        return parse_offset_range(wait_result(connection.submit(query), self._timeout_s, what).message).at
 
-    def fetch(self, request: FetchRequest, what: str) -> FetchReply | None:
-        """Return the answer to the next fetch of *request*, or the result of its long poll.
+    def fetch(self, request: FetchedPartition, what: str) -> FetchReply | None:
+        """Return the answer to the next fetch of *request*, or the outcome of its long poll.
 
-        None: a long poll has begun, and the request is no longer the caller's. Raises MetaError.
+        None: the request is no longer the caller's, as a long poll has begun. Raises MetaError.
         """
-        result = self.long_polls.take_result(request)
-        route = self._route(request, is_back=result is not None)
+        poll = self._assignments.take_poll(request)
+        route = request.route if poll is not None and request.route is not None else self._choose(request)
         try:
-            if result is not None:
-                return self._answer(request, result.data(what), is_early=result.is_early)
-            return self._send(request, route.url, what)
+            if poll is not None:
+                return self._answer(request, poll.data(what), is_early=poll.is_early)
+            return self._send(request, route, what)
         except Moved as moved:
-            self._routes.failed(request.key, route)
-            if not self._routes.is_final(request.key, route, moved, request.offset):
+            self._failed(request, route)
+            if not self._routes.is_final(request.partition, route, moved, request.offset):
                 raise SlaveLacks(what, route, moved) from moved
             raise
         except NotFound:
-            self._routes.forget([request.key])  # the end, or beyond what that slave has: not a failure
+            request.suggested = None  # the end, or beyond what that slave has: not a failure
             raise
         except MetaError:
-            self._routes.failed(request.key, route)
+            self._failed(request, route)
             raise
 
-    def _route(self, request: FetchRequest, *, is_back: bool) -> Route:
-        """Choose the route of *request*; with *is_back*, return that of its finished long poll. Raises NotConnected."""
-        key, broker_id = request.key, request.partition.broker_id
-        if is_back and (asked := self._asked.get(key)) is not None:
-            return asked
-        if (route := self._routes.choose(key)) is None:
-            raise NotConnected(f"no broker with id {broker_id} is up: start it, or wait")
-        if (before := self._asked.get(key)) != route:
-            self._asked[key] = route
-            if before is not None:
-                _log.info("read elsewhere group=%s partition=%s/%s from=%s", self._group, *key, route)
+    def _choose(self, request: FetchedPartition) -> Route:
+        """Choose the route of *request*. Raises NotConnected."""
+        if (route := self._routes.choose(request.partition, request.suggested)) is None:
+            raise NotConnected(f"no broker with id {request.partition.broker_id} is up: start it, or wait")
+        if request.route not in (None, route):
+            _log.info("read elsewhere group=%s partition=%s/%s from=%s", self._group, *request.key, route)
+        request.route = route
         return route
 
-    def _send(self, request: FetchRequest, url: BrokerUrl, what: str) -> FetchReply | None:
-        connection = self._connections.get(url, CONNECT_TIMEOUT_S, patient=False)
-        timeout_s = self.timeout_s
+    def _failed(self, request: FetchedPartition, route: Route) -> None:
+        self._routes.failed(request.partition, route)
+        if route.slave_id is not None:
+            request.suggested = None
+
+    def _send(self, request: FetchedPartition, route: Route, what: str) -> FetchReply | None:
+        connection = self._connections.get(route.url, CONNECT_TIMEOUT_S, patient=False)
+        timeout_s = self._timeout_s
         target = request.topic, self._group, request.partition.number, request.offset
         extensions = connection.capabilities(timeout_s).extensions
         request.tells_end = "fetch" in extensions
@@ -144,11 +153,29 @@ class FetchClient:
         epoch = request.epoch if "owner" in extensions else None
         if request.is_at_end:
             outgoing = Fetch(*target, request.ask_for(WAITING_BYTES_MAX), 1, self._wait_ms, next_opaque(), epoch)
-            self.long_polls.start(request, connection, outgoing)
+            self._poll(request, connection, outgoing)
             return None
         outgoing = Fetch(*target, request.ask_for(), 1, 0, next_opaque(), epoch)
         return self._answer(request, checked_data(connection.submit(outgoing).wait(timeout_s), what))
 
-    def _answer(self, request: FetchRequest, data: Data, *, is_early: bool = False) -> FetchReply:
-        self._routes.answered(request.key, data.read_from)
+    def _poll(self, request: FetchedPartition, connection: Transport, outgoing: Fetch) -> None:
+        """Begin a long poll; the request is no longer the caller's."""
+        poll = LongPoll(connection, outgoing.opaque, outgoing.wait_ms / 1000)
+        # Before it is sent: the answer may arrive before submit() returns.
+        if not self._assignments.begin_poll(request, poll):
+            self._on_queued(request)
+            return
+        try:
+            connection.submit(outgoing, partial(self._end, request, poll))
+        except MetaError as error:
+            self._end(request, poll, error)
+
+    def _end(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | MetaError | None) -> None:
+        if self._assignments.end_poll(request, poll, outcome):
+            if outcome is None:
+                poll.abandon()
+            self._on_queued(request)
+
+    def _answer(self, request: FetchedPartition, data: Data, *, is_early: bool = False) -> FetchReply:
+        request.suggested = suggested_slave(data.read_from)
         return FetchReply(data.body, data.log_end, is_early)

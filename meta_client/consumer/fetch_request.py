@@ -1,6 +1,6 @@
-"""Fetch state of one partition: where to continue, how much to ask for, how long to back off (spec 8.4 - 8.6).
+"""Progress of fetching one partition: where to continue, how much to ask for, how long to back off (spec 8.4 - 8.6).
 
-Pure. A request has one owner at a time: the queue, or the runner that took it.
+Pure. One owner at a time: a reader (browsing.py), or whoever the state of a FetchedPartition says.
 """
 
 from dataclasses import dataclass, field
@@ -17,14 +17,13 @@ BACKOFF_STEPS = 10  # a back-off grows by this part of its maximum
 
 @dataclass(slots=True, eq=False)
 class FetchRequest:
-    """Fetch state of one partition. Each of the methods after `shrink` ends a round and sets the back-off."""
+    """Progress of fetching one partition. Each of the methods after `shrink` ends a round and sets the back-off."""
 
     topic: str
     partition: Partition
     offset: int
     bytes_max_wanted: int  # as subscribed; raised only while a message needs it
     backoff_s_max: float
-    epoch: int | None = None  # of our ownership, sent to brokers with `owner`
     bytes_max: int = field(init=False)
     bytes_asked: int = 0  # by the last fetch
     backoff_s: float = 0.0

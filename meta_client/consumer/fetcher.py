@@ -1,20 +1,19 @@
 """Runner threads: take a due request, fetch, deliver the batch, queue the request again (spec 8.4, 8.5).
 
-A partition's request is in one place: queued, parked, with a runner, or in a long poll. So its delivery is never called
-concurrently. `close`, `assign`, `withdraw` and `set_brokers` belong to the group's thread; any thread may call the
-rest.
+A partition's request is in one place, see PartitionState: its delivery is never called concurrently. `close`, `assign`,
+`withdraw` and `set_brokers` belong to the group's thread; any thread may call the rest.
 """
 
 import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
-from meta_client.consumer.assignments import Assignments, FetchPermission
+from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
-from meta_client.consumer.delivery import Delivery, Failure
+from meta_client.consumer.delivery import Failure
 from meta_client.consumer.fetch_client import FetchClient, FetchReply
-from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Seek
@@ -58,12 +57,14 @@ class Fetcher:
         self._group = group
         self._ahead = ahead
         self._tracker = tracker
-        self._queue: DelayQueue[FetchRequest | _Sweep] = DelayQueue(self._workers.condition())
-        self._fetch_client = FetchClient(group, connections, fetch_timeout_s, fetch_wait_s, self._go_on)
+        self._queue: DelayQueue[FetchedPartition | _Sweep] = DelayQueue(self._workers.condition())
+        self._fetch_client = FetchClient(
+            group, connections, self.assignments, fetch_timeout_s, fetch_wait_s, self._go_on
+        )
         # On a runner: the listener of a withdrawn partition has returned.
         self.on_returned: Callable[[], None] = lambda: None
         # On a runner: another member owns the partition, with *epoch*; the request is repeated until withdrawn.
-        self.on_stale: Callable[[FetchRequest, int], None] = lambda request, epoch: None
+        self.on_stale: Callable[[FetchedPartition, int], None] = lambda request, epoch: None
         self.on_reset: Callable[[], None] = lambda: None  # on a runner: a reset has to be stored, see is_moved_back
 
     def start(self) -> None:
@@ -73,8 +74,8 @@ class Fetcher:
 
     def close(self) -> None:
         """Stop delivery and wait until none is in progress. Idempotent."""
-        self.pause()
-        self.withdraw(self.assigned())
+        self.assignments.pause()
+        self.withdraw(self.assignments.assigned(), PartitionEvent.REVOKE)
         self.assignments.wait_returned(self.assignments.delivering())
         self.assignments.close()
         self._queue.close()
@@ -88,37 +89,17 @@ class Fetcher:
         """Set the brokers that are up."""
         self._fetch_client.set_brokers(brokers)
 
-    def assign(self, partitions: Iterable[tuple[FetchRequest, Delivery]]) -> None:
+    def assign(self, partitions: Iterable[FetchedPartition]) -> None:
         """Start to fetch and deliver these partitions."""
-        for request, delivery in partitions:
-            self.assignments.add(request, delivery)
+        for request in partitions:
+            self.assignments.add(request)
             self._go_on(request)
 
-    def assigned(self) -> list[TopicPartition]:
-        """Return the assigned partitions."""
-        return self.assignments.keys()
-
-    def withdraw(self, keys: Collection[TopicPartition]) -> None:
-        """Stop fetching these partitions: no further batch is delivered. A listener may still be running, see
-        is_delivering(); `on_returned` is called when it returns."""
-        self.assignments.remove(keys)
-        self._fetch_client.withdraw(keys)
-
-    def is_delivering(self, key: TopicPartition) -> bool:
-        """Return True if a listener is running on a batch of this partition."""
-        return self.assignments.is_delivering(key)
-
-    def pause(self) -> int:
-        """Start no delivery until resume() is called with the number returned here, or a later one."""
-        return self.assignments.pause()
-
-    def resume(self, pauses: int) -> None:
-        """End the pause, unless another one began after the one numbered *pauses*."""
-        self.assignments.resume(pauses)
-
-    def pause_partitions(self, keys: Collection[TopicPartition]) -> None:
-        """Fetch and deliver nothing of these partitions until resume_partitions(); a delivery in progress continues."""
-        self.assignments.pause_partitions(keys)
+    def withdraw(self, keys: Collection[TopicPartition], event: PartitionEvent) -> None:
+        """Stop fetching these partitions, which are revoked or lost: no further batch is delivered. A listener may
+        still be running; `on_returned` is called when it returns."""
+        for poll in self.assignments.withdraw(keys, event):
+            poll.abandon()
 
     def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
         """Resume paused partitions."""
@@ -133,10 +114,10 @@ class Fetcher:
     def seek(self, key: TopicPartition, seek: Seek) -> bool:
         """Continue a partition elsewhere; False if it is not assigned. Messages fetched and not delivered are
         dropped."""
-        if (delivery := self.assignments.seek(key, seek)) is None:
+        if (request := self.assignments.seek(key, seek)) is None:
             return False
-        delivery.discard(key, is_seek=seek.is_progress)
-        self._recall(key)
+        request.delivery.discard(key, is_seek=seek.is_progress)
+        self._fetch_client.cancel(request)
         self.unpark()
         return True
 
@@ -147,10 +128,6 @@ class Fetcher:
             return statuses
         return [s._replace(state=FetchState.STARVED) if s.state is FetchState.FETCHING else s for s in statuses]
 
-    def is_caught_up(self) -> bool:
-        """Return True if there are partitions and each had nothing new when last asked."""
-        return self.assignments.is_caught_up()
-
     def _run(self) -> None:
         """Run one runner."""
         while (item := self._queue.take()) is not None:
@@ -159,41 +136,31 @@ class Fetcher:
                     return
                 self._attend(item)
             except BaseException:
+                if isinstance(item, FetchedPartition):
+                    self.assignments.end_round(item)
                 self._queue.put(item, 0)  # for another runner: this one ends
                 raise
 
-    def _attend(self, item: "FetchRequest | _Sweep") -> None:
+    def _attend(self, item: "FetchedPartition | _Sweep") -> None:
         if isinstance(item, _Sweep):
-            self._fetch_client.long_polls.expire_overdue(self._fetch_client.timeout_s)
+            self._fetch_client.expire_overdue()
             self._queue.put(item, SWEEP_S)
             return
-        while (permission := self.assignments.fetch_permission(item)) is FetchPermission.GRANTED:
-            if not self._has_next_round(item):
-                break
-        if permission is FetchPermission.REVOKED:
-            self._fetch_client.long_polls.take_result(item)  # drop its result
+        while self.assignments.begin_round(item):
+            if self._serve(item):
+                return
+            self.assignments.end_round(item)
+            if not item.is_at_end or item.backoff_s:
+                self._queue.put(item, item.backoff_s)
+                return
+            # Starting the long poll does not block.
 
-    def _has_next_round(self, request: FetchRequest) -> bool:
-        """Do one round of a partition; False if the request is no longer this runner's."""
-        if self._serve(request):
-            if request.seek is not None:
-                self._recall(request.key)  # sought while it was being sent
-            return False
-        if request.is_at_end and not request.backoff_s:
-            return True  # starting the long poll does not block
-        self._queue.put(request, request.backoff_s)
-        return False
-
-    def _go_on(self, request: FetchRequest) -> None:
+    def _go_on(self, request: FetchedPartition) -> None:
         self._queue.put(request, 0)
 
-    def _recall(self, key: TopicPartition) -> None:
-        """Cancel the partition's long poll."""
-        for request in self._fetch_client.long_polls.cancel([key]):
-            self._go_on(request)
-
-    def _serve(self, request: FetchRequest) -> bool:
-        """Do one round of a partition: the table of spec 8.5. True if a long poll has begun."""
+    def _serve(self, request: FetchedPartition) -> bool:
+        """Do one round of a partition: the table of spec 8.5. True if a long poll has begun: the request is no longer
+        this runner's."""
         what = f"get {request.topic}/{request.partition} at {request.offset}"
         try:
             if request.seek is not None:
@@ -228,7 +195,7 @@ class Fetcher:
             self._on_data(request, answer)
         return False
 
-    def _on_moved(self, request: FetchRequest, moved: Moved) -> None:
+    def _on_moved(self, request: FetchedPartition, moved: Moved) -> None:
         offset = moved.offset
         if moved.is_filtered:
             _log.debug(
@@ -243,7 +210,7 @@ class Fetcher:
             )
         self._go_to(request, offset)
 
-    def _on_beyond(self, request: FetchRequest, end: int) -> None:
+    def _on_beyond(self, request: FetchedPartition, end: int) -> None:
         """Handle an offset beyond the broker's end: a promotion lost messages that were consumed from another
         replica."""
         is_stop = self._ahead == "stop"
@@ -254,23 +221,22 @@ class Fetcher:
         )
         if is_stop:
             request.found_nothing(is_at_end=False)
-            self.assignments.stop(request)
+            request.is_stopped = True
         else:
             self._go_to(request, end)
 
-    def _go_to(self, request: FetchRequest, offset: int) -> None:
+    def _go_to(self, request: FetchedPartition, offset: int) -> None:
         """Continue where the broker says, and move the group's offset with it."""
-        delivery = self.assignments.delivery(request.key)
         is_back = offset < request.offset
         # Unacknowledged messages have offsets below the one that the broker names.
-        is_progress = is_back or (delivery is not None and delivery.is_settled())
+        is_progress = self.assignments.is_settled(request) or (is_back and request.is_assigned)
         request.moved(offset)
         if is_progress and request.seek is None:
             self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
             if request.is_moved_back:
                 self.on_reset()
 
-    def _on_data(self, request: FetchRequest, answer: FetchReply) -> None:
+    def _on_data(self, request: FetchedPartition, answer: FetchReply) -> None:
         body = answer.body
         if not body and answer.log_end is not None:
             request.reached_end(is_early=answer.is_early)
@@ -289,17 +255,17 @@ class Fetcher:
         else:
             request.cut_off(body)
 
-    def _deliver(self, request: FetchRequest, batch: Batch, log_end: int | None) -> None:
-        if (delivery := self.assignments.begin(request)) is None:
+    def _deliver(self, request: FetchedPartition, batch: Batch, log_end: int | None) -> None:
+        if not self.assignments.begin(request):
             return
         is_current_delivery = False
         try:
-            outcome = delivery.deliver(batch)
+            outcome = request.delivery.deliver(batch)
             is_current_delivery = self.assignments.is_current_delivery(request)
             if is_current_delivery and outcome.consumed is not None:
                 self._tracker.advance(outcome.consumed)
         finally:
-            if self.assignments.end(request, delivery):
+            if self.assignments.end(request):
                 self.on_returned()
         if not is_current_delivery:
             return
@@ -308,11 +274,11 @@ class Fetcher:
         else:
             self._on_failure(request, outcome.next_offset, outcome.failure)
 
-    def _on_failure(self, request: FetchRequest, offset: int, failure: Failure) -> None:
+    def _on_failure(self, request: FetchedPartition, offset: int, failure: Failure) -> None:
         request.failed(offset, failure.backoff_s_min)
         request.last_error = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:
-            self.assignments.stop(request)
+            request.is_stopped = True
             _log.error(
                 "message rejected, partition stopped group=%s partition=%s/%s offset=%d attempt=%d",
                 *(self._group, request.topic, request.partition, offset, failure.attempt),
@@ -325,14 +291,14 @@ class Fetcher:
             exc_info=failure.error,
         )
 
-    def _seek(self, request: FetchRequest, seek: Seek) -> None:
+    def _seek(self, request: FetchedPartition, seek: Seek) -> None:
         """Carry out *seek*. Raises MetaError; it is tried again then."""
-        self._fetch_client.long_polls.take_result(request)  # drop messages of the old offset
+        self.assignments.take_poll(request)  # drop messages of the old offset
         offset = self._fetch_client.offset_of(request, seek.to)
-        delivery = self.assignments.finish_seek(request, seek)
+        is_assigned = self.assignments.finish_seek(request, seek)
         request.sought(offset)
-        if delivery is not None:
-            delivery.discard(request.key, is_seek=seek.is_progress)
+        if is_assigned:
+            request.delivery.discard(request.key, is_seek=seek.is_progress)
             if seek.is_progress and offset != OFFSET_END:
                 self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
                 request.is_moved_back = True

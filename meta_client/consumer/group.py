@@ -127,7 +127,7 @@ class GroupMember:
     def on_session_event(self, event: SessionEvent) -> None:
         """Pause delivery unless connected, and queue the event; called on kazoo's thread."""
         if event.state is not SessionState.CONNECTED:
-            self._pauses = self._fetcher.pause()
+            self._pauses = self._fetcher.assignments.pause()
         self._events.put(_Session(event, self._pauses))
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ class GroupMember:
             self._rebalances.heard("started")
             self._join()
             self._maybe_rebalance()
-            self._fetcher.resume(0)
+            self._fetcher.assignments.resume(0)
         except Exception as error:
             try:
                 self._leave()
@@ -188,7 +188,7 @@ class GroupMember:
                 if epoch != self._joined_epoch:
                     self._start_over()
                 self._rebalance_at_once("connected again")
-                self._fetcher.resume(pauses)
+                self._fetcher.assignments.resume(pauses)
             case _Session(SessionEvent(state)):
                 self._is_connected = False  # delivery is paused already
                 if state is SessionState.LOST:
@@ -329,7 +329,7 @@ class GroupMember:
             _log.warning("no ZooKeeper, leave deferred to session expiry group=%s", self._member.group)
             return
         try:
-            self._owned.release(list(self._owned.keys()))
+            self._owned.finish_releases(())
             self._membership.leave()
         except ZooKeeperError as error:
             _log.warning("leave deferred to session expiry group=%s error=%s", self._member.group, error)

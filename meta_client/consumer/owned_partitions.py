@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from meta_client.consumer.config import ConsumerConfig
-from meta_client.consumer.fetch_request import FetchRequest
+from meta_client.consumer.fetched_partition import PartitionEvent
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import ManyOffsets, OffsetStore, OffsetTracker
 from meta_client.consumer.plan import TopicPartition
@@ -36,27 +36,27 @@ class OwnedPartitions:
         self._ownership = ownership
         self._may_commit = may_commit
         self._fetcher = fetcher
+        self._assignments = fetcher.assignments
         self._tracker = tracker
         self._store = store
         self._subscriptions = subscriptions
         self._config = config
-        self._claims: dict[TopicPartition, Claimed] = {}  # replaced as a whole
-        self._leaving: dict[TopicPartition, Claimed] = {}  # not fetched any more, owner nodes not deleted yet
         self._uncertain: set[TopicPartition] = set()  # claims whose outcome is unknown
         self._lost: set[TopicPartition] = set()  # to other members, see take_lost
         self.blocked: dict[TopicPartition, str] = {}  # owners of what the last claim did not get
         self._epochs_min: dict[TopicPartition, int] = {}  # of lost partitions: above the epoch that a broker has seen
 
-    def keys(self) -> Collection[TopicPartition]:
+    def keys(self) -> set[TopicPartition]:
         """Return the owned partitions. Any thread."""
-        return self._claims.keys()
+        return self._assignments.assigned()
 
     def claim(self, keys: Collection[TopicPartition]) -> set[TopicPartition]:
         """Claim partitions and start to fetch them. Returns those now owned; claim the others again later.
 
         Raises ZooKeeperError; then call claim() again, or finish_releases().
         """
-        wanted = [key for key in keys if key not in self._leaving]
+        held = self._assignments.held()
+        wanted = [key for key in keys if key not in held]
         self._uncertain |= set(wanted)
         outcomes = self._ownership.claim_many(wanted, self._epochs_min)
         self._uncertain -= set(wanted)
@@ -65,16 +65,16 @@ class OwnedPartitions:
         self.blocked = {key: outcome.consumer_id for key, outcome in outcomes.items() if isinstance(outcome, OwnedBy)}
         claims = {key: outcome for key, outcome in outcomes.items() if isinstance(outcome, Claimed)}
         offsets = self._load(claims)
-        self._leaving |= {key: claimed for key, claimed in claims.items() if key not in offsets}
+        partitions = {
+            key: self._subscriptions[key[0]].partition(key, offsets.get(key), self._config, claimed)
+            for key, claimed in claims.items()
+        }
+        for key in claims.keys() - offsets.keys():  # given back without a fetch
+            partitions[key].on(PartitionEvent.REVOKE)
+            self._assignments.add(partitions[key])
         for key in offsets:
             self._tracker.own(*key, claims[key])
-        self._claims = self._claims | {key: claims[key] for key in offsets}
-        self._fetcher.assign(
-            [
-                (self._request(key, offset, claims[key]), self._subscriptions[key[0]].new_delivery())
-                for key, offset in offsets.items()
-            ]
-        )
+        self._fetcher.assign([partitions[key] for key in offsets])
         self.finish_releases(())
         return set(offsets)
 
@@ -94,22 +94,13 @@ class OwnedPartitions:
                 _log.warning("offset not loaded, trying again partition=%s/%s error=%r", topic, partition, error)
         return offsets
 
-    def _request(self, key: TopicPartition, offset: int | None, claimed: Claimed) -> FetchRequest:
-        bytes_max = self._subscriptions[key[0]].bytes_max
-        request = FetchRequest(*key, offset or 0, bytes_max, self._config.backoff_s_max, claimed.epoch)
-        if offset is None or self._config.starts_anew:
-            request.begin_at(self._config.start)
-        return request
-
     def release(self, keys: Collection[TopicPartition]) -> None:
         """Release partitions: stop delivery, store their progress, then delete the owner nodes. A partition whose
         listener is running is released by finish_releases() after it returned.
 
         Raises ZooKeeperError; call finish_releases() again then.
         """
-        self._fetcher.withdraw(keys)
-        self._leaving |= {key: self._claims[key] for key in keys}
-        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in self._leaving}
+        self._fetcher.withdraw(keys, PartitionEvent.REVOKE)
         self.finish_releases(())
 
     def finish_releases(self, wanted: Iterable[TopicPartition]) -> bool:
@@ -117,21 +108,21 @@ class OwnedPartitions:
 
         Returns True once everything is released.
         """
-        if ready := {key: claimed for key, claimed in self._leaving.items() if not self._fetcher.is_delivering(key)}:
+        if leaving := self._assignments.leaving():
             self.commit()
-            self._tracker.disown(ready)
-            self._ownership.release_many(ready)
-            self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in ready}
-        if doubtful := self._uncertain.difference(wanted, self._claims, self._leaving):
+            self._tracker.disown([it.key for it in leaving])
+            self._ownership.release_many({it.key: it.claimed for it in leaving if it.claimed is not None})
+            self._assignments.released(leaving)
+        if doubtful := self._uncertain.difference(wanted, self._assignments.held()):
             self._ownership.abandon_many(doubtful)
             self._uncertain -= doubtful
-        return not self._leaving
+        return self._assignments.held().keys() == self._assignments.assigned()
 
     def drop_all(self) -> set[TopicPartition]:
         """Drop everything after the session has ended, and its owner nodes with it: another member may own our
         partitions already, so progress is not stored, and unstored messages are delivered again. Returns the dropped
         partitions."""
-        dropped = {*self._claims, *self._leaving}
+        dropped = set(self._assignments.held())
         self._discard(dropped)
         # A concurrent claim may have succeeded in the new session, where only we can delete it.
         self._uncertain |= dropped
@@ -141,7 +132,7 @@ class OwnedPartitions:
         """Give up a partition: a broker refused *epoch*, because it has seen *epoch_seen*. A new claim shows the owner;
         if it is ours after all, as after a loss of ZooKeeper's tree, its epoch exceeds *epoch_seen*. False:
         outdated."""
-        if (claimed := self._claims.get(key)) is None or claimed.epoch != epoch:
+        if (request := self._assignments.get(key)) is None or request.epoch != epoch:
             return False
         self._epochs_min[key] = epoch_seen + 1
         self._lose([key])
@@ -180,8 +171,5 @@ class OwnedPartitions:
 
     def _discard(self, keys: Collection[TopicPartition]) -> None:
         """Drop partitions without waiting for running listeners, whose progress is not stored."""
-        gone = set(keys)
-        self._claims = {key: claimed for key, claimed in self._claims.items() if key not in gone}
-        self._leaving = {key: claimed for key, claimed in self._leaving.items() if key not in gone}
-        self._tracker.disown(gone)
-        self._fetcher.withdraw(gone)
+        self._tracker.disown(keys)
+        self._fetcher.withdraw(keys, PartitionEvent.LOSE)

@@ -7,14 +7,14 @@ has caught up. A slave that fails, or lacks the messages, is avoided for a while
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
-from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.errors import MetaError, Moved
 from meta_client.protocol.responses import READ_FROM_MASTER
 from zk.brokers.cluster import BrokerEntry, Brokers
 from zk.tree.broker_url import BrokerUrl
+from zk.tree.nodes import Partition
 
 SHUN_S = 5.0  # a failed slave is avoided for so long, even if its master names it
 
@@ -30,13 +30,12 @@ class Route(NamedTuple):
 
 
 class Routes:
-    """Routes of one consumer. Any thread; one at a time per partition."""
+    """Routes of one consumer. Any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._brokers: Brokers = {}  # replaced as a whole
-        self._lock = threading.Lock()  # guards the next two
-        self._suggested: dict[TopicPartition, int] = {}  # slave named by the last answer
+        self._lock = threading.Lock()  # guards the next one
         self._shunned: dict[tuple[int, int], float] = {}  # end of avoidance, by broker and slave id
 
     def set_brokers(self, brokers: Brokers) -> None:
@@ -46,16 +45,14 @@ class Routes:
         with self._lock:
             self._shunned = {slave: until for slave, until in self._shunned.items() if until > now}
 
-    def choose(self, key: TopicPartition) -> Route | None:
-        """Return the replica to fetch from next; None if none is up."""
-        _, partition = key
+    def choose(self, partition: Partition, suggested: int | None) -> Route | None:
+        """Return the replica to fetch from next, *suggested* if it is a slave that is well; None if none is up."""
         if (entry := self._brokers.get(partition.broker_id)) is None:
             return None
         with self._lock:
-            wanted = self._suggested.get(key)
             well = self._well(partition.broker_id, entry)
-        if wanted in well:
-            return Route(entry.slaves[wanted], wanted)
+        if suggested in well:
+            return Route(entry.slaves[suggested], suggested)
         if entry.master is not None:
             return Route(entry.master)
         some = well or sorted(entry.slaves)
@@ -66,34 +63,24 @@ class Routes:
         now = self._clock()
         return [slave_id for slave_id in sorted(entry.slaves) if self._shunned.get((broker_id, slave_id), now) <= now]
 
-    def answered(self, key: TopicPartition, read_from: str) -> None:
-        """Record the replica to ask next, as named by an answer (responses.READ_FROM)."""
-        with self._lock:
-            if read_from == READ_FROM_MASTER:
-                self._suggested.pop(key, None)
-            else:
-                self._suggested[key] = int(read_from[1:])
-
-    def failed(self, key: TopicPartition, route: Route) -> None:
+    def failed(self, partition: Partition, route: Route) -> None:
         """Record a failed fetch: avoid a slave for a while."""
         if route.slave_id is not None:
             with self._lock:
-                self._suggested.pop(key, None)
-                self._shunned[key[1].broker_id, route.slave_id] = self._clock() + SHUN_S
+                self._shunned[partition.broker_id, route.slave_id] = self._clock() + SHUN_S
 
-    def is_final(self, key: TopicPartition, route: Route, moved: Moved, offset: int) -> bool:
+    def is_final(self, partition: Partition, route: Route, moved: Moved, offset: int) -> bool:
         """Return True if a fetch at *offset* follows *moved* from *route*. A slave may begin later than its master and
         end earlier: while there is a master to ask, a slave moves a reader neither back nor past messages."""
         if route.slave_id is None or moved.is_filtered:
             return True
-        entry = self._brokers.get(key[1].broker_id)
+        entry = self._brokers.get(partition.broker_id)
         return moved.offset > offset and (entry is None or entry.master is None)
 
-    def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Drop the state of these partitions."""
-        with self._lock:
-            for key in keys:
-                self._suggested.pop(key, None)
+
+def suggested_slave(read_from: str) -> int | None:
+    """Return the slave that an answer names to be read next (responses.READ_FROM); None: the master."""
+    return None if read_from == READ_FROM_MASTER else int(read_from[1:])
 
 
 class SlaveLacks(MetaError):

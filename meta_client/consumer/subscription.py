@@ -6,13 +6,16 @@ from typing import Literal
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch
-from meta_client.consumer.config import check_bytes_max
+from meta_client.consumer.config import ConsumerConfig, check_bytes_max
 from meta_client.consumer.delivery import Delivery
 from meta_client.consumer.error_policy import ErrorPolicy, RejectHandler
+from meta_client.consumer.fetched_partition import FetchedPartition
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
 from meta_client.consumer.offsets import OffsetTracker
+from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
+from zk.tree.claims import Claimed
 
 Acknowledge = Literal["auto", "manual"]
 
@@ -26,6 +29,17 @@ class Subscription:
     listener: MessageListener | None  # takes single messages, as in a redelivery; None: fetch() and iteration
     is_manual: bool
     reject: RejectHandler | None  # handles a rejected message; None: its partition stops
+
+    def partition(
+        self, key: TopicPartition, offset: int | None, config: ConsumerConfig, claimed: Claimed | None = None
+    ) -> FetchedPartition:
+        """Return a partition to fetch from the stored *offset*; None: none is stored."""
+        request = FetchedPartition(
+            *(*key, offset or 0, self.bytes_max, config.backoff_s_max), delivery=self.new_delivery(), claimed=claimed
+        )
+        if offset is None or config.starts_anew:
+            request.begin_at(config.start)
+        return request
 
 
 def subscription(

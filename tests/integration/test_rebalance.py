@@ -200,11 +200,11 @@ def test_nothing_is_delivered_while_zookeeper_is_out_of_sight(
     sender.producer().send("wide", b"seen")
     wait_until(lambda: len(inbox.messages) == 1)
     kazoo = client.session._client
-    pauses = consumer._fetcher.pause()  # what the callback of a broken connection does, without the break
+    pauses = consumer._fetcher.assignments.pause()  # what the callback of a broken connection does, without the break
     sender.producer().send("wide", b"later")
     time.sleep(0.5)
     assert len(inbox.messages) == 1
-    consumer._fetcher.resume(pauses - 1)  # a CONNECTED that is older than the break
+    consumer._fetcher.assignments.resume(pauses - 1)  # a CONNECTED that is older than the break
     time.sleep(0.3)
     assert len(inbox.messages) == 1
     kazoo._connection._socket.shutdown(2)  # a real break: SUSPENDED, then CONNECTED with the session intact

@@ -35,8 +35,8 @@ def main(connect: str, group: str, topic: str, name: str, session_ms: str, log: 
 
         def on_batch(batch: Batch) -> None:
             began = now()
-            claimed = consumer._owned._claims.get((batch.topic, batch.partition))
-            epoch = -1 if claimed is None else claimed.epoch  # -1: it was taken away in this very moment
+            owned = consumer._fetcher.assignments.get((batch.topic, batch.partition))
+            epoch = -1 if owned is None else owned.epoch  # -1: it was taken away in this very moment
             numbers = ",".join(message.payload.decode() for message in batch.messages)
             os.write(
                 file, f"B {began} {batch.partition} {batch.offset} {batch.next_offset} {epoch} {numbers}\n".encode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_client.consumer.routing import SHUN_S, Route, Routes
+from meta_client.consumer.routing import SHUN_S, Route, Routes, suggested_slave
 from meta_client.protocol.errors import Moved
 from zk.brokers.cluster import BrokerEntry
 from zk.tree.broker_url import BrokerUrl
@@ -10,8 +10,8 @@ from zk.tree.nodes import Partition
 
 MASTER, ONE, TWO = BrokerUrl("a", 1), BrokerUrl("b", 1), BrokerUrl("c", 2)
 SLAVES = {1: ONE, 2: TWO}
-KEY = ("orders", Partition(0, 0))
-OTHER = ("orders", Partition(0, 1))
+PLACE = Partition(0, 0)
+OTHER = Partition(0, 1)
 
 
 class Clock:
@@ -38,67 +38,52 @@ def moved(offset: int, *, is_filtered: bool = False) -> Moved:
 
 
 def test_nobody_is_asked_while_nobody_is_up() -> None:
-    assert Routes().choose(KEY) is None
-    assert routes_to(BrokerEntry(MASTER)).choose(("orders", Partition(1, 0))) is None
+    assert Routes().choose(PLACE, None) is None
+    assert routes_to(BrokerEntry(MASTER)).choose(Partition(1, 0), None) is None
 
 
 def test_the_master_is_asked_until_it_names_a_slave_and_again_once_that_names_it() -> None:
     routes = routes_to(BrokerEntry(MASTER, SLAVES))
-    assert routes.choose(KEY) == Route(MASTER)
-    routes.answered(KEY, "s2")
-    assert routes.choose(KEY) == Route(TWO, 2)
-    assert routes.choose(OTHER) == Route(MASTER)  # said of one partition
-    routes.answered(KEY, "s2")
-    assert routes.choose(KEY) == Route(TWO, 2)
-    routes.answered(KEY, "m")
-    assert routes.choose(KEY) == Route(MASTER)
+    assert routes.choose(PLACE, None) == Route(MASTER)
+    assert routes.choose(PLACE, suggested_slave("s2")) == Route(TWO, 2)
+    assert routes.choose(PLACE, suggested_slave("m")) == Route(MASTER)
 
 
 def test_a_slave_that_is_not_registered_is_no_place_to_go() -> None:
-    routes = routes_to(BrokerEntry(MASTER, {1: ONE}))
-    routes.answered(KEY, "s2")
-    assert routes.choose(KEY) == Route(MASTER)
+    assert routes_to(BrokerEntry(MASTER, {1: ONE})).choose(PLACE, 2) == Route(MASTER)
 
 
 def test_while_the_master_is_away_its_slaves_share_the_partitions_and_are_left_when_it_is_back() -> None:
     routes = routes_to(BrokerEntry(None, SLAVES))
-    assert [routes.choose(key) for key in (KEY, OTHER, KEY)] == [Route(ONE, 1), Route(TWO, 2), Route(ONE, 1)]
-    routes.answered(KEY, "m")  # it is not there
-    assert routes.choose(KEY) == Route(ONE, 1)
+    assert [routes.choose(place, None) for place in (PLACE, OTHER, PLACE)] == [
+        Route(ONE, 1),
+        Route(TWO, 2),
+        Route(ONE, 1),
+    ]
     routes.set_brokers({0: BrokerEntry(MASTER, SLAVES)})
-    assert routes.choose(KEY) == Route(MASTER)
+    assert routes.choose(PLACE, None) == Route(MASTER)
 
 
 def test_a_slave_that_fails_is_left_alone_for_a_while(clock: Clock) -> None:
     routes = routes_to(BrokerEntry(MASTER, SLAVES), clock)
-    routes.answered(KEY, "s1")
-    routes.failed(KEY, Route(ONE, 1))
-    assert routes.choose(KEY) == Route(MASTER)
-    routes.answered(KEY, "s1")  # the master does not know
-    assert routes.choose(KEY) == Route(MASTER)
+    routes.failed(PLACE, Route(ONE, 1))
+    assert routes.choose(PLACE, 1) == Route(MASTER)  # though the master, which does not know, names it
     clock.now += SHUN_S
-    assert routes.choose(KEY) == Route(ONE, 1)
-    routes.failed(KEY, Route(MASTER))  # says nothing about slaves
-    assert routes.choose(KEY) == Route(ONE, 1)
+    assert routes.choose(PLACE, 1) == Route(ONE, 1)
+    routes.failed(PLACE, Route(MASTER))  # says nothing about slaves
+    assert routes.choose(PLACE, 1) == Route(ONE, 1)
 
 
 def test_without_a_master_another_slave_is_tried_and_the_only_one_again(clock: Clock) -> None:
     routes = routes_to(BrokerEntry(None, SLAVES), clock)
-    routes.failed(KEY, Route(ONE, 1))
-    assert routes.choose(KEY) == Route(TWO, 2)
-    routes.failed(KEY, Route(TWO, 2))
-    assert routes.choose(KEY) == Route(ONE, 1)
+    routes.failed(PLACE, Route(ONE, 1))
+    assert routes.choose(PLACE, None) == Route(TWO, 2)
+    routes.failed(PLACE, Route(TWO, 2))
+    assert routes.choose(PLACE, None) == Route(ONE, 1)
     clock.now += SHUN_S
     routes.set_brokers({0: BrokerEntry(None, {1: ONE})})
-    routes.failed(KEY, Route(ONE, 1))
-    assert routes.choose(KEY) == Route(ONE, 1)
-
-
-def test_what_is_not_read_any_more_is_forgotten() -> None:
-    routes = routes_to(BrokerEntry(MASTER, SLAVES))
-    routes.answered(KEY, "s1")
-    routes.forget([KEY, OTHER])
-    assert routes.choose(KEY) == Route(MASTER)
+    routes.failed(PLACE, Route(ONE, 1))
+    assert routes.choose(PLACE, None) == Route(ONE, 1)
 
 
 @pytest.mark.parametrize(
@@ -118,4 +103,4 @@ def test_whose_word_moves_an_offset(
     route: Route, master: BrokerUrl | None, offset: int, *, is_filtered: bool, is_final: bool
 ) -> None:
     routes = routes_to(BrokerEntry(master, SLAVES))
-    assert routes.is_final(KEY, route, moved(offset, is_filtered=is_filtered), 100) is is_final
+    assert routes.is_final(PLACE, route, moved(offset, is_filtered=is_filtered), 100) is is_final
