@@ -37,7 +37,7 @@ from journal.state.journal_state import Branch, JournalState, UnresolvedLoss
 
 
 class Reconciled(NamedTuple):
-    """What a record assumes, once the state has it. *moved*: partitions that skip ahead, each with its new offset.
+    """Result of reconciling. *moved*: partitions that skip ahead, each with its new offset.
     *is_lost*: the record needs no folding, because its subject is lost."""
 
     moved: Sequence[tuple[PartitionName, Offset]] = ()

@@ -1,4 +1,4 @@
-"""What callers of a store get: a live branch, and the result of an append."""
+"""Results of a store's methods: a live branch, and what an append did."""
 
 from collections.abc import Sequence
 
