@@ -119,7 +119,7 @@ class MasterRole(Role):
         return registration
 
     def tick(self, start: Start, store: MessageStore) -> None:
-        store.maybe_checkpoint(start.loop, start.worker)
+        store.checkpoints.maybe_begin(start.loop, start.worker)
         if store.watermark is not None:
             store.watermark.tick()
         if not store.space.why_full:  # relocation needs room before it frees any

@@ -1,6 +1,7 @@
 """checkpoint: takes one now, on request (extension, PROTOCOL.md)."""
 
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.store.checkpoint_job import NoCheckpoint
 from meta_client.protocol.answers import CheckpointTaken, format_checkpoint_taken
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import TakeCheckpoint
@@ -14,11 +15,11 @@ class CheckpointHandler:
         self._context = context
 
     def handle(self, request: TakeCheckpoint, peer: Peer) -> None:
-        def answer(taken: CheckpointTaken | None, error: str) -> None:
-            if taken is not None:
+        def answer(taken: CheckpointTaken | NoCheckpoint) -> None:
+            if isinstance(taken, CheckpointTaken):
                 peer.send(encode_result(Status.SUCCESS, format_checkpoint_taken(taken), request.opaque))
             else:
                 status = Status.UNAVAILABLE if self._context.is_stopping else Status.INTERNAL_ERROR
-                peer.send(encode_result(status, error.encode(), request.opaque))
+                peer.send(encode_result(status, taken.reason.encode(), request.opaque))
 
-        self._context.store.request_checkpoint(answer)
+        self._context.store.checkpoints.request(answer)

@@ -59,7 +59,7 @@ class KeyIndexer:
         self._is_due = False
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
-        store.subscribe_checkpoints(self._checkpoint_written)
+        store.checkpoints.subscribe(self._checkpoint_written)
 
     def rescan(self) -> None:
         """Bring every index up to date: after a start, a checkpoint, or a decision about topics."""

@@ -4,56 +4,38 @@ Wraps a source, `JournalTransactionStore` or a replica: keeps the partition inde
 watermark has passed them, and runs checkpoints. Loop thread only, except for the two functions a worker runs.
 """
 
-import asyncio
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
-import msgspec
-
-from journal.errors import JournalError, StorageFailed
+from journal.errors import StorageFailed
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
 from journal.records.record import PartitionName
-from journal.state.checkpoint import Checkpoint
 from journal.state.checkpointed import CheckpointedState, wall_clock_ms
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import JournalConfig
-from journal.wal.reserve import is_full
 from journal.wal.segments import Identity
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
-from meta_broker.store.checkpoint_taking import note, take_checkpoint
-from meta_broker.store.clock import Clock, ClockStep
+from meta_broker.store.checkpoint_job import CheckpointJob
+from meta_broker.store.checkpoint_taking import take_checkpoint
+from meta_broker.store.clock import Clock
 from meta_broker.store.cold_read import PageCacheWindow
-from meta_broker.store.disk_space import CHECK_S, DiskSpace
-from meta_broker.store.indexes import Collected, Indexes, IndexRepair
+from meta_broker.store.disk_space import DiskSpace
+from meta_broker.store.indexes import Indexes
 from meta_broker.store.memory_limit import memory_bytes
-from meta_broker.store.retention_job import Retention
 from meta_broker.store.watermark_keeper import WatermarkKeeper, write_first_watermark
-from meta_client.protocol.answers import CheckpointTaken
 
 log = logging.getLogger(__name__)
 
-STEPS_FILE = "clock-steps"
-IDLE_BYTES = 128  # size of a checkpoint's own record: no more than that needs no new checkpoint
 RUNS_PER_TURN = 10_000  # published in one turn of the loop: some milliseconds
-
-# Work for a checkpoint in one turn of the loop: a millisecond or two.
-ITEMS_PER_TURN = 500
-FILES_PER_TURN = 100
-
-
-CheckpointAnswer = Callable[[CheckpointTaken | None, str], None]
-STOPPING = "the broker stops, and takes a checkpoint then"
 
 
 class MessageStore:
@@ -77,25 +59,15 @@ class MessageStore:
         self._limit = limit
         self._acks_suspended = False
         self.high_watermark = HighWatermark(min(self.journal.acknowledged_here, limit))
-        self._clock = clock
-        self._steps = _read_steps(storage)  # of the clock, as saved on disk
-        clock.begin_after(source.recovered_ms, self._steps)
-        self._checkpoint_due = time.monotonic() + config.broker.checkpoint_seconds
         self.page_cache = PageCacheWindow(self.journal, config.broker.hot_read_memory_ratio * memory_bytes())
-        self._checkpoint_listener: Callable[[Checkpoint], None] = lambda checkpoint: None
         self._watched: Container[PartitionName] = ()
         self._on_published: Callable[[PartitionName], None] = lambda name: None
         self._touched: dict[
             PartitionName, None
         ] = {}  # watched, and published to since the high watermark began to move
-        self._repair = IndexRepair(indexes, self.journal)
         self.space = DiskSpace(self.journal)  # used by a master, which can refuse messages
-        self._retention = Retention(config.retention, source, indexes, clock)
+        self.checkpoints = CheckpointJob(storage, source, indexes, config, clock, self.high_watermark, self.space)
         self.watermark: WatermarkKeeper | None = None  # for a master in mode sync
-        self._checkpoint: asyncio.Task[None] | None = None
-        self._checkpoint_not_before = 0.0
-        self._checkpoint_requests: list[CheckpointAnswer] = []  # for the next checkpoint
-        self._checkpoint_reached: asyncio.Future[Collected] | None = None
 
     @classmethod
     def open(
@@ -267,10 +239,6 @@ class MessageStore:
         """
         self._watched, self._on_published = names, on_published
 
-    def subscribe_checkpoints(self, on_checkpoint: Callable[[Checkpoint], None]) -> None:
-        """Call *on_checkpoint* after each checkpoint: what it covers is durable."""
-        self._checkpoint_listener = on_checkpoint
-
     def advance(self) -> bool:
         """Run the actions the high watermark has passed. False: call it again after other tasks' turn.
 
@@ -302,112 +270,6 @@ class MessageStore:
         """End `suspend_acks`; the caller has `advance` called. Any thread."""
         self._acks_suspended = False
 
-    # -- checkpoints ------------------------------------------------------------------------------------------
-
-    def maybe_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Begin a checkpoint if one is due and none is running, and the repair of damaged indexes."""
-        self._clock.now_ms()  # reads the clock every tick
-        if self._clock.steps != self._steps:
-            self._keep_steps()
-        written = self.journal.end - self.source.checkpoint_lsn
-        overdue = time.monotonic() >= self._checkpoint_due and written > IDLE_BYTES
-        if isinstance(self.source, JournalTransactionStore) and self.space.tick(loop, worker):
-            self._retention.run_soon()
-        if self._checkpoint is not None or time.monotonic() < self._checkpoint_not_before:
-            return
-        self._repair.maybe_begin(loop)
-        is_due = overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint
-        is_due = is_due or self._repair.wants_checkpoint or self.source.wants_checkpoint
-        if is_due or self._checkpoint_requests:
-            self._checkpoint_due = time.monotonic() + self._config.broker.checkpoint_seconds
-            self._repair.wants_checkpoint = self.source.wants_checkpoint = False
-            self._checkpoint = loop.create_task(self._take_checkpoint(loop, worker))
-            self._checkpoint.add_done_callback(self._checkpoint_ended)
-
-    def _keep_steps(self) -> None:
-        """Save the clock's steps forward: after a restart they must not count as age. Blocks, once a step."""
-        self._steps = self._clock.steps
-        try:
-            self._storage.replace(STEPS_FILE, msgspec.json.encode(self._steps))
-        except StorageFailed as error:
-            log.error("step of the clock not written down, after a restart it counts as age error=%s", error)
-
-    def _checkpoint_ended(self, task: asyncio.Task[None]) -> None:
-        self._checkpoint = None
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, JournalError):
-            # The journal has not failed, or `advance` would raise: recovery only has more to replay.
-            log.error("checkpoint failed error=%s", error)
-            if isinstance(error, StorageFailed) and is_full(error):
-                self._disk_filled(error)
-        elif error is not None:
-            raise error
-
-    def _disk_filled(self, error: StorageFailed) -> None:
-        """Let retention make room after a checkpoint had none. It needs two checkpoints: the reserve is for those,
-        too.
-        """
-        self._checkpoint_not_before = time.monotonic() + CHECK_S
-        self.space.filled(error)
-        self._retention.run_soon()
-        if self._retention.wants_checkpoint:
-            self.space.give_up_reserve()
-
-    async def apply_retention(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        """Delete now what retention allows, whatever the schedule; nothing else may be running. Raises
-        StorageFailed.
-        """
-        for _ in range(2):  # the first checkpoint chooses, the second deletes
-            self._retention.run_soon()
-            if self._retention.wants_checkpoint:
-                await self._write_checkpoint(loop, worker)
-
-    def request_checkpoint(self, answer: CheckpointAnswer) -> None:
-        """Take a checkpoint soon, of everything appended so far; call *answer* with it, or with the reason there is
-        none.
-        """
-        self._checkpoint_requests.append(answer)
-
-    async def _take_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
-        requests, self._checkpoint_requests = self._checkpoint_requests, []
-        try:
-            taken = await self._write_checkpoint(loop, worker)
-        except BaseException as error:
-            reason = STOPPING if isinstance(error, asyncio.CancelledError) else f"no checkpoint was written: {error}"
-            for answer in requests:
-                answer(None, reason)
-            raise
-        for answer in requests:
-            answer(taken, "")
-
-    async def _write_checkpoint(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> CheckpointTaken:
-        snapshot = self.source.begin_snapshot()
-        # The indexes must hold exactly what records below the checkpoint publish, as they do when the high watermark
-        # reaches this action.
-        reached = self._checkpoint_reached = loop.create_future()
-        self.high_watermark.run_after(snapshot.lsn, _collect, reached, self)
-        collected = await reached
-        is_more = True
-        while is_more:
-            is_more = snapshot.step(ITEMS_PER_TURN)
-            await asyncio.sleep(0)
-        checkpoint = snapshot.checkpoint()
-        files = await loop.run_in_executor(worker, self.indexes.write, collected)
-        checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
-        number = await loop.run_in_executor(worker, self.source.write_checkpoint, checkpoint, collected.marks)
-        await loop.run_in_executor(worker, self.indexes.settle, collected, files)
-        for count, _ in enumerate(self.indexes.filed(collected, files), 1):
-            if count % FILES_PER_TURN == 0:
-                await asyncio.sleep(0)
-        note(self.source, number, checkpoint)
-        for entries in (checkpoint.branches, checkpoint.batches):  # freeing them at once would take long
-            while entries:
-                del entries[-ITEMS_PER_TURN:]
-                await asyncio.sleep(0)
-        self._checkpoint_listener(checkpoint)
-        await self._retention.checkpoint_written(loop, worker, number)
-        return CheckpointTaken(number, checkpoint.lsn, self.journal.end - checkpoint.lsn)
-
     def last_checkpoint(self) -> None:
         """Take the checkpoint of a clean stop: blocks. Nothing may be appended until `close`.
 
@@ -420,20 +282,10 @@ class MessageStore:
             take_checkpoint(self.source, self.indexes)
 
     async def finish_checkpoint(self) -> None:
-        """Wait for a checkpoint being written; cancel one that waits at the high watermark, and the repair of an
-        index.
-        """
-        await self._repair.stop()
-        await self.space.finish()
+        """Wait for files being written, a checkpoint above all; cancel what waits for the high watermark."""
         if self.watermark is not None:
             await self.watermark.finish()
-        if self._checkpoint is not None:
-            if self._checkpoint_reached is not None and not self._checkpoint_reached.done():
-                self._checkpoint.cancel()  # if the journal has stopped, the high watermark never passes
-            await asyncio.wait([self._checkpoint])
-        for answer in self._checkpoint_requests:
-            answer(None, STOPPING)
-        self._checkpoint_requests = []
+        await self.checkpoints.finish()
 
     def close(self) -> None:
         """Write what is queued and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""
@@ -443,18 +295,3 @@ class MessageStore:
                 self.watermark.close()
         finally:
             self._storage.close()
-
-
-def _read_steps(storage: DirectoryStorage) -> tuple[ClockStep, ...]:
-    if STEPS_FILE not in storage.names():
-        return ()
-    try:
-        return msgspec.json.decode(storage.read(STEPS_FILE), type=tuple[ClockStep, ...])
-    except (StorageFailed, msgspec.DecodeError) as error:
-        log.error("steps of the clock do not read back, they count as age file=%s error=%s", STEPS_FILE, error)
-        return ()
-
-
-def _collect(reached: "asyncio.Future[Collected]", store: MessageStore) -> None:
-    if not reached.cancelled():
-        reached.set_result(store.indexes.collect())

@@ -36,7 +36,7 @@ async def open_or_free_space(
         log.warning("disk full, retention goes before the start error=%s", error)
     store = MessageStore.open_over(config, lambda *where: _open_unchanged(config, *where), clock=clock)
     try:
-        await store.apply_retention(asyncio.get_running_loop(), worker)
+        await store.checkpoints.apply_retention(asyncio.get_running_loop(), worker)
     finally:
         store.close()
     return open_store()

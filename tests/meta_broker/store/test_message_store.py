@@ -39,7 +39,7 @@ def test_a_checkpoint_at_the_high_watermark_is_given_up_when_the_journal_stops(
         monkeypatch.setattr(DirectoryFile, "sync", failing_sync)
         with ThreadPoolExecutor(1) as worker:
             store.transactions.put(PartitionName("orders", 0), [b"x" * 21], 21, 1)
-            store.maybe_checkpoint(loop, worker)
+            store.checkpoints.maybe_begin(loop, worker)
             await until(lambda: len(store.high_watermark) == 1)  # the checkpoint waits there
             may_fail.set()
             with pytest.raises(StorageFailed, match="the disk is gone"):

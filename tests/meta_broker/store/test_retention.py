@@ -69,7 +69,7 @@ class Stage:
         for _ in range(count):
             self.store.journal.wait_flushed(self.store.journal.end, WAIT_S)
             self.store.advance()
-            self.store.maybe_checkpoint(asyncio.get_running_loop(), self._worker)
+            self.store.checkpoints.maybe_begin(asyncio.get_running_loop(), self._worker)
             await self.store.finish_checkpoint()
 
     async def mended(self) -> None:
@@ -78,7 +78,7 @@ class Stage:
         deadline = loop.time() + WAIT_S
         while self.store.indexes.damaged:
             assert loop.time() < deadline
-            self.store.maybe_checkpoint(loop, self._worker)
+            self.store.checkpoints.maybe_begin(loop, self._worker)
             await asyncio.sleep(0.01)
 
     def read_all(self, name: PartitionName) -> bytes:
@@ -204,7 +204,7 @@ def test_a_copy_that_waits_for_its_first_bytes_has_nothing_to_drop(tmp_path: Pat
         try:
             for _ in range(3):
                 store.advance()
-                store.maybe_checkpoint(asyncio.get_running_loop(), worker)
+                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
                 await store.finish_checkpoint()
             store.last_checkpoint()
         finally:
@@ -235,7 +235,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
             for _ in range(3):
                 await asyncio.sleep(0.15)
                 store.advance()
-                store.maybe_checkpoint(asyncio.get_running_loop(), worker)
+                store.checkpoints.maybe_begin(asyncio.get_running_loop(), worker)
                 await store.finish_checkpoint()
 
         try:
