@@ -33,7 +33,7 @@ def test_a_directory_is_held_by_one_process(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path / "data")
     try:
         command = [sys.executable, "-c", TRY_TO_OPEN, str(tmp_path / "data")]
-        other = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=Path(__file__).parents[3])
+        other = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[3])
         assert other.returncode == 1
         assert f"{tmp_path}/data is in use by another process: stop that broker first" in other.stderr
         with pytest.raises(DirectoryInUse):
