@@ -45,7 +45,7 @@ sync_ms = 0
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that runs."""
+    """The processes and servers of a run."""
 
     directory: Path
     orders: list[Path]

@@ -23,14 +23,14 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class OtherGroup:
-    """Where another group is."""
+    """Positions of another group."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class SavedIn:
-    """What a file says."""
+    """Positions in a file."""
 
     path: Path
 
