@@ -35,7 +35,7 @@ def test_of_two_promoted_slaves_one_gets_the_epoch(
     write_replication(session, 3, NODE, None)
     seen = read_replication(session, 3)
     assert claim_epoch(session, 3, seen, 4, "slave 1") == 5
-    with pytest.raises(EpochTaken, match="see who is the master of broker 3"):
+    with pytest.raises(EpochTaken, match="look up the master of broker 3"):
         claim_epoch(open_session(), 3, seen, 4, "slave 2")
     node = read_replication(session, 3).node
     assert node == ReplicationNode(epoch=5, mode="sync", in_sync=(1, 2), in_sync_min=1, claimed_by="slave 1")
