@@ -68,7 +68,9 @@ class Assignments:
         ended: list[FetchedPartition] = []
         polls: list[LongPoll] = []
         with self.changed:
-            for request in [self._held[key] for key in keys if key in self._held]:
+            for key in keys:  # a user's store may name one twice
+                if (request := self._held.get(key)) is None:
+                    continue
                 if request.is_assigned and request.state is not S.DELIVERING:
                     ended.append(request)
                 if request.poll is not None:

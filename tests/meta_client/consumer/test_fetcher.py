@@ -12,7 +12,7 @@ from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.errors import ConsumerMisuse
+from meta_client.errors import ConsumerMisuse, OwnershipLost
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Get, Request
 from tests.meta_client.conftest import StartBroker
@@ -252,3 +252,24 @@ def test_a_release_that_failed_half_way_leaves_no_partition_unread(
     wait_until(lambda: seen.payloads[-1] == b"new")
     assert len(seen.payloads) == 31
     del client
+
+
+class Repeating(Ledger):
+    """An OffsetStore that names a lost partition twice, once."""
+
+    def commit(self, entries: Sequence[OffsetEntry]) -> None:
+        if self.failures:
+            self.failures = 0
+            raise OwnershipLost([(entry.topic, entry.partition) for entry in entries] * 2)
+        super().commit(entries)
+
+
+def test_a_store_may_name_a_lost_partition_twice(client: Client, start_broker: StartBroker) -> None:
+    start_broker(0, {"orders": 1}, Shelf(FRAMES[0]))
+    events: list[object] = []
+    config = ConsumerConfig(backoff_s_max=0.1, commit_period_s=0.1, runners=1)
+    with client.consumer("group", Repeating(0, events), config=config) as consumer:
+        consumer.subscribe("orders", lambda batch: events.append("delivered"))
+        consumer.start()
+        wait_until(lambda: len(events) >= 3)
+    assert events == ["delivered", "delivered", (len(FRAMES[0]), False)]
