@@ -152,6 +152,11 @@ class Assignments:
         with self.changed:
             self._paused.update(keys)
 
+    def stop(self, request: FetchedPartition) -> None:
+        """Stop a partition that can't go on, until it is resumed or sought; a seek that is pending counts already."""
+        with self.changed:
+            request.is_stopped = request.seek is None
+
     def resume_partitions(self, keys: Collection[TopicPartition]) -> None:
         """End the pause or stop of these partitions; call unpark() for their requests."""
         with self.changed:

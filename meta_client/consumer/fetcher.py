@@ -221,7 +221,7 @@ class Fetcher:
         )
         if is_stop:
             request.found_nothing(is_at_end=False)
-            request.is_stopped = True
+            self.assignments.stop(request)
         else:
             self._go_to(request, end)
 
@@ -278,7 +278,7 @@ class Fetcher:
         request.failed(offset, failure.backoff_s_min)
         request.last_error = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:
-            request.is_stopped = True
+            self.assignments.stop(request)
             _log.error(
                 "message rejected, partition stopped group=%s partition=%s/%s offset=%d attempt=%d",
                 *(self._group, request.topic, request.partition, offset, failure.attempt),

@@ -273,3 +273,27 @@ def test_a_store_may_name_a_lost_partition_twice(client: Client, start_broker: S
         consumer.start()
         wait_until(lambda: len(events) >= 3)
     assert events == ["delivered", "delivered", (len(FRAMES[0]), False)]
+
+
+def test_a_seek_counts_though_the_answer_on_its_way_stops_the_partition(
+    consumer: Consumer, seen: Seen, start_broker: StartBroker
+) -> None:
+    shelf = Shelf(*FRAMES)
+    asked, sought = threading.Event(), threading.Event()
+
+    def beyond(get: Get) -> bytes | None:
+        if asked.is_set():
+            return None
+        asked.set()
+        assert sought.wait(60)
+        return result(get, 416, b"0")
+
+    shelf.special = beyond
+    start_broker(0, {"orders": 1}, shelf)
+    consumer.start()
+    assert asked.wait(60)
+    assert consumer.seek("orders", Partition(0, 0), "earliest")
+    sought.set()
+    wait_until(lambda: len(seen.payloads) >= 30)
+    assert seen.payloads == EVERYTHING
+    assert consumer.paused() == []
