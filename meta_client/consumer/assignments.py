@@ -230,7 +230,7 @@ class Assignments:
     def begin(self, request: FetchedPartition) -> bool:
         """Begin a delivery; False if the partition was withdrawn, paused or sought during the fetch."""
         with self.changed:
-            request.backoff_s = 0.0
+            request.backoff_s, request.is_at_end = 0.0, False
             if self.is_paused or request.seek is not None or request.key in self._paused or request.is_stopped:
                 return False
             if request.key in self._delivering:  # by an earlier assignment, or a redelivery

@@ -297,3 +297,28 @@ def test_a_seek_counts_though_the_answer_on_its_way_stops_the_partition(
     wait_until(lambda: len(seen.payloads) >= 30)
     assert seen.payloads == EVERYTHING
     assert consumer.paused() == []
+
+
+def test_messages_that_arrive_in_a_pause_are_not_fetched_again_and_again(
+    client: Client, seen: Seen, start_broker: StartBroker
+) -> None:
+    shelf = Shelf()
+    broker = start_broker(0, {"orders": 1}, shelf)
+    with client.consumer("group", config=ConsumerConfig(backoff_s_max=0.1, runners=1)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        wait_until(consumer.is_caught_up)
+        pauses: list[int] = []
+
+        def pause(get: Get) -> None:
+            if not pauses:
+                shelf.data = FRAMES[0]
+                pauses.append(consumer._fetcher.assignments.pause())  # as the loss of ZooKeeper does
+
+        shelf.special = pause
+        wait_until(lambda: not consumer.is_caught_up())
+        before = len(broker.peer.received)
+        time.sleep(0.5)
+        assert len(broker.peer.received) - before <= 1
+        consumer._fetcher.assignments.resume(pauses[0])
+        wait_until(lambda: seen.payloads == [b"0"])
