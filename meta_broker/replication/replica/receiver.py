@@ -51,10 +51,8 @@ class ReplicaReceiver:
 
     async def _follow(self, link: "ReplicaLink", url: BrokerUrl) -> str:
         """Connect and wait until the link is over; return why it ended."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(DIAL_S):  # wait_for may swallow a cancellation
-                await loop.create_connection(lambda: link, url.host, url.port)
+            await _connect(link, url)
         except TimeoutError:
             return f"no connection within {DIAL_S:g} s"
         except OSError as error:
@@ -62,3 +60,13 @@ class ReplicaReceiver:
         why = await asyncio.shield(link.over)  # a cancelled run() closes the link itself
         await link.closed.wait()
         return why
+
+
+async def _connect(link: "ReplicaLink", url: BrokerUrl) -> None:
+    """Connect *link*. Raises OSError, TimeoutError."""
+    try:
+        async with asyncio.timeout(DIAL_S):  # wait_for may swallow a cancellation
+            await asyncio.get_running_loop().create_connection(lambda: link, url.host, url.port)
+    except BaseException:
+        link.connection_lost(None)  # cancelled after connection_made, uvloop closes it and never says so
+        raise

@@ -17,6 +17,7 @@ from journal.wal.storage import DirectoryStorage
 from meta_broker.errors import BrokerError
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.loops import in_uvloop
 from tests.fixtures.replicas import check_identical, wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
@@ -218,3 +219,22 @@ def test_an_empty_directory_and_a_foreign_master(master: BrokerProcess, tmp_path
 
     asyncio.run(story(master.port))
     assert "is of broker 0 of cluster 'another'" in master.log
+
+
+@in_uvloop
+async def test_it_ends_in_whatever_turn_of_the_loop_it_is_cancelled(tmp_path: Path) -> None:
+    """Also between the connection and its report to the caller, where uvloop calls no connection_lost."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
+    copy = Copy(tmp_path, server.sockets[0].getsockname()[1])
+    try:
+        for turns in range(20):
+            task = asyncio.create_task(ReplicaReceiver(copy).run())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait([task], timeout=10)
+            assert done, f"after {turns} turns"
+    finally:
+        server.close()
+        copy.follower.close()
+        copy.storage.close()
