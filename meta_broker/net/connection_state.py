@@ -41,7 +41,7 @@ S = ConnectionState
 E = ConnectionEvent
 
 NEXT: Final[Mapping[S, Mapping[E, S]]] = {
-    S.NEW: {E.ACCEPTED: S.OPEN},
+    S.NEW: {E.ACCEPTED: S.OPEN, E.GONE: S.CLOSED},  # gone: the server refused it
     S.OPEN: {E.INPUT_INVALID: S.LAST, E.QUIT: S.DRAINING, E.GONE: S.CLOSED},
     S.LAST: {E.INPUT_INVALID: S.LAST, E.QUIT: S.DRAINING, E.GONE: S.CLOSED},
     S.DRAINING: {E.INPUT_INVALID: S.DRAINING, E.GONE: S.CLOSED},

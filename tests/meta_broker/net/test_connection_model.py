@@ -314,5 +314,22 @@ class Connections(RuleBasedStateMachine):
         assert len(self.transport.written) <= self.answered * len(ANSWER)
 
 
+class Refusing(Connections):
+    """An owner that takes no connection."""
+
+    def opened(self, connection: ClientConnection, transport: object) -> bool:
+        del connection, transport
+        return False
+
+
+def test_a_refused_connection_is_lost_like_any_other() -> None:
+    refusing = Refusing()
+    refusing.connect()
+    refusing.is_lost = True
+    refusing.connection.connection_lost(None)
+    refusing.loop.settle()
+    assert not refusing.transport.written
+
+
 TestConnections = Connections.TestCase
 TestConnections.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
