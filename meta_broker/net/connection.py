@@ -148,7 +148,9 @@ class ClientConnection(asyncio.Protocol):
 
     def enqueue(self, waiting: WaitingFetch) -> None:
         """Complete a fetch that has waited, after the requests already queued."""
-        if self._transport is not None:
+        if self._state is ConnectionState.DRAINING:  # it quit while those woken together were enqueued
+            self._release([waiting])
+        elif self._transport is not None:
             self._requests.append(waiting)
             self._handle_queued()
 
@@ -184,10 +186,14 @@ class ClientConnection(asyncio.Protocol):
             woken = [each for each in self._requests if isinstance(each, WaitingFetch)]
             self._requests.clear()
             self._state = next_state(self._state, ConnectionEvent.QUIT)
-            for answer in self._dispatcher.release(self, woken):
-                self._in_flight += 1
-                self.send(answer)
+            self._release(woken)
             self._flush_later()
+
+    def _release(self, woken: list[WaitingFetch]) -> None:
+        """Answer the fetches that wait, and *woken*, with nothing."""
+        for answer in self._dispatcher.release(self, woken):
+            self._in_flight += 1
+            self.send(answer)
 
     # -- calls of the server ----------------------------------------------------------------------------------
 

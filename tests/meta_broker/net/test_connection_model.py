@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from hypothesis import settings
@@ -241,12 +242,14 @@ class Connections(RuleBasedStateMachine):
             self.call(self.connection.resume)
 
     @precondition(lambda self: self.waiting)
-    @rule(which=st.integers(0, 100))
-    def wake(self, which: int) -> None:
-        woken = self.waiting.pop(which % len(self.waiting))
-        if not self.is_lost:
-            self.queue.append(woken)
-        self.call(lambda: self.connection.enqueue(woken))
+    @rule(which=st.integers(0, 100), together=st.booleans())
+    def wake(self, which: int, together: bool) -> None:
+        woken = self.waiting[:] if together else [self.waiting[which % len(self.waiting)]]
+        self.waiting = [each for each in self.waiting if each not in woken]
+        for each in woken:
+            if not self.is_lost:
+                self.queue.append(each)
+            self.call(partial(self.connection.enqueue, each))
 
     @precondition(lambda self: not self.is_lost)
     @rule()
@@ -329,6 +332,20 @@ def test_a_refused_connection_is_lost_like_any_other() -> None:
     refusing.connection.connection_lost(None)
     refusing.loop.settle()
     assert not refusing.transport.written
+
+
+def test_fetches_woken_together_are_all_answered_if_a_goodbye_comes_between() -> None:
+    one = Connections()
+    one.connect()
+    one.receive(count=4, pausing=9, put_off=0, tail=9)
+    assert len(one.waiting) == 2
+    one.fill_the_journal_or_make_room()
+    one.receive(count=1, pausing=9, put_off=3, tail=0)
+    one.is_full = False  # as after an advance of the high watermark, before connections are told
+    one.wake(which=0, together=True)
+    assert one.is_quitting
+    assert one.answered == 2
+    one.turn()
 
 
 TestConnections = Connections.TestCase
