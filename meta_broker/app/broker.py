@@ -120,6 +120,7 @@ class Broker:
         role, config = self._role, self._role.config
         ending: Ending = loop.create_future()
         self._ending, end = ending, partial(self._end, ending)
+        self._stop_now.clear()  # of an opening that ended twice
 
         def rejected(error: BrokerIdTaken | Superseded) -> None:  # on the membership thread
             loop.call_soon_threadsafe(end, error)
