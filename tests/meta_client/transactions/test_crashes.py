@@ -38,6 +38,7 @@ from zk.embedded.chroot import Chroot
 
 ROOT = Path(__file__).parents[3]
 KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
+WRITE = b"INSERT INTO numbers"
 COMMIT = re.compile(rb"(?<![\w'])(COMMIT|commit)")  # a statement, neither AUTOCOMMIT nor what a row says
 # Of resolvers: more than a live transaction takes from PREPARE to its row.
 QUICK: dict[str, Any] = {"age_s": 1.5, "interval_s": 0.1}
@@ -148,7 +149,9 @@ def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
 
 
 class Cut:
-    """A way to a database that is cut once, at the client's COMMIT: before it arrives, or before its answer does."""
+    """A way to a database that is cut once, at the COMMIT of the caller who wrote a number and not at a resolver's:
+    before it arrives, or before its answer does.
+    """
 
     def __init__(self, port: int, *, loses_answer: bool) -> None:
         self._target = port
@@ -175,9 +178,11 @@ class Cut:
             threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, is_client: bool) -> None:
+        has_written = False
         try:
             while data := source.recv(65536):
-                if is_client and COMMIT.search(data) and not self._is_done:
+                has_written = has_written or WRITE in data
+                if is_client and has_written and COMMIT.search(data) and not self._is_done:
                     self._is_done = True
                     if self._loses_answer:
                         source.shutdown(socket.SHUT_RDWR)  # the client's end alone
