@@ -179,7 +179,7 @@ class Consuming(RuleBasedStateMachine):
         return max(self.before_seek[key], *self.reachable(key, self.done[key] if key == PULLED else self.position[key]))
 
     def reachable(self, key: TopicPartition, offset: int) -> set[int]:
-        """Where a reader at *offset* may be now, that a broker may have moved."""
+        """Return where a reader at *offset* may be now, that a broker may have moved."""
         found = {offset}
         while more := {to for at, to in self.moves[key] if at in found} - found:
             found |= more

@@ -8,7 +8,7 @@ from journal.wal.writer_state import CLOSED, LOOP_WRITES, NEXT, WAKES_THREAD, E,
 
 
 class Model(NamedTuple):
-    """What the threads do, step by step, each step under the lock. The steps are those of LogWriter."""
+    """Steps of the threads, each under the lock. The steps are those of LogWriter."""
 
     has_loop: bool  # what is appended waits for the end of the loop's iteration
     state: S = S.IDLE

@@ -30,7 +30,7 @@ NAME, WHERE = PartitionName("orders", 0), "[partition 'orders-0']"
 
 @dataclass
 class Master:
-    """What a master of a replication says about writes. Once one was late, it refuses until that is replicated."""
+    """A master's say on writes. Once one was late, it refuses until that is replicated."""
 
     high_watermark: HighWatermark
     section: ReplicationSection = field(
