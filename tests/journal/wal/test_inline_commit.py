@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.wal.inline_commit import INLINE_BYTES_MAX, INLINE_FSYNC_S_MAX, FsyncLatency
+from journal.wal.inline_commit import CALM_S, INLINE_BYTES_MAX, INLINE_FSYNC_S_MAX, STALL_S, FsyncLatency
 from journal.wal.journal import Journal
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.writers import WAIT_S, Loop, Progress, put, records_of, start
@@ -73,6 +73,7 @@ def test_with_a_slow_disk_the_thread_writes_a_turn_at_once() -> None:
 
 
 def test_a_disk_is_quick_once_it_was_for_some_time_and_not_after_a_hiccup() -> None:
+    assert 10 * INLINE_FSYNC_S_MAX < STALL_S, "a hiccup is shorter than a stall"
     pace = FsyncLatency()
     assert not pace.is_low, "nobody has measured it"
     noted = 0
@@ -80,10 +81,26 @@ def test_a_disk_is_quick_once_it_was_for_some_time_and_not_after_a_hiccup() -> N
         pace.observe(INLINE_FSYNC_S_MAX / 3)
         noted += 1
     assert 2 < noted < 20
-    pace.observe(20 * INLINE_FSYNC_S_MAX)
+    pace.observe(10 * INLINE_FSYNC_S_MAX)
     assert not pace.is_low
     for _ in range(40):
         pace.observe(INLINE_FSYNC_S_MAX / 3)
+    assert pace.is_low
+
+
+def test_after_a_stall_the_thread_writes_until_the_disk_was_calm_for_a_while() -> None:
+    """Readers must not wait for the next stall, however quick the fsyncs between two of them are."""
+    now = 0.0
+    pace = FsyncLatency(lambda: now)
+    for second in (0.0, CALM_S / 2):
+        now = second
+        pace.observe(STALL_S)
+        for _ in range(100):
+            pace.observe(INLINE_FSYNC_S_MAX / 3)
+        assert not pace.is_low
+    now += CALM_S - 1
+    assert not pace.is_low, "counted from the last stall"
+    now += 1
     assert pace.is_low
 
 
