@@ -62,6 +62,7 @@ def lengthen(index: Path) -> None:
         file.write(b"\xff" * 100)
 
 
+@pytest.mark.scenario("U24")
 @pytest.mark.parametrize(
     ("damage", "rebuilt"), [(lose, 1), (lose_all, 4), (shorten, 1), (flip, 1), (swap, 2), (lengthen, 0)]
 )

@@ -87,6 +87,7 @@ def publish(client: Client, producers: int, each: int, topic: str = "test", pref
     return Counter(f"{prefix}{number}-{count}".encode() for number in range(producers) for count in range(each))
 
 
+@pytest.mark.scenario("A02", "A03", "A06")
 def test_ten_producers_and_ten_groups_see_everything_once_on_both_brokers(client: Client) -> None:
     """A01, A02, A03 and A06."""
     expected = publish(client, 10, 5)
@@ -102,6 +103,7 @@ def test_ten_producers_and_ten_groups_see_everything_once_on_both_brokers(client
     assert {message.partition.broker_id for message in groups["group-0"].messages} == {0, 1}
 
 
+@pytest.mark.scenario("A04")
 def test_six_members_that_join_one_after_the_other_process_each_message_once(open_client: OpenClient) -> None:
     """A04, while messages come in."""
     seen, sender = Seen(), open_client()
@@ -117,6 +119,7 @@ def test_six_members_that_join_one_after_the_other_process_each_message_once(ope
     assert seen.payloads == expected
 
 
+@pytest.mark.scenario("A05", "A08")
 def test_two_topics_with_and_without_attributes(client: Client) -> None:
     """A05 and A08."""
     producer, seen = client.producer(), Seen()
@@ -136,6 +139,7 @@ def test_two_topics_with_and_without_attributes(client: Client) -> None:
     assert Counter((m.topic, m.payload, m.attribute) for m in seen.messages) == Counter(sent)
 
 
+@pytest.mark.scenario("A07", "A19")
 def test_ten_thousand_messages_and_the_largest_there_are(client: Client) -> None:
     """A07 and A19."""
     producer = client.producer()
@@ -154,6 +158,7 @@ def test_ten_thousand_messages_and_the_largest_there_are(client: Client) -> None
     assert seen.payloads == Counter([*(b"%d" % number for number in range(10_000)), *large])
 
 
+@pytest.mark.scenario("A14", "A17")
 def test_topics_that_nobody_may_write_or_read_and_one_that_there_is_not(client: Client) -> None:
     """A14 and A17."""
     with pytest.raises(NoPartition):
@@ -168,6 +173,7 @@ def test_topics_that_nobody_may_write_or_read_and_one_that_there_is_not(client: 
     assert seen.messages == []
 
 
+@pytest.mark.scenario("B04")
 def test_each_of_five_messages_is_rolled_back_twice(client: Client) -> None:
     """B04, and B01's order."""
     producer = client.producer()

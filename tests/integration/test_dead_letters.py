@@ -33,6 +33,7 @@ def config(directory: Path, period_s: float = 3600, **more: Any) -> ConsumerConf
     )
 
 
+@pytest.mark.scenario("B02")
 def test_six_deliveries_then_redelivery_until_it_is_taken(client: Client, tmp_path: Path, topic: str) -> None:
     """Spec 13.2, B02: one delivery, five repetitions, two redeliveries; the other message comes once."""
     calls = Calls(m0=[RuntimeError("bad")] * 7)

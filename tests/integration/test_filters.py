@@ -12,6 +12,7 @@ from tests.integration.conftest import Inbox, wait_until
 from zk.embedded.chroot import Chroot
 
 
+@pytest.mark.scenario("B06")
 def test_every_second_message_of_a_thousand_is_delivered_in_order(
     tmp_path: Path, zookeeper: Chroot, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -224,6 +224,7 @@ def test_two_consumers_of_one_id_are_refused(wide_broker: BrokerProcess, open_cl
     del wide_broker
 
 
+@pytest.mark.scenario("B10")
 def test_more_consumers_than_partitions_leave_some_idle(wide_broker: BrokerProcess, open_client: OpenClient) -> None:
     clients = [open_client(), open_client()]
     consumers = []

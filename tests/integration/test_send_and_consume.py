@@ -27,6 +27,7 @@ def send_many(client: Client, topic: str, count: int, prefix: str = "") -> Count
     return Counter(payloads)
 
 
+@pytest.mark.scenario("A01")
 def test_everything_arrives_once_in_order_with_attributes(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     results = [producer.send("orders", b"%d" % n, attribute=None if n % 3 else f"key-{n}é") for n in range(200)]
@@ -75,6 +76,7 @@ def test_a_group_goes_on_where_it_stopped_and_groups_do_not_disturb_each_other(
     del broker
 
 
+@pytest.mark.scenario("B05")
 def test_a_new_group_may_begin_with_what_comes_next(broker: BrokerProcess, client: Client) -> None:
     send_many(client, "orders", 20, "old-")
     inbox = Inbox()
@@ -127,6 +129,7 @@ def test_a_batch_that_failed_is_not_committed(broker: BrokerProcess, client: Cli
     del broker
 
 
+@pytest.mark.scenario("A15")
 def test_messages_larger_than_a_fetch_come_alone(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     sizes = [10, 5_000, 10, 200_000, 10]

@@ -104,6 +104,7 @@ def test_another_journal_of_the_same_name_is_refused_and_stays_as_it_is(tmp_path
     assert copied_bytes(other.data) == before
 
 
+@pytest.mark.scenario("H09")
 def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_to(
     tmp_path: Path, zookeeper: Chroot
 ) -> None:

@@ -89,6 +89,7 @@ def stats(wire: WireClient) -> dict[str, str]:
     return {line[0]: line[1] for line in lines if len(line) == 2}
 
 
+@pytest.mark.scenario("H07")
 def test_a_slave_is_registered_beside_its_master_and_serves_what_that_has_acknowledged(
     pair: Replicas, session: ZooKeeperSession
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_slave_takes_no_writes_and_names_its_master(pair: Replicas, session: Z
         assert stats(copy)["put_failed"] == "1"
 
 
+@pytest.mark.scenario("H10")
 def test_a_slave_waits_for_its_first_master_and_shows_nothing_until_it_has_reached_one(
     tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession
 ) -> None:
@@ -231,6 +233,7 @@ def test_a_slave_that_was_killed_shows_what_was_acknowledged_while_its_master_is
         assert answer.behind.silent_ms > 0
 
 
+@pytest.mark.scenario("H01", "H02")
 def test_consumers_go_on_while_a_slave_comes_and_goes_and_while_the_master_does(
     pair: Replicas, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
@@ -261,6 +264,7 @@ def test_consumers_go_on_while_a_slave_comes_and_goes_and_while_the_master_does(
     assert inbox.overlaps == late.overlaps == 0
 
 
+@pytest.mark.scenario("H03", "H08")
 def test_two_masters_and_three_slaves_one_of_which_starts_again(
     tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:
@@ -321,6 +325,7 @@ def test_a_reader_far_behind_is_sent_to_the_slave_and_comes_back_at_the_end(
                 assert int(stats(wire)["cmd_get"]) >= 4  # where it began, where it waits
 
 
+@pytest.mark.scenario("H04", "H05")
 def test_synchronously_ten_producers_reach_ten_groups_and_go_on_where_the_slave_is_promoted(
     tmp_path: Path, zookeeper: Chroot, session: ZooKeeperSession, open_client: OpenClient
 ) -> None:

@@ -39,6 +39,7 @@ def by_ten_threads(work: Callable[[int], None]) -> None:
         assert list(threads.map(work, range(10))) == [None] * 10
 
 
+@pytest.mark.scenario("T01")
 def test_ten_producers_of_local_transactions_reach_ten_groups(broker: BrokerProcess, client: Client) -> None:
     """T01 of the acceptance list."""
 
@@ -128,6 +129,7 @@ def test_an_empty_branch_is_read_only(broker: BrokerProcess, client: Client) -> 
     del broker
 
 
+@pytest.mark.scenario("T03")
 def test_a_branch_that_timed_out_is_gone(broker: BrokerProcess, client: Client) -> None:
     producer = client.producer()
     xid = Xid.of("late", "")
@@ -153,6 +155,7 @@ def test_one_phase(broker: BrokerProcess, client: Client) -> None:
     del broker
 
 
+@pytest.mark.scenario("T02")
 def test_ten_producers_of_one_client_commit_every_other_branch(broker: BrokerProcess, client: Client) -> None:
     """T02 of the acceptance list: what was rolled back is seen by nobody, the rest by everybody, once."""
 

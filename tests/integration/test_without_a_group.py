@@ -109,6 +109,7 @@ def test_every_instance_of_a_broadcast_group_sees_everything_once(
     del broker
 
 
+@pytest.mark.scenario("A20")
 def test_a_browser_shows_what_there_is_and_ends(broker: BrokerProcess, client: Client) -> None:
     """Spec 13.1, A20; and what is put while it reads does not keep it from ending."""
     producer = client.producer()

@@ -18,6 +18,7 @@ from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
 from tests.integration.conftest import expire, wait_until
 
 
+@pytest.mark.scenario("B01")
 def test_messages_one_by_one_and_one_that_fails_twice_is_seen_three_times(
     client: Client, consumer: Consumer, topic: str
 ) -> None:
@@ -270,6 +271,7 @@ def test_what_is_fetched_ahead_is_bounded(client: Client, topic: str) -> None:
     assert [message.payload for message in seen] == [b"%d" % number for number in range(2000)]
 
 
+@pytest.mark.scenario("B03")
 def test_manual_acknowledgement_rolls_back_to_what_was_acknowledged(
     client: Client, consumer: Consumer, topic: str
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_listener_may_seek_and_its_batch_does_not_count_then(client: Client, c
     wait_until(lambda: stored(client, topic) == 105)
 
 
+@pytest.mark.scenario("B05")
 def test_a_group_may_begin_at_a_time_or_always_at_the_end(client: Client, topic: str) -> None:
     send(client, topic, 10)
     time.sleep(0.01)

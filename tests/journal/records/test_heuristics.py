@@ -47,6 +47,7 @@ def restarted(store: JournalTransactionStore, storage: FaultyStorage) -> tuple[J
     return open_store(storage, sink=index), index
 
 
+@pytest.mark.scenario("U11")
 @pytest.mark.parametrize("with_checkpoint", [False, True])
 @pytest.mark.parametrize(
     ("decision", "code", "visible"),

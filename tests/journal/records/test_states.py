@@ -58,11 +58,13 @@ def test_xa(state: BranchState, event: BranchEvent) -> None:
     assert outcome(XA, state, event) == XA_TABLE[state][list(BranchEvent).index(event)]
 
 
+@pytest.mark.scenario("U03")
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(LOCAL_TABLE, BranchEvent)))
 def test_local(state: BranchState, event: BranchEvent) -> None:
     assert outcome(LOCAL, state, event) == LOCAL_TABLE[state][list(BranchEvent).index(event)]
 
 
+@pytest.mark.scenario("U04")
 @pytest.mark.parametrize("event", BranchEvent)
 def test_a_prepared_local_transaction_takes_nothing(event: BranchEvent) -> None:
     with pytest.raises(XaError):

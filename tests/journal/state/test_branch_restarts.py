@@ -125,6 +125,7 @@ CASES = [
 ]
 
 
+@pytest.mark.scenario("U02", "U09", "U13", "U14", "U15", "U17", "U18", "U19")
 @pytest.mark.parametrize("restart", RESTARTS.values(), ids=RESTARTS)
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["journal alone", "checkpoints"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.scenario)
@@ -138,6 +139,7 @@ def test_what_a_restart_finds(case: RestartCase, checkpoints: bool, restart: Res
     stage.store.close()
 
 
+@pytest.mark.scenario("U08", "U19")
 @pytest.mark.parametrize("restart", RESTARTS.values(), ids=RESTARTS)
 def test_a_branch_is_listed_from_its_prepare_to_its_commit(restart: Restart) -> None:
     """U08: for its own qualifier and for none; a restart changes nothing; the commit stores both messages, once."""
@@ -161,6 +163,7 @@ def test_a_branch_is_listed_from_its_prepare_to_its_commit(restart: Restart) -> 
     stage.store.close()
 
 
+@pytest.mark.scenario("U14")
 @pytest.mark.parametrize("restart", RESTARTS.values(), ids=RESTARTS)
 def test_what_was_presumed_aborted_says_so(restart: Restart) -> None:
     """A later STATUS answers that the branch was rolled back, not that it is unknown (U14)."""
@@ -171,6 +174,7 @@ def test_what_was_presumed_aborted_says_so(restart: Restart) -> None:
     stage.store.close()
 
 
+@pytest.mark.scenario("U20")
 def test_a_checkpoint_begins_where_the_oldest_live_branch_does() -> None:
     """U20: it names the branches that are not over, each with where its first record stands, and no others."""
     stage = Stage()

@@ -120,6 +120,7 @@ def found(storage: FaultyStorage) -> tuple[int, Checkpoint | None, list[str]]:
     return number, content[0] if content else None, damaged
 
 
+@pytest.mark.scenario("U25")
 def test_the_newest_three_are_kept() -> None:
     storage = FaultyStorage(Random(0))
     for number in range(1, 6):
@@ -136,6 +137,7 @@ def test_numbers_are_numbers_and_nothing_else_is_a_checkpoint() -> None:
     assert found(storage) == (10, FULL, [])
 
 
+@pytest.mark.scenario("U25")
 def test_a_damaged_one_is_passed_over_and_named() -> None:
     storage = FaultyStorage(Random(0))
     write_checkpoint(storage, 1, FULL)

@@ -4,6 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
+
 from journal.records.header import Offset
 from journal.records.record import PartitionName
 from journal.records.xid import LocalKey
@@ -95,6 +97,7 @@ class Crowd:
         assert index.read(store.journal.segments) == {name: b"".join(data) for name, data in self.expected.items()}
 
 
+@pytest.mark.scenario("U21", "U23")
 def test_nobody_is_left_among_thousands_and_a_restart_finds_nobody() -> None:
     storage = FaultyStorage(Random(1))
     crowd = Crowd(Random(1), storage)
@@ -108,6 +111,7 @@ def test_nobody_is_left_among_thousands_and_a_restart_finds_nobody() -> None:
     again.close()
 
 
+@pytest.mark.scenario("U22")
 def test_of_many_segments_one_is_left_when_no_message_has_to_stay() -> None:
     """Ended branches hold no segment back: once all messages may go, only the last segment is left."""
     storage = FaultyStorage(Random(2))

@@ -63,6 +63,7 @@ def test_a_branch_is_invisible_until_it_commits(store: JournalTransactionStore, 
     again.close()
 
 
+@pytest.mark.scenario("U10")
 def test_an_empty_branch_leaves_no_record(store: JournalTransactionStore) -> None:
     end = store.journal.end
     assert store.prepare(store.begin(KEY)) == (XaCode.XA_RDONLY, end)
@@ -93,6 +94,7 @@ VERBS: dict[str, Verb] = {
 }
 
 
+@pytest.mark.scenario("U16")
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_is_over_stays_over(store: JournalTransactionStore, verb: str) -> None:
     branch = store.begin(KEY)

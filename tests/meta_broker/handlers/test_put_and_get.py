@@ -95,6 +95,7 @@ def test_fewer_partitions_and_a_topic_that_is_gone_stay_readable(tmp_path: Path)
         assert {client.put("orders", PARTITION_ANY, b"x").partition for _ in range(64)} == {0, 1}
 
 
+@pytest.mark.scenario("A12")
 def test_checks_come_in_the_ancestors_order(lone_broker: BrokerProcess) -> None:
     """Topic, partition, checksum (spec 1.5.2 c, d, f); for a get the partition, then the size (1.5.4 b, c)."""
     with WireClient(lone_broker.port) as client:

@@ -3,6 +3,7 @@
 import time
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.journals import xa
 from tests.fixtures.wire import WireClient
+
+pytestmark = pytest.mark.scenario("U05")
 
 MANY = 10**9
 

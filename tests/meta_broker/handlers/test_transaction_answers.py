@@ -1,5 +1,7 @@
 """Answers to each verb of a branch, to the byte (spec 2.3; 13.4, U12)."""
 
+import pytest
+
 from journal.records.xid import XaKey, Xid
 from meta_client.protocol.requests import Transaction, TransactionVerb, Version
 from tests.fixtures.broker import BrokerProcess
@@ -9,6 +11,7 @@ IN_DOUBT = 10
 QUALIFIER = "uq"
 
 
+@pytest.mark.scenario("U12", "T05")
 def test_every_verb_and_ten_branches_in_doubt(lone_broker: BrokerProcess) -> None:
     """BEGIN, COMMIT, ROLLBACK and FORGET say nothing, PREPARE its vote, END not a word, RECOVER a key a line."""
     keys = [XaKey(Xid.of(f"order-{number}", "mq"), QUALIFIER) for number in range(IN_DOUBT)]

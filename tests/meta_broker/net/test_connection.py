@@ -234,6 +234,7 @@ def test_a_clean_stop_under_load_loses_nothing_it_acknowledged(lone_broker: Brok
     assert len(stored) <= len(acknowledged) + 1
 
 
+@pytest.mark.scenario("U12")
 def test_a_branch_over_too_many_partitions_is_refused_and_can_be_rolled_back(tmp_path: Path) -> None:
     config = """
         [broker]

@@ -120,6 +120,7 @@ def test_messages_arrive_as_they_were_sent(client: Client, producer: Producer, t
     assert results[2].offset == results[0].offset != results[1].offset or results[0].offset == 0
 
 
+@pytest.mark.scenario("A18")
 def test_batches_go_together_and_tell_each_place(client: Client, producer: Producer, topic: str) -> None:
     handles = [producer.send_async(topic, b"%d" % number, partition="0-1") for number in range(500)]
     producer.flush(60)
@@ -148,6 +149,7 @@ def test_what_cannot_be_sent(client: Client, producer: Producer, topic: str) -> 
         producer.send("t/b", b"")
 
 
+@pytest.mark.scenario("A16")
 def test_the_default_topic_lends_its_brokers_which_must_take_the_name(cluster: Cluster) -> None:
     client = cluster.client(default_topic="single")
     producer = client.producer()

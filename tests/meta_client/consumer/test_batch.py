@@ -1,5 +1,6 @@
 """A fetch's answer as a listener sees it."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def test_the_specifications_messages() -> None:
     assert (second.offset, second.attribute, second.payload, second.message_id) == (1025, "attr", b"hello", 100_001)
 
 
+@pytest.mark.scenario("B08")
 def test_what_is_sound_before_a_broken_frame_is_delivered() -> None:
     batch, broken = decode_batch("t", PARTITION, 0, HELLO + HELLO[:-1] + b"!" + HELLO)
     assert batch is not None
@@ -32,6 +34,7 @@ def test_what_is_sound_before_a_broken_frame_is_delivered() -> None:
     assert decode_batch("t", PARTITION, 0, HELLO[:-1] + b"!")[0] is None
 
 
+@pytest.mark.scenario("B08")
 @given(
     st.lists(st.tuples(st.binary(max_size=50), st.none() | st.text(st.characters(exclude_categories=["Cs"])))),
     st.integers(0, 2**62),

@@ -3,12 +3,14 @@
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meta_client.consumer.delay_queue import DelayHeap, DelayQueue
 
 
+@pytest.mark.scenario("B07")
 @given(st.lists(st.integers(0, 5)), st.lists(st.integers(0, 6), min_size=1))
 def test_the_heap_is_a_stable_sort_that_waits(dues: list[int], clock: list[int]) -> None:
     heap: DelayHeap[int] = DelayHeap()

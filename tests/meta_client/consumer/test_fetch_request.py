@@ -60,6 +60,7 @@ def test_a_seek_is_made_at_once() -> None:
     assert (it.offset, it.backoff_s, it.is_at_end) == (7, 0.0, False)
 
 
+@pytest.mark.scenario("A15")
 @given(st.integers(1, 200), st.integers(0, 100_000))
 def test_a_message_that_is_too_large_is_asked_for_whole_at_once(bytes_max: int, size: int) -> None:
     frame = encode_frame(7, 0, bytes(size))

@@ -99,6 +99,7 @@ def test_zookeeper_keeps_them_as_genuine_clients_do(client: Client) -> None:
     assert [node.data for node in nodes.values()] == [b"100000-25", b"-1-0"]
 
 
+@pytest.mark.scenario("A10", "A11")
 @pytest.mark.parametrize("group", ["~!@#$%", "a.b", "a b", "", " ", "a/b", "a\tb", "a\x00b"])
 def test_group_names_that_are_refused(group: str) -> None:
     with pytest.raises(InvalidGroup, match=r"Blank group|Group name has invalid character"):

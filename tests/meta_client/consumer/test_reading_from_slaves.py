@@ -126,6 +126,7 @@ def test_a_slave_that_breaks_off_is_left_for_the_master(
     assert (master.data_answers, helper.data_answers) == (20, 0)
 
 
+@pytest.mark.scenario("H02")
 def test_a_slave_is_read_while_the_master_is_away_and_left_at_once_when_it_is_back(
     start_broker: StartBroker, consumer: Consumer, seen: Seen
 ) -> None:

@@ -51,6 +51,7 @@ def producer(client: Client) -> Producer:
     return client.producer()
 
 
+@pytest.mark.scenario("T04")
 def test_the_trace_of_the_specification(producer: Producer, start_broker: StartBroker) -> None:
     peer = start_broker(0, {"meta-test": 1}, willing).peer
     with producer.transaction(timeout_s=9.2):
@@ -85,6 +86,7 @@ def test_it_stays_on_one_broker(producer: Producer, start_broker: StartBroker) -
     assert sorted(map(len, map(verbs, peers))) == [0, 8]
 
 
+@pytest.mark.scenario("T04")
 def test_an_exception_rolls_back(producer: Producer, start_broker: StartBroker) -> None:
     peer = start_broker(0, {"orders": 1}, willing).peer
 
@@ -157,6 +159,7 @@ def test_a_commit_that_no_slave_has_yet_may_be_seen_or_not(producer: Producer, s
     assert verbs(peer) == ["BEGIN", "put", "COMMIT_ONE_PHASE"]  # no ROLLBACK of what is done
 
 
+@pytest.mark.scenario("T04")
 def test_a_connection_that_broke_before_the_commit_took_it_along(producer: Producer, start_broker: StartBroker) -> None:
     peer = start_broker(0, {"orders": 1}, willing).peer
     transaction = producer.transaction()
@@ -179,6 +182,7 @@ def test_begin_refused_leaves_nothing(producer: Producer, start_broker: StartBro
         producer.send("orders", b"")
 
 
+@pytest.mark.scenario("T04")
 def test_one_at_a_time(producer: Producer, start_broker: StartBroker) -> None:
     peer = start_broker(0, {"orders": 1}, willing).peer
     with producer.transaction() as transaction:

@@ -92,6 +92,7 @@ def test_silence_of_a_genuine_broker_is_unknown_and_never_sent_twice(client: Cli
     assert len(puts(broker.peer.received)) == 2
 
 
+@pytest.mark.scenario("A13")
 def test_nowhere_to_send(client: Client, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 2})
     producer = client.producer()
@@ -108,6 +109,7 @@ def test_nowhere_to_send(client: Client, start_broker: StartBroker) -> None:
         producer.send("orders", b"", partition="0-1", timeout_s=0.3)
 
 
+@pytest.mark.scenario("A09")
 def test_what_can_never_be_sent(client: Client, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1, "two words": 1})
     producer = client.producer()
@@ -138,6 +140,7 @@ def test_a_topic_that_only_a_wildcard_covers_goes_to_its_brokers(client: Client,
     assert client.producer().send("brand-new", b"").partition == Partition(0, 1)
 
 
+@pytest.mark.scenario("A16")
 def test_unannounced_topics_go_where_the_default_topic_goes(zookeeper: Chroot, start_broker: StartBroker) -> None:
     start_broker(0, {"any": 2, "orders": 1}, stored)
     start_broker(1, {"*": 2}, stored)

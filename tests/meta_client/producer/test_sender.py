@@ -51,6 +51,7 @@ def batches(received: list[Request]) -> list[MultiPut]:
     return [request for request in received if isinstance(request, MultiPut)]
 
 
+@pytest.mark.scenario("A18")
 def test_messages_gather_and_each_learns_its_place(zookeeper: Chroot, start_broker: StartBroker) -> None:
     broker = start_broker(0, {"orders": 1}, stored)
     with Client(zookeeper.connect, batching=replace(QUICK, linger_s=60.0)) as client:

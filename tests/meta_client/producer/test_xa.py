@@ -69,6 +69,7 @@ def begun(producer: Producer) -> Producer:
     return producer
 
 
+@pytest.mark.scenario("T05")
 def test_the_trace_of_the_specification(producer: Producer, broker: ScriptedBroker) -> None:
     producer.tpc_begin(XID, topics=("meta-test",), timeout_s=29.5)
     assert producer.send("meta-test", b"hello").offset is None
@@ -134,6 +135,7 @@ def test_a_broker_that_is_down_is_passed_over_at_begin(producer: Producer, start
         producer.tpc_rollback()
 
 
+@pytest.mark.scenario("T08")
 @pytest.mark.parametrize(
     ("text", "code", "is_over"),
     [
@@ -159,6 +161,7 @@ def test_what_a_refused_commit_means(
         producer.tpc_commit()  # again: it may or may not have happened
 
 
+@pytest.mark.scenario("T08")
 @pytest.mark.parametrize(
     ("verb", "code"),
     [(TransactionVerb.PREPARE, XaCode.XA_RBTIMEOUT), (TransactionVerb.COMMIT_ONE_PHASE, XaCode.XAER_RMFAIL)],
@@ -208,6 +211,7 @@ def test_what_can_never_begin(producer: Producer, broker: ScriptedBroker) -> Non
     assert broker.peer.received == []
 
 
+@pytest.mark.scenario("T05")
 def test_calls_out_of_order(producer: Producer, broker: ScriptedBroker) -> None:
     for call in (producer.tpc_prepare, producer.tpc_commit, producer.tpc_rollback):
         with pytest.raises(XaError, match="no branch was begun"):
@@ -231,6 +235,7 @@ def test_calls_out_of_order(producer: Producer, broker: ScriptedBroker) -> None:
     assert verbs(broker.peer)[-2:] == ["ROLLBACK", "COMMIT_TWO_PHASE"]
 
 
+@pytest.mark.scenario("T06")
 def test_recover_remembers_who_listed_what(producer: Producer, start_broker: StartBroker) -> None:
     first = start_broker(0, {"orders": 1}, recovering(b"XID:100:6731:6231:uq"))
     second = start_broker(1, {"orders": 1}, recovering(b"XID:1:61:62:uq", b"XID:1:63:64:other", b"TX:s:1"))
@@ -276,6 +281,7 @@ def test_a_crashed_broker_is_missed(producer: Producer, client: Client, start_br
     assert list(producer.tpc_list().failures) == [7]
 
 
+@pytest.mark.scenario("T07")
 def test_a_broker_that_comes_back_elsewhere_gets_the_commit(
     producer: Producer, broker: ScriptedBroker, start_broker: StartBroker
 ) -> None:

@@ -79,6 +79,7 @@ def test_offset_and_vote() -> None:
             parse_vote(message)
 
 
+@pytest.mark.scenario("T06")
 def test_keys_both_ways() -> None:
     keys: list[BranchKey] = [LocalKey("s1", 1), XaKey(Xid(100, b"g1", b"b1"), "uq"), parse_key("XID:1:::消息")]
     assert format_keys(keys) == "TX:s1:1\r\nXID:100:6731:6231:uq\r\nXID:1:::消息".encode()

@@ -180,6 +180,7 @@ def test_line_forms(wire: bytes, request_: Request | None) -> None:
         assert RequestDecoder().receive_data(wire) == [request_]
 
 
+@pytest.mark.scenario("T09")
 def test_an_incomplete_body_takes_nothing() -> None:
     decoder = RequestDecoder()
     assert decoder.receive_data(b"put t 0 5 0 11\r\nhell") == []

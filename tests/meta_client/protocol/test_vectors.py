@@ -93,6 +93,7 @@ each_vector = pytest.mark.parametrize("vector", REQUESTS + RESPONSES, ids=lambda
 each_frame = pytest.mark.parametrize("frame", VECTORS["frame"], ids=lambda frame: frame["name"])
 
 
+@pytest.mark.scenario("T09")
 @each_vector
 def test_decodes_whole(vector: Vector) -> None:
     decoder = vector.new_decoder()
@@ -126,6 +127,7 @@ def test_decodes_after_another_cut_at_every_position(vector: Vector) -> None:
         assert decoder.receive_data(twice[:cut]) + decoder.receive_data(twice[cut:]) == [vector.command] * 2
 
 
+@pytest.mark.scenario("T09")
 @each_vector
 def test_encodes(vector: Vector) -> None:
     command = vector.command

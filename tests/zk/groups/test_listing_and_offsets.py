@@ -22,6 +22,7 @@ def data_of(session: ZooKeeperSession, path: str) -> tuple[bytes, bool]:
     return node.data, node.session_id != 0
 
 
+@pytest.mark.scenario("B09")
 def test_offsets_are_stored_as_specified_and_come_back(session: ZooKeeperSession) -> None:
     offsets = ZooKeeperOffsets(session, "g1")
     assert offsets.load("meta-test", P0) is None

@@ -52,6 +52,7 @@ def test_shares_are_disjoint_and_cover(
     assert given_out == Counter(partitions if consumers else [])
 
 
+@pytest.mark.scenario("B10")
 @given(consumers=members.filter(bool), partitions=partition_lists)
 def test_balanced_shares_differ_by_one_at_most_and_shrink(consumers: list[str], partitions: list[Partition]) -> None:
     sizes = [len(balanced(consumer, consumers, partitions)) for consumer in consumers]
@@ -59,6 +60,7 @@ def test_balanced_shares_differ_by_one_at_most_and_shrink(consumers: list[str], 
     assert sizes == sorted(sizes, reverse=True)
 
 
+@pytest.mark.scenario("B11")
 @given(consumers=members.filter(bool), partitions=partition_lists)
 def test_on_the_ring_only_the_leavers_partitions_move(consumers: list[str], partitions: list[Partition]) -> None:
     stayers = consumers[1:]

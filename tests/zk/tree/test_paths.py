@@ -26,6 +26,8 @@ from zk.tree.paths import (
     check_name,
 )
 
+pytestmark = pytest.mark.scenario("A09")
+
 GOLDEN: list[tuple[NodeKey, str]] = [
     (Broker(0), "/meta/brokers/ids/0"),
     (Master(0), "/meta/brokers/ids/0/master"),

@@ -12,6 +12,8 @@ from meta_broker.replication.link_protocol import LinkRefused
 from meta_broker.replication.master.in_sync_replicas import NOTHING, SLAVES_MAX, InSyncReplicas
 from zk.brokers.replication import ReplicationNode
 
+pytestmark = pytest.mark.scenario("H06")
+
 SYNC = ReplicationSection(mode="sync")
 DEGRADE = ReplicationSection(mode="sync", without_slaves="degrade")
 

@@ -28,6 +28,8 @@ from meta_broker.replication.replica.handshake import (
     VerifyProof,
 )
 
+pytestmark = pytest.mark.scenario("H09")
+
 HOLDING = ReplicaJournal(((1, 1, 128), (2, 2, 4000)), Lsn(128), Lsn(9000))
 
 

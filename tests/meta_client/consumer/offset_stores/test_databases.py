@@ -113,6 +113,7 @@ def given(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> Giv
     return Given(engine, connect, works[request.param], connect if request.param == "dbapi" else engine)
 
 
+@pytest.mark.scenario("B09")
 def test_a_consumer_s_offsets(engine: Engine) -> None:
     store = SqlOffsetStore(engine, "billing")
     assert store.load("orders", A) is None

@@ -17,6 +17,7 @@ from zk.tree.nodes import Partition
 A, B = Partition(0, 0), Partition(0, 1)
 
 
+@pytest.mark.scenario("B09")
 def test_it_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     with LocalOffsetStore.open(tmp_path / "offsets", "billing") as store:
         assert store.load("orders", A) is None
