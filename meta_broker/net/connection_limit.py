@@ -1,13 +1,54 @@
-"""Rejects connections beyond the limit, with a reason."""
+"""Limits the number of open connections: those beyond it are rejected, with a reason."""
 
 import asyncio
+import functools
+import logging
 from collections.abc import Callable
 
+from meta_broker.fd_limits import REJECTING_MAX
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OPAQUE_ABSENT
 from meta_client.protocol.status import Status
 
+log = logging.getLogger(__name__)
+
 GOODBYE_S = 2.0  # for the peer to read the reason and hang up
+
+
+class ConnectionLimit:
+    """Admits at most *connections_max* connections. Loop thread only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
+        self._loop = loop
+        self._connections_max = connections_max
+        self._is_logged = False  # since a connection was admitted
+        self._rejecting: set[asyncio.Transport] = set()
+
+    def admits(self, transport: asyncio.Transport, others: int) -> bool:
+        """Return whether *transport* may be open beside *others*; if not, it is rejected."""
+        if others < self._connections_max:
+            self._is_logged = False
+            return True
+        if not self._is_logged:
+            self._is_logged = True
+            log.warning("connections refused open=%d", self._connections_max)
+        if len(self._rejecting) < REJECTING_MAX:
+            self._reject(transport)
+        else:
+            transport.abort()
+        return False
+
+    def _reject(self, transport: asyncio.Transport) -> None:
+        self._rejecting.add(transport)
+        transport.set_protocol(Rejection(self._loop, transport, functools.partial(self._rejecting.discard, transport)))
+        transport.write(limit_reply(self._connections_max))
+        if transport.can_write_eof():
+            transport.write_eof()
+
+    def abort(self) -> None:
+        """Drop the connections that are being rejected."""
+        for transport in list(self._rejecting):
+            transport.abort()
 
 
 def limit_reply(connections_max: int) -> bytes:
@@ -40,13 +81,3 @@ class Rejection(asyncio.Protocol):
         del exc
         self._timer.cancel()
         self._ended()
-
-
-def reject(
-    loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, line: bytes, ended: Callable[[], None]
-) -> None:
-    """Send *line* over *transport*, then end it; *ended* is called once it is closed."""
-    transport.set_protocol(Rejection(loop, transport, ended))
-    transport.write(line)
-    if transport.can_write_eof():
-        transport.write_eof()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import functools
 import logging
 import socket
 from collections.abc import Callable
@@ -12,12 +11,12 @@ from typing import Any
 from journal.errors import StorageFailed
 from journal.wal.inline_commit import LoopHooks
 from meta_broker.errors import CannotListen
-from meta_broker.fd_limits import REJECTING_MAX, connections_allowed
+from meta_broker.fd_limits import connections_allowed
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.net.budget import Budget
 from meta_broker.net.busy_poll import BusyPoll
 from meta_broker.net.connection import ClientConnection
-from meta_broker.net.connection_limit import limit_reply, reject
+from meta_broker.net.connection_limit import ConnectionLimit
 from meta_broker.net.connection_owner import ConnectionBounds
 from meta_client.protocol.limits import Limits
 
@@ -39,9 +38,7 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`
         self._sending: Budget[ClientConnection] = Budget(0)
-        self._connections_max = 0
-        self._at_limit = False  # already logged
-        self._rejecting: set[asyncio.Transport] = set()  # connections beyond the limit, being rejected
+        self._limit = ConnectionLimit(loop, 0)
         self._stalled = False
         self._is_woken = False
         self._busy_poll = BusyPoll(loop.call_soon)
@@ -80,7 +77,8 @@ class Server:
         """Accept connections. Raises CannotListen."""
         self._dispatcher = dispatcher
         section = dispatcher.context.config.broker
-        self._connections_max = connections_allowed(section.connections_max, dispatcher.context.store.indexes.unopened)
+        unopened = dispatcher.context.store.indexes.unopened
+        self._limit = ConnectionLimit(self._loop, connections_allowed(section.connections_max, unopened))
         self._receiving = Budget(section.received_bytes_total_max)
         self._sending = Budget(section.unsent_bytes_total_max)
         bounds = ConnectionBounds(
@@ -183,26 +181,12 @@ class Server:
 
     def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> bool:
         assert self._dispatcher is not None
-        context = self._dispatcher.context
-        if len(self._connections) >= self._connections_max:
-            self._reject(transport)
+        if not self._limit.admits(transport, len(self._connections)):
             return False
-        self._at_limit = False
         self._connections.add(connection)
         self._no_connections.clear()
-        context.counters.connections += 1
+        self._dispatcher.context.counters.connections += 1
         return True
-
-    def _reject(self, transport: asyncio.Transport) -> None:
-        if not self._at_limit:
-            self._at_limit = True
-            log.warning("connections refused open=%d", self._connections_max)
-        if len(self._rejecting) >= REJECTING_MAX:
-            transport.abort()
-            return
-        self._rejecting.add(transport)
-        ended = functools.partial(self._rejecting.discard, transport)
-        reject(self._loop, transport, limit_reply(self._connections_max), ended)
 
     def received(self, connection: ClientConnection, held: int, *, made_progress: bool) -> None:
         budget = self._receiving
@@ -270,8 +254,7 @@ class Server:
         await self._wait_no_connections(LAST_WORD_S)
         for connection in list(self._connections):
             connection.abort()
-        for transport in list(self._rejecting):
-            transport.abort()
+        self._limit.abort()
         await self._no_connections.wait()
 
     async def _wait_no_connections(self, seconds: float) -> None:
