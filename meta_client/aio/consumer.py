@@ -15,14 +15,13 @@ from meta_client.consumer.consumer import Consumer as Rules
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.filtering import Accept
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Position
-from meta_client.consumer.rebalances import Rebalance
+from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.subscription import Acknowledge
 from meta_client.consumer.watchdog import Finding
 from meta_client.errors import ConsumerMisuse
 from zk.forks import invalidate_after_fork, skip_after_fork
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 
 class Consumer:

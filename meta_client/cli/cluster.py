@@ -15,10 +15,9 @@ from meta_client.cli.positions import Positions
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
-from meta_client.consumer.plan import TopicPartition
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.groups.listing import GroupListing, PartitionProgress, list_group, list_groups
-from zk.tree.nodes import OffsetNode
+from zk.tree.nodes import OffsetNode, TopicPartition
 from zk.tree.paths import TopicKind
 
 __all__ = ["groups", "topics"]

@@ -18,14 +18,13 @@ from meta_client.cli.stores import opened_store, store_option
 from meta_client.client import Client
 from meta_client.consumer.config import check_group
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.consumer.plan import TopicPartition
 from meta_client.net.identity import host_name
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.groups.listing import GroupListing, list_group
 from zk.groups.offsets import ZooKeeperOffsets
 from zk.groups.ownership import Ownership
 from zk.tree.claims import Claimed, OwnedBy
-from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition
+from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition, TopicPartition
 from zk.tree.paths import TopicKind
 
 POLL_S: Final = 0.3

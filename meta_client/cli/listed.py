@@ -6,9 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.errors import MetaError
-from zk.tree.nodes import INT64_MAX, Partition
+from zk.tree.nodes import INT64_MAX, Partition, TopicPartition
 
 LINES_MAX: Final = 1_000_000  # partitions: far more than a group has
 

@@ -10,7 +10,7 @@ import click
 
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.consumer.plan import TopicPartition, plan_routes
+from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NotConnected
 from meta_client.net.calls import checked_result, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
@@ -24,7 +24,7 @@ from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
 from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 ANSWER_TIMEOUT_S: Final = 5.0
 GROUP: Final = "metaq-cli"  # shown in brokers' statistics; never registered or stored

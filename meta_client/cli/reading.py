@@ -14,13 +14,13 @@ from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.browsing import read_to_end
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
-from meta_client.consumer.plan import TopicPartition, plan_routes
 from meta_client.consumer.position import EARLIEST, Position, milliseconds, offset_of
+from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
 from meta_client.protocol.errors import MetaError, RemoteError
 from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import TopicKind
 
 REST_S = 0.2

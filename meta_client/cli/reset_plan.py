@@ -12,10 +12,10 @@ from meta_client.cli.progress import Progress
 from meta_client.cli.reading import message_start, read_from
 from meta_client.cli.reset_options import OtherGroup, SavedIn, Shift, Target
 from meta_client.client import Client
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import milliseconds
 from meta_client.errors import NotSupported
 from meta_client.protocol.errors import InvalidMessage, MetaError
+from zk.tree.nodes import TopicPartition
 
 
 class ResetRefused(MetaError):

@@ -13,12 +13,12 @@ from queue import Empty, SimpleQueue
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import OffsetStore, OffsetTracker
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.subscription import Subscription
 from zk.brokers.cluster import read_brokers
 from zk.errors import ZooKeeperError
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
+from zk.tree.nodes import TopicPartition
 from zk.tree.paths import TopicKind, TopicParent
 
 RETRY_S = 1.0  # after ZooKeeper, or the store of offsets, failed

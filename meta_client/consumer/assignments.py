@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent, PartitionState
 from meta_client.consumer.long_poll import LongPoll
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.net.pending_reply import PendingReply
 from meta_client.protocol.errors import MetaError
+from zk.tree.nodes import TopicPartition
 
 BUSY_S = 0.05  # back-off of a partition while another delivery of it is in progress
 LEASE_LOOK_S = 0.05  # interval of checks for renewal of an expired lease

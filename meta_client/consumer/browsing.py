@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from meta_client.consumer.batch import ReceivedMessage, decode_batch
 from meta_client.consumer.config import FETCH_BYTES
 from meta_client.consumer.fetch_request import FetchRequest
-from meta_client.consumer.plan import plan_routes
+from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, NothingToRead
 from meta_client.net.calls import checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S

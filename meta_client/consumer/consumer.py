@@ -15,16 +15,16 @@ from meta_client.consumer.dead_letters.queue import DeadLetterQueue
 from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
-from meta_client.consumer.group import GroupMember
+from meta_client.consumer.group_member import GroupMember
 from meta_client.consumer.listener_exit import check_plain, isolated
 from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore
 from meta_client.consumer.offsets import NoOffsetStore, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.owned_partitions import OwnedPartitions
-from meta_client.consumer.plan import Member, TopicPartition
 from meta_client.consumer.position import Position, Seek, check_position
 from meta_client.consumer.pulling import PullBuffer
-from meta_client.consumer.rebalances import Rebalance
+from meta_client.consumer.rebalance_history import Rebalance
+from meta_client.consumer.rebalance_plan import Member
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
 from meta_client.consumer.watchdog import Finding
 from meta_client.consumer.workers import Threads, Workers
@@ -36,7 +36,7 @@ from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.groups.membership import new_consumer_id
 from zk.groups.ownership import Ownership
 from zk.session.session import SessionEvent, ZooKeeperSession
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import check_name
 
 NO_GROUP = "metaq-assigned"  # shown in brokers' statistics for a consumer without a group

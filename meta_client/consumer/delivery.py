@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry
-from meta_client.consumer.plan import TopicPartition
+from zk.tree.nodes import TopicPartition
 
 
 class Failure(NamedTuple):

@@ -15,7 +15,6 @@ from meta_client.consumer.delivery import Failure
 from meta_client.consumer.fetch_client import FetchClient, FetchReply
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.consumer.workers import Threads, Workers
@@ -23,6 +22,7 @@ from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
 from zk.brokers.cluster import Brokers
+from zk.tree.nodes import TopicPartition
 
 RESET_LOOK_S = 0.05  # interval of checks whether a reset is stored
 SWEEP_S = 1.0  # interval of checks for lost long polls

@@ -4,8 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from meta_client.consumer.batch import ReceivedMessage
-from meta_client.consumer.plan import TopicPartition
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 Accept = Callable[[ReceivedMessage], bool]
 

@@ -12,7 +12,7 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
 from meta_client.consumer.error_policy import Attempts, ErrorPolicy, Retry
 from meta_client.consumer.filtering import MessageFilter
-from meta_client.consumer.plan import TopicPartition
+from zk.tree.nodes import TopicPartition
 
 BatchListener = Callable[[Batch], object]
 MessageListener = Callable[[ReceivedMessage], object]

@@ -10,11 +10,11 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetched_partition import PartitionEvent
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.offsets import ManyOffsets, OffsetStore, OffsetTracker
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.subscription import Subscription
 from meta_client.errors import OwnershipLost
 from zk.groups.ownership import Ownership
 from zk.tree.claims import Claimed, OwnedBy
+from zk.tree.nodes import TopicPartition
 
 _log = logging.getLogger(__name__)
 

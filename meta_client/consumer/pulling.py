@@ -16,7 +16,7 @@ from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
 from meta_client.consumer.error_policy import Attempts
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetTracker
-from meta_client.consumer.plan import TopicPartition
+from zk.tree.nodes import TopicPartition
 
 CHUNK = 256  # messages that an iteration takes at a time
 

@@ -89,3 +89,13 @@ class SlaveLacks(MetaError):
 
     def __init__(self, what: str, route: Route, moved: Moved) -> None:
         super().__init__(f"{what}: {route} lacks it, and names {moved.offset}: trying another replica")
+
+
+def plan_routes(brokers: Brokers) -> dict[int, BrokerUrl]:
+    """Return the fetch address by broker id: its master, or while that is down its first slave."""
+    routes: dict[int, BrokerUrl] = {}
+    for broker_id, entry in brokers.items():
+        url = entry.master or next((entry.slaves[slave_id] for slave_id in sorted(entry.slaves)), None)
+        if url is not None:
+            routes[broker_id] = url
+    return routes

@@ -13,9 +13,9 @@ from meta_client.consumer.fetched_partition import FetchedPartition
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.listening import BatchDelivery, BatchListener, MessageDelivery, MessageListener
 from meta_client.consumer.offsets import OffsetTracker
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from zk.tree.claims import Claimed
+from zk.tree.nodes import TopicPartition
 
 Acknowledge = Literal["auto", "manual"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from meta_client.consumer.plan import TopicPartition
+from zk.tree.nodes import TopicPartition
 
 
 class FetchState(Enum):

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.owned_partitions import OwnedPartitions
-from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition
+from meta_client.consumer.rebalance_plan import GroupSnapshot, Member
 from meta_client.consumer.watchdog import Cure, Finding, Watchdog
 from zk.groups.ownership import read_owned
 from zk.groups.strategy import LoadBalanceStrategy
 from zk.session.session import ZooKeeperSession
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 LOOKS = 4  # per watchdog_s
 TAKEOVER_S = 2.0  # allowance for the rebalance after a dead member's session has ended

@@ -11,7 +11,6 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from meta_client.consumer.plan import TopicPartition
 from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Data, Result
 from tests.fixtures.broker import BrokerProcess
@@ -19,7 +18,7 @@ from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, OpenClient, expire, wait_until
 from zk.groups.listing import list_group
 from zk.groups.membership import ConsumerIdTaken
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 ALL = [("wide", Partition(0, number)) for number in range(8)]
 QUICK = ConsumerConfig(backoff_s_max=0.2, commit_period_s=0.2)

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from meta_client.consumer.plan import GroupSnapshot, TopicPartition, plan_rebalance
+from meta_client.consumer.rebalance_plan import GroupSnapshot, plan_rebalance
 from tests.fixtures.shares import SLOW, java_sorted
 from zk.brokers.cluster import subscribable_partitions
 from zk.groups.strategy import STRATEGIES
-from zk.tree.nodes import BrokerName, Partition, TopicNode
+from zk.tree.nodes import BrokerName, Partition, TopicNode, TopicPartition
 
 TOPICS = ("orders", "invoices")
 topics = st.sampled_from(TOPICS)

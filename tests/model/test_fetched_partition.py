@@ -26,7 +26,6 @@ from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.owned_partitions import OwnedPartitions
-from meta_client.consumer.plan import TopicPartition
 from meta_client.consumer.position import Seek
 from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.subscription import Subscription, subscription
@@ -39,7 +38,7 @@ from tests.fixtures.turns import Turns, TurnWorkers
 from zk.brokers.cluster import BrokerEntry
 from zk.errors import ZooKeeperError
 from zk.tree.claims import Claimed
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 HEARD = [("heard", Partition(0, 0)), ("heard", Partition(0, 1))]
 PULLED = ("pulled", Partition(0, 0))

@@ -5,11 +5,9 @@ from collections.abc import Collection, Mapping
 from zk.groups.ownership import owner_paths
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, ownership_check, plan_fencing
-from zk.tree.nodes import OffsetNode, Partition, decode_offset_node
+from zk.tree.nodes import OffsetNode, Partition, TopicPartition, decode_offset_node
 from zk.tree.paths import StoredOffset
 from zk.tree.transactions import Check, Create, RefusalReason, Transaction, Write
-
-TopicPartition = tuple[str, Partition]
 
 
 class ZooKeeperOffsets:

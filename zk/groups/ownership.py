@@ -4,11 +4,9 @@ from collections.abc import Collection, Mapping
 
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, plan_claim, plan_release
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import Owner, OwnerEpoch, Paths
 from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
-
-TopicPartition = tuple[str, Partition]
 
 
 class Ownership:

@@ -73,6 +73,9 @@ class Partition(msgspec.Struct, frozen=True, order=True):
         return cls(broker_id, number) if max(broker_id, number) <= BROKER_ID_MAX else None
 
 
+TopicPartition = tuple[str, Partition]
+
+
 def string_order(text: object) -> bytes:
     """Return the sort key that all members of a consumer group share: Java's order, by UTF-16 code unit.
 

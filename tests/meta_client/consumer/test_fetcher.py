@@ -19,9 +19,9 @@ from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, ok, opaque_of
 from zk.errors import ZooKeeperUnavailable
 from zk.groups.offsets import ZooKeeperOffsets
-from zk.groups.ownership import Ownership, TopicPartition
+from zk.groups.ownership import Ownership
 from zk.tree.claims import Claimed
-from zk.tree.nodes import Partition
+from zk.tree.nodes import Partition, TopicPartition
 
 
 class Shelf:

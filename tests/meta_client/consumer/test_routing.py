@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_client.consumer.routing import SHUN_S, Route, Routes, suggested_slave
+from meta_client.consumer.routing import SHUN_S, Route, Routes, plan_routes, suggested_slave
 from meta_client.protocol.errors import Moved
 from zk.brokers.cluster import BrokerEntry
 from zk.tree.broker_url import BrokerUrl
@@ -104,3 +104,11 @@ def test_whose_word_moves_an_offset(
 ) -> None:
     routes = routes_to(BrokerEntry(master, SLAVES))
     assert routes.is_final(PLACE, route, moved(offset, is_filtered=is_filtered), 100) is is_final
+
+
+def test_reads_go_to_the_master_and_to_a_slave_only_while_it_is_away() -> None:
+    brokers = {
+        0: BrokerEntry(BrokerUrl("a", 1), {3: BrokerUrl("b", 2)}),
+        1: BrokerEntry(None, {5: BrokerUrl("d", 4), 3: BrokerUrl("c", 3)}),
+    }
+    assert plan_routes(brokers) == {0: BrokerUrl("a", 1), 1: BrokerUrl("c", 3)}

@@ -3,10 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meta_client.consumer.plan import GroupSnapshot, Plan, plan_rebalance, plan_routes
-from zk.brokers.cluster import BrokerEntry
+from meta_client.consumer.rebalance_plan import GroupSnapshot, Plan, plan_rebalance
 from zk.groups.strategy import STRATEGIES, LoadBalanceStrategy, balanced
-from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, string_order
 
 consumer_ids = st.lists(st.text("abc0-_", min_size=1, max_size=6), unique=True, max_size=5)
@@ -54,11 +52,3 @@ def test_a_topic_is_shared_by_its_subscribers() -> None:
     assert plan_rebalance(snapshot, "c", [("orders", Partition(0, 0))], balanced) == Plan(
         release=(("orders", Partition(0, 0)),), claim=()
     )
-
-
-def test_reads_go_to_the_master_and_to_a_slave_only_while_it_is_away() -> None:
-    brokers = {
-        0: BrokerEntry(BrokerUrl("a", 1), {3: BrokerUrl("b", 2)}),
-        1: BrokerEntry(None, {5: BrokerUrl("d", 4), 3: BrokerUrl("c", 3)}),
-    }
-    assert plan_routes(brokers) == {0: BrokerUrl("a", 1), 1: BrokerUrl("c", 3)}

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from meta_client.consumer.plan import TopicPartition
+from zk.tree.nodes import TopicPartition
 
 REMEMBERED = 100
 

@@ -3,12 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from zk.brokers.cluster import Brokers
 from zk.groups.strategy import LoadBalanceStrategy
-from zk.tree.broker_url import BrokerUrl
-from zk.tree.nodes import Partition
-
-TopicPartition = tuple[str, Partition]
+from zk.tree.nodes import Partition, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,3 @@ def plan_rebalance(
         release=tuple(sorted(key for key in owned if key not in wanted)),
         claim=tuple(key for key in share if key not in owned),
     )
-
-
-def plan_routes(brokers: Brokers) -> dict[int, BrokerUrl]:
-    """Return the fetch address by broker id: its master, or while that is down its first slave."""
-    routes: dict[int, BrokerUrl] = {}
-    for broker_id, entry in brokers.items():
-        url = entry.master or next((entry.slaves[slave_id] for slave_id in sorted(entry.slaves)), None)
-        if url is not None:
-            routes[broker_id] = url
-    return routes

@@ -16,8 +16,8 @@ from queue import Empty, SimpleQueue
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.owned_partitions import OwnedPartitions
-from meta_client.consumer.plan import GroupSnapshot, Member, TopicPartition, plan_rebalance
-from meta_client.consumer.rebalances import Rebalance, Rebalances
+from meta_client.consumer.rebalance_history import Rebalance, Rebalances
+from meta_client.consumer.rebalance_plan import GroupSnapshot, Member, plan_rebalance
 from meta_client.consumer.watchdog import Cure, Finding
 from meta_client.consumer.watching import Watching
 from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
@@ -26,6 +26,7 @@ from zk.groups.membership import ConsumerMembership, GroupChanged, read_group
 from zk.groups.strategy import STRATEGIES
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
+from zk.tree.nodes import TopicPartition
 from zk.tree.paths import ConsumerParent, TopicKind, TopicParent
 
 RETRY_FIRST_S = 0.05  # the member that has to release is notified at the same moment as we are
