@@ -1,4 +1,4 @@
-"""Output of `metaq txn show` for a branch. Pure, except for the time of day."""
+"""Output of `metaq txn list`, `ledger` and `show` for a branch. Pure."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -9,6 +9,8 @@ from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import table_of
 
+IN_DOUBT_COLUMNS: Final = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
+LEDGER_COLUMNS: Final = ("xid", "outcome", "since", "who", "broker", "why", "evidence", "key")
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -36,6 +38,22 @@ def since_ms(report: Report) -> int:
     """Return the time since which it waits: prepared, decided by hand, or found."""
     decision = report.get("decision") or report.get("finding")
     return int(decision["time_ms"] if decision else report.get("prepared_ms") or report.get("began_ms") or 0)
+
+
+def in_doubt_row(report: Report, key: XaKey, now_s: float) -> dict[str, Any]:
+    """Return the row of *key* in the listing of branches in doubt."""
+    row = {"xid": str(key.xid), "state": report["state"], "messages": report.get("messages")}
+    row["age_s"] = max(0, round(now_s - since_ms(report) / 1000)) if since_ms(report) else None
+    return row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
+
+
+def ledger_row(report: Report, key: XaKey) -> dict[str, Any]:
+    """Return the row of *key*, which an operator or a resolver has put on record."""
+    said = report.get("finding") or report["decision"]
+    seen = f"{report['messages']} messages of {report['bytes']} bytes, prepared"
+    row = {"xid": str(key.xid), "outcome": report["state"], "since": time_text(said["time_ms"])}
+    row |= {"who": said["who"], "why": said["why"], "evidence": said.get("evidence", seen)}
+    return row | {"broker": report["broker"], "key": str(key)}
 
 
 def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: bool | None) -> Iterator[str]:

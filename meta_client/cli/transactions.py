@@ -13,12 +13,12 @@ import click
 
 from journal.records.heuristics import HeuristicDecision
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
-from meta_client.cli.branch_text import show_lines, since_ms, sql_of
+from meta_client.cli.branch_text import IN_DOUBT_COLUMNS, LEDGER_COLUMNS, in_doubt_row, ledger_row, show_lines
 from meta_client.cli.branches import Branches, NoBranch, opened_branches
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
-from meta_client.cli.output import confirm, json_option, print_rows, time_text, zk_option
+from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
 QUOTED_MAX: Final = 5
@@ -70,17 +70,8 @@ def list_branches(zk: str, directory: Path | None, qualifier: str | None, as_jso
     with opened_branches(zk, directory) as branches:
         reports = branches.listed(qualifier)
         failures = branches.failures
-    now_s = time.time()
-    rows = []
-    for report in reports:
-        key = _key(report["key"])
-        row = {"xid": str(key.xid), "state": report["state"], "messages": report.get("messages")}
-        row["age_s"] = max(0, round(now_s - since_ms(report) / 1000)) if since_ms(report) else None
-        rows.append(
-            row | {"broker": report["broker"], "qualifier": key.qualifier, "key": str(key), "sql": sql_of(key.xid)}
-        )
-    columns = ("xid", "state", "age_s", "messages", "broker", "qualifier", "key", "sql")
-    _print_listing(columns, rows, failures, "nothing is in doubt", as_json=as_json)
+    rows = [in_doubt_row(report, _key(report["key"]), time.time()) for report in reports]
+    _print_listing(IN_DOUBT_COLUMNS, rows, failures, "nothing is in doubt", as_json=as_json)
 
 
 @txn.command()
@@ -182,15 +173,8 @@ def ledger(zk: str, directory: Path | None, as_json: bool) -> None:
         reports = [report for report in branches.listed(None) if report.get("decision")]
         reports += branches.findings()
         failures = branches.failures
-    rows = []
-    for report in reports:
-        said = report.get("finding") or report["decision"]
-        seen = f"{report['messages']} messages of {report['bytes']} bytes, prepared"
-        row = {"xid": str(_key(report["key"]).xid), "outcome": report["state"], "since": time_text(said["time_ms"])}
-        row |= {"who": said["who"], "why": said["why"], "evidence": said.get("evidence", seen)}
-        rows.append(row | {"broker": report["broker"], "key": report["key"]})
-    columns = ("xid", "outcome", "since", "who", "broker", "why", "evidence", "key")
-    _print_listing(columns, rows, failures, "nothing is on record", as_json=as_json)
+    rows = [ledger_row(report, _key(report["key"])) for report in reports]
+    _print_listing(LEDGER_COLUMNS, rows, failures, "nothing is on record", as_json=as_json)
 
 
 def _print_listing(
