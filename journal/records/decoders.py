@@ -1,10 +1,13 @@
 """Reads a record's meta part, kind by kind. Pure."""
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
+from journal.errors import InvalidRecord
 from journal.records.dead_letters import DeadLetter, decode_dead_letter
-from journal.records.header import Lsn, Offset, RecordType
+from journal.records.encoders import ENCODERS
+from journal.records.header import Lsn, Offset, RecordHeader, RecordType, record_type_name
 from journal.records.heuristics import HeuristicDecision
 from journal.records.layouts import (
     ASSIGNMENT,
@@ -220,3 +223,20 @@ DECODERS: Final[dict[int, Callable[[bytes], Record]]] = {
     RecordType.REFUSED: _read_dead_letter,
     RecordType.LEDGER: _read_ledger_entry,
 }
+
+assert DECODERS.keys() == {record_type for record_type, _ in ENCODERS.values()}, "what is written is read back"
+
+
+def decode(header: RecordHeader, meta: memoryview) -> Record:
+    """Decode a record whose header was checked. Raises InvalidRecord for an invalid meta part."""
+    if (read := DECODERS.get(header.record_type)) is None:
+        raise InvalidRecord(
+            f"LSN {header.lsn}: a record of kind {record_type_name(header.record_type)}, which this version of metaq "
+            f"does not read: open the journal with the version that wrote it"
+        )
+    try:
+        return read(bytes(meta))
+    except (struct.error, ValueError) as error:  # InvalidXid and UnicodeDecodeError are ValueErrors
+        raise InvalidRecord(
+            f"LSN {header.lsn}: a malformed {record_type_name(header.record_type)} record: {error}"
+        ) from error

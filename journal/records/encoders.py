@@ -1,7 +1,7 @@
-"""Writes a record's meta part, kind by kind. Pure."""
+"""Writes a record's meta part, kind by kind. Pure. decoders.py reads them back; see FORMAT.md."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from journal.records.dead_letters import DeadLetter, encode_dead_letter
 from journal.records.header import RecordType
@@ -212,3 +212,12 @@ ENCODERS: Final[dict[type[Record], tuple[RecordType, Callable[[Any], bytes]]]] =
     DroppedRecords: (RecordType.LOST, _write_dropped_records),
     LedgerEntry: (RecordType.LEDGER, _write_ledger_entry),
 }
+
+assert ENCODERS.keys() == set(get_args(Record)), "every kind of record is written"
+
+
+def encode(record: Record) -> tuple[RecordType, bytes]:
+    """Return the kind and the meta part of *record*. Raises ValueError or struct.error for a record that `decode` would
+    refuse."""
+    record_type, write = ENCODERS[type(record)]
+    return record_type, write(record)

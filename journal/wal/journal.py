@@ -5,7 +5,7 @@ Used by broker and coordinator; it has no state except positions.
 
 from collections.abc import Callable, Sequence
 
-from journal.records.codec import encode
+from journal.records.encoders import encode
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Record
 from journal.wal.flush_mode import FlushMode

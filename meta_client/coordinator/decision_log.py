@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from journal.errors import CorruptJournal, DirectoryInUse
-from journal.records.codec import decode
+from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.records.record import Decision, Epoch, Forget, Record
 from journal.records.xid import BranchKey, XaKey, Xid

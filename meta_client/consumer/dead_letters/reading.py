@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter
+from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.state.inspection import RecordReader
 from journal.wal.scan import Scanner, Verdict

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Self
 
 from journal.errors import CorruptJournal, DirectoryInUse, ForeignJournal
-from journal.records.codec import decode
 from journal.records.dead_letters import DeadLetter, DeadLetterState
+from journal.records.decoders import decode
 from journal.records.header import Lsn, RecordHeader
 from journal.records.record import Epoch, Record
 from journal.wal.flush_mode import FlushMode

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from journal.records import dead_letters, header, layouts, ledger, topic_changes
-from journal.records.codec import decode, encode
 from journal.records.dead_letters import DeadLetter, DeadLetterState
-from journal.records.decoders import DECODERS
+from journal.records.decoders import DECODERS, decode
+from journal.records.encoders import encode
 from journal.records.header import ALIGNMENT, Lsn, Offset, RecordHeader, RecordType, pack, unpack
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry

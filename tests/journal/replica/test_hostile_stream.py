@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from journal.errors import ForeignStream
-from journal.records.codec import encode
+from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordType, pack
 from journal.records.record import Put
 from journal.replica.follower import JournalFollower

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from journal.errors import InvalidRecord
-from journal.records.codec import encode
+from journal.records.encoders import encode
 from journal.records.extents import Extent
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader
 from journal.records.index_updates import IndexUpdate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from journal.records.codec import decode
+from journal.records.decoders import decode
 from journal.records.record import Commit, Put
 from journal.replica.follower import JournalFollower
 from journal.state.checkpoint import Checkpoint
