@@ -17,7 +17,7 @@ from journal.errors import JournalClosed, StorageFailed
 from journal.records.header import Lsn
 from journal.wal.background_sync import BackgroundSync
 from journal.wal.flush_mode import FlushMode
-from journal.wal.inline_commit import INLINE_BYTES_MAX, FsyncLatency, LoopHooks
+from journal.wal.inline_commit import INLINE_BYTES_MAX, InlinePolicy, LoopHooks
 from journal.wal.segments import Segments
 from journal.wal.storage_file import Buffer, StorageFile
 from journal.wal.writer_state import CLOSED, LOOP_WRITES, WAKES_THREAD, E, S, next_state
@@ -52,7 +52,7 @@ class LogWriter(ABC, Generic[Item]):
         self._segments = segments
         self._on_progress = on_progress
         self._loop_hooks = loop_hooks
-        self._fsync_latency = FsyncLatency()
+        self._inline_policy = InlinePolicy()
         self._state = S.IDLE  # under the lock
         self._queue: list[Item] = []
         self._must_sync = False  # an fsync of all that is queued was requested; under the lock
@@ -103,8 +103,8 @@ class LogWriter(ABC, Generic[Item]):
         """Return True if the owner may write what is queued: it is not the thread's turn, and the write is short and
         needs no roll. Under the lock."""
         return (
-            self._state is S.IDLE
-            and self._fsync_latency.is_low
+            self._inline_policy.allows(len(self._queue))
+            and self._state is S.IDLE
             and 0 < self.queued_bytes <= INLINE_BYTES_MAX
             and self.end <= self._segments.end
             and self._background is None
@@ -258,7 +258,7 @@ class LogWriter(ABC, Generic[Item]):
         if self._dirty is not None:
             began = time.monotonic()
             self._dirty.sync()
-            self._fsync_latency.observe(time.monotonic() - began)
+            self._inline_policy.observe_fsync(time.monotonic() - began)
             self._dirty = None
 
     # -- the writer, or the background fsync ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ import pytest
 
 from journal.errors import JournalClosed, StorageFailed
 from journal.wal.flush_mode import SYNC, FlushMode
-from journal.wal.inline_commit import INLINE_BYTES_MAX, FsyncLatency
+from journal.wal.inline_commit import INLINE_BYTES_MAX, InlinePolicy
 from journal.wal.journal import Journal
 from journal.wal.scan import Scanner, Verdict
 from journal.wal.segments import SEGMENT_HEADER_BYTES
@@ -165,7 +165,7 @@ def in_thread(action: Callable[..., None], *arguments: object) -> threading.Thre
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_the_order_one_writes_and_nothing_is_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     coin = Random(seed + 2)
-    monkeypatch.setattr(FsyncLatency, "is_low", property(lambda latency: coin.random() < 0.7))
+    monkeypatch.setattr(InlinePolicy, "allows", lambda policy, records: coin.random() < 0.7)
     before = set(threading.enumerate())
     world = World(seed)
     journal, disk = world.journal, world.disk

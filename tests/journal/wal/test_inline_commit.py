@@ -7,7 +7,14 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.wal.inline_commit import CALM_S, INLINE_BYTES_MAX, INLINE_FSYNC_S_MAX, STALL_S, FsyncLatency
+from journal.wal.inline_commit import (
+    BUSY_RECORDS_S,
+    CALM_S,
+    INLINE_BYTES_MAX,
+    INLINE_FSYNC_S_MAX,
+    STALL_S,
+    InlinePolicy,
+)
 from journal.wal.journal import Journal
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.writers import WAIT_S, Loop, Progress, put, records_of, start
@@ -35,12 +42,12 @@ class WatchedStorage(FaultyStorage):
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy this machine is."""
-    monkeypatch.setattr(FsyncLatency, "is_low", True)
+    monkeypatch.setattr(InlinePolicy, "allows", lambda policy, records: True)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FsyncLatency, "is_low", False)
+    monkeypatch.setattr(InlinePolicy, "allows", lambda policy, records: False)
 
 
 def journal_of(storage: FaultyStorage, loop: Loop, progress: Progress | None = None) -> Journal:
@@ -74,34 +81,52 @@ def test_with_a_slow_disk_the_thread_writes_a_turn_at_once() -> None:
 
 def test_a_disk_is_quick_once_it_was_for_some_time_and_not_after_a_hiccup() -> None:
     assert 10 * INLINE_FSYNC_S_MAX < STALL_S, "a hiccup is shorter than a stall"
-    pace = FsyncLatency()
-    assert not pace.is_low, "nobody has measured it"
+    policy = InlinePolicy()
+    assert not policy.allows(1), "nobody has measured it"
     noted = 0
-    while not pace.is_low:
-        pace.observe(INLINE_FSYNC_S_MAX / 3)
+    while not policy.allows(1):
+        policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
         noted += 1
     assert 2 < noted < 20
-    pace.observe(10 * INLINE_FSYNC_S_MAX)
-    assert not pace.is_low
+    policy.observe_fsync(10 * INLINE_FSYNC_S_MAX)
+    assert not policy.allows(1)
     for _ in range(40):
-        pace.observe(INLINE_FSYNC_S_MAX / 3)
-    assert pace.is_low
+        policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
+    assert policy.allows(1)
+
+
+def stalled(policy: InlinePolicy) -> None:
+    policy.observe_fsync(STALL_S)
+    for _ in range(100):
+        policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
 
 
 def test_after_a_stall_the_thread_writes_until_the_disk_was_calm_for_a_while() -> None:
     """Readers must not wait for the next stall, however quick the fsyncs between two of them are."""
     now = 0.0
-    pace = FsyncLatency(lambda: now)
+    policy = InlinePolicy(lambda: now)
     for second in (0.0, CALM_S / 2):
         now = second
-        pace.observe(STALL_S)
-        for _ in range(100):
-            pace.observe(INLINE_FSYNC_S_MAX / 3)
-        assert not pace.is_low
+        stalled(policy)
+        assert not policy.allows(1)
     now += CALM_S - 1
-    assert not pace.is_low, "counted from the last stall"
+    assert not policy.allows(1), "counted from the last stall"
     now += 1
-    assert pace.is_low
+    assert policy.allows(1)
+
+
+def test_a_busy_loop_fsyncs_by_itself_even_on_a_disk_that_stalls() -> None:
+    now = 0.0
+    policy = InlinePolicy(lambda: now)
+    stalled(policy)
+    seen = []
+    for records in (BUSY_RECORDS_S, BUSY_RECORDS_S - 8):
+        for _ in range(8):
+            now += 0.125
+            seen.append(policy.allows(records // 8))
+    assert seen == [False] * 7 + [True] * 8 + [False], "by the rate of the second before"
+    policy.observe_fsync(100 * INLINE_FSYNC_S_MAX)
+    assert not policy.allows(10 * BUSY_RECORDS_S), "a slow disk is the thread's"
 
 
 @pytest.mark.usefixtures("quick")
