@@ -9,7 +9,7 @@ A record that cannot be written stops the journal for good.
 from collections.abc import Callable, Sequence
 
 from journal.records.encoders import commit_bytes_at_most, relocate_bytes_at_most
-from journal.records.header import META_BYTES_MAX, Lsn, RecordHeader
+from journal.records.header import META_BYTES_MAX, Lsn
 from journal.records.heuristics import EVENTS, HEURISTICS_MAX, STATES, HeuristicDecision
 from journal.records.index_updates import IndexUpdate
 from journal.records.ledger import LEDGER_BYTES_MAX, LedgerEntry
@@ -65,6 +65,7 @@ class JournalTransactionStore(CheckpointedState):
         self.journal: Journal = journal
         self.transactions: dict[XaKey, LiveBranch] = {}
         self.live_count = 0  # of both kinds, begun and not over
+        self._meta_bytes_max = min(journal.body_bytes_max, META_BYTES_MAX)
         self._relocated_bytes_max = journal.body_bytes_max - relocate_bytes_at_most(1)
 
     @classmethod
@@ -129,7 +130,7 @@ class JournalTransactionStore(CheckpointedState):
         self._append(Epoch(self.journal.epoch, self.journal.incarnation, version))
         published: list[IndexUpdate] = []
         if (loss := self.state.unresolved_loss) is not None:
-            for record in resolving_records(self.state, loss, min(self.journal.body_bytes_max, META_BYTES_MAX)):
+            for record in resolving_records(self.state, loss, self._meta_bytes_max):
                 published += self._append(record).updates
             self.state.unresolved_loss = None
         for branch in sorted(self.state.branches.values(), key=lambda branch: branch.first_lsn):
@@ -218,7 +219,7 @@ class JournalTransactionStore(CheckpointedState):
             self._release(transaction)
             return XaCode.XA_RDONLY, self.journal.end
         # Prepare only if the COMMIT record will fit, however far the offsets move meanwhile.
-        if commit_bytes_at_most(len(branch.extents)) > min(self.journal.body_bytes_max, META_BYTES_MAX):
+        if commit_bytes_at_most(len(branch.extents)) > self._meta_bytes_max:
             self.journal.check_fits(self._commit_of(branch))
         result = self._append(Prepare(branch.key, branch.first_lsn, branch.messages, branch.bytes))
         return XaCode.XA_OK, result.lsn
@@ -341,8 +342,7 @@ class JournalTransactionStore(CheckpointedState):
 
     def _append(self, record: Record, frames: Sequence[Buffer] = (), frame_bytes: int = 0) -> AppendResult:
         time_ms = max(self._clock_ms(), self.state.time_ms)  # never decreasing, whatever the clock says
-        header: RecordHeader = self.journal.append(record, time_ms, frames, frame_bytes)
-        updates = apply(self.state, header, record)
+        updates = apply(self.state, self.journal.append(record, time_ms, frames, frame_bytes), record)
         return AppendResult(self.state.lsn, updates)
 
     def on_checkpoint(self, number: int, checkpoint: Checkpoint) -> None:

@@ -25,17 +25,12 @@ class SegmentPreallocator:
         self._skip_prezero = threading.Event()
         self._file: StorageFile | None = None  # owned by the thread until that ends
         self.failure: StorageFailed | None = None  # of the last attempt; any thread may read it
-        self.may_retry = False  # set by any thread: retry a failed attempt
+        self.may_retry = False  # set by any thread: a failed attempt is repeated, and counts no more
 
     @property
     def is_started(self) -> bool:
         """True if one is begun, or failed and must not be retried yet."""
         return self._thread is not None and not (self.failure is not None and self.may_retry)
-
-    @property
-    def lasting_failure(self) -> StorageFailed | None:
-        """Error of the last attempt; None if it succeeded, or will be retried. Any thread."""
-        return None if self.may_retry else self.failure
 
     def start(self, name: str, size: int, head: bytes, *, prezero: bool) -> None:
         """Start to make *name*, with its zeros written out if *prezero*. Returns at once."""

@@ -46,8 +46,9 @@ class DiskSpace:
     @property
     def why_full(self) -> str:
         """Reason no new message is accepted, for clients; blank: they are."""
-        failure = self._segments.preallocator.lasting_failure
-        if not self._why and failure is not None and is_full(failure):
+        preallocator = self._segments.preallocator
+        failure = preallocator.failure
+        if not self._why and failure is not None and not preallocator.may_retry and is_full(failure):
             self.filled(failure)
         return self._why
 
