@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from journal.records.record import PartitionName
 from meta_broker.handlers.context import Context, Peer, WaitingFetch
 from meta_broker.handlers.get import bad_size, closed, missed, outside, unknown_partition, visible_index
-from meta_broker.handlers.message_reader import Answer, MessageReader
+from meta_broker.handlers.message_reader import Answer, MessageReader, answer_line
 from meta_broker.handlers.owners import Owned, OwnerEpochs
-from meta_broker.handlers.read_from import answer_line
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.handlers.waiting import WaitingFetches
 from meta_broker.store.partition_index import PartitionIndex

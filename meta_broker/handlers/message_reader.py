@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from zlib import crc32
 
 import msgspec
 
@@ -12,18 +13,20 @@ from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.handlers.read_from import answer_line
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
 from meta_broker.task_errors import raise_task_error
-from meta_client.protocol.encoder import encode_result, value_line
+from meta_client.protocol.encoder import data_line, encode_result, value_line
 from meta_client.protocol.requests import Fetch, Find, Get, OffsetQuery, Offsets
-from meta_client.protocol.responses import FILTERED
+from meta_client.protocol.responses import FILTERED, READ_FROM_MASTER
 from meta_client.protocol.status import Status
 
 log = logging.getLogger(__name__)
+
+# A slave sends a reader back below this part of the distance at which the master sends it away: hysteresis.
+LEAVE_RATIO: float = 0.5
 
 T = TypeVar("T")
 IndexRequest = Get | Fetch | OffsetQuery | Offsets
@@ -204,6 +207,32 @@ def _head_line(
     if isinstance(request, Fetch):
         return answer_line(context, request, size, index.end, places)
     return value_line(size, request.opaque)
+
+
+def answer_line(context: Context, fetch: Fetch, size: int, log_end: int, places: Sequence[JournalSlice] = ()) -> bytes:
+    """Return the header for the *size* bytes of *places* that answer *fetch*."""
+    behind = context.slave.lag() if context.slave is not None else None
+    return data_line(size, log_end, read_from(context, fetch, places), fetch.opaque, behind)
+
+
+def read_from(context: Context, fetch: Fetch, places: Sequence[JournalSlice]) -> str:
+    """Return the replica to fetch from next, as responses.READ_FROM; no *places*: at the end of the partition.
+
+    A master names a slave to readers that are further behind than memory reaches, so that its disk is left to writes:
+    the same slave each time, with partitions spread over all slaves that have got so far.
+    """
+    if not places:
+        return READ_FROM_MASTER
+    lsn = places[-1].lsn
+    distance, hot_bytes = context.store.journal.end - lsn, context.store.page_cache.hot_bytes
+    if context.slave is not None:
+        return f"s{context.slave.slave_id}" if distance > hot_bytes * LEAVE_RATIO else READ_FROM_MASTER
+    if distance <= hot_bytes:
+        return READ_FROM_MASTER
+    able = [replica.slave_id for replica in context.replicas() if replica.flushed > lsn]
+    if not able:
+        return READ_FROM_MASTER
+    return f"s{able[crc32(b'%b-%d' % (fetch.topic.encode(), fetch.partition)) % len(able)]}"
 
 
 def _in_gap(index: PartitionIndex, request: Get | Fetch) -> bytes:

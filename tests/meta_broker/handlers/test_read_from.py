@@ -14,7 +14,7 @@ from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context, ReadReplica
 from meta_broker.handlers.get import outside
 from meta_broker.handlers.message_ids import MessageIds
-from meta_broker.handlers.read_from import answer_line, read_from
+from meta_broker.handlers.message_reader import answer_line, read_from
 from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import JournalSlice
