@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
-from journal.state.checkpointed import wall_clock_ms
 from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership, some
@@ -63,7 +62,7 @@ class MasterRole(Role):
                 return None  # stopped while ZooKeeper was away
         if (reason := why_async_is_unsafe(config, node)) is not None:
             raise ConfigError(reason)
-        clock = Clock(wall_clock_ms)
+        clock = Clock()
         ids = MessageIds(config.broker_id, clock.now_ms)
         open_store = functools.partial(
             MessageStore.open,

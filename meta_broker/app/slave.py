@@ -62,7 +62,7 @@ class SlaveRole(Role):
             config,
             functools.partial(_open_copy, config, facts, server.wake),
             Lsn(facts.high_watermark),
-            Clock(wall_clock_ms),
+            Clock(),
         )
         await stack.enter_async_context(closing(store))
         follower = store.source

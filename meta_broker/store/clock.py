@@ -6,6 +6,7 @@ as before. A step adds no age: it never makes an older record older.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
@@ -109,16 +110,18 @@ def steady_clock_ms() -> int:
 class Clock:
     """One broker's BelievedTime, with both clocks, and the log. Loop thread only."""
 
-    def __init__(self, wall_ms: Callable[[], int], steady_ms: Callable[[], int] = steady_clock_ms) -> None:
-        self._wall_ms = wall_ms
+    def __init__(
+        self, wall_ns: Callable[[], int] = time.time_ns, steady_ms: Callable[[], int] = steady_clock_ms
+    ) -> None:
+        self._wall_ns = wall_ns
         self.steady_ms = steady_ms
-        self._believed = BelievedTime(wall_ms(), steady_ms())
+        self._believed = BelievedTime(wall_ns() // 1_000_000, steady_ms())
         # Between these the wall clock needs no second reading: it is close to the last one.
         self._from_ms = self._until_ms = 0
 
     def now_ms(self) -> int:
         """Return the time, in Unix milliseconds. Call it at least every few seconds, or a step goes unnoticed."""
-        wall_ms = self._wall_ms()
+        wall_ms = self._wall_ns() // 1_000_000
         if self._from_ms <= wall_ms < self._until_ms:
             self._from_ms = wall_ms
             return wall_ms
@@ -140,7 +143,7 @@ class Clock:
     def begin_after(self, newest_ms: int, steps: tuple[ClockStep, ...] = ()) -> None:
         """Start after the newest record, as BelievedTime does; *steps* were accepted in earlier runs."""
         self._believed.steps = steps
-        now_ms = self._read(self._wall_ms())
+        now_ms = self._read(self._wall_ns() // 1_000_000)
         if not self._believed.begin_after(newest_ms):
             log.warning(
                 "newest record is old by_s=%d: the broker was down or idle, or the clock is wrong; nothing is deleted "
@@ -150,7 +153,7 @@ class Clock:
 
     def age_ms(self, time_ms: int) -> int:
         """Return the least age of a record of *time_ms*, by a new reading of both clocks."""
-        self._read(self._wall_ms())
+        self._read(self._wall_ns() // 1_000_000)
         return self._believed.age_ms(time_ms)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from journal.errors import JournalError, StorageFailed
 from journal.records.header import Lsn
-from journal.records.index_updates import IndexUpdate, IndexUpdateRun
+from journal.records.index_updates import IndexUpdate
 from journal.records.record import PartitionName
 from journal.state.checkpoint import IndexFileEntry, PartitionEntry
 from journal.state.history import published_in
@@ -79,10 +79,6 @@ class Indexes:
 
     def publish(self, update: IndexUpdate) -> None:
         self.of(update.name).publish(update)
-
-    def publish_block(self, update_run: IndexUpdateRun) -> None:
-        """Publish all runs of *update_run*."""
-        self.of(update_run.name).publish_runs(update_run.base, update_run.extents.numbers())
 
     @property
     def unopened(self) -> int:

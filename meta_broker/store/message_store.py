@@ -14,7 +14,7 @@ from journal.errors import StorageFailed
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
 from journal.records.record import PartitionName
-from journal.state.checkpointed import CheckpointedState, wall_clock_ms
+from journal.state.checkpointed import CheckpointedState
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
@@ -165,7 +165,7 @@ class MessageStore:
                     # Otherwise only creating the next segment would fail.
                     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                     raise StorageFailed(f"{config.data}: {refused.strerror}") from refused
-                return cls._recovered(storage, config, open_source, clock or Clock(wall_clock_ms), limit)
+                return cls._recovered(storage, config, open_source, clock or Clock(), limit)
             except BaseException:
                 storage.close()
                 raise
@@ -200,12 +200,12 @@ class MessageStore:
         """Make acknowledged runs visible. Called at the high watermark only."""
         if isinstance(updates, IndexUpdates):  # a branch may have millions
             for update_run in updates.update_runs:
-                self.indexes.publish_block(update_run)
+                self.indexes.of(update_run.name).publish_runs(update_run.base, update_run.extents.numbers())
                 if update_run.name in self._watched:
                     self._touched[update_run.name] = None
             return
         for update in updates:
-            self.indexes.publish(update)
+            self.indexes.of(update.name).publish(update)
             if update.name in self._watched:
                 self._touched[update.name] = None
 

@@ -5,8 +5,10 @@ reply proves that the session lives until the request was *sent* plus the timeou
 reads the reply late. A process is not notified that it was stopped: it must check the lease.
 """
 
+import functools
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 # The read timeout of ZooKeeper's own clients, which leaves a third of the session to find another server.
@@ -14,9 +16,10 @@ LEASE_FRACTION: Final = 2 / 3
 PING_FRACTION: Final = 1 / 6  # interval of pings on an idle connection: the lease outlives three lost replies
 
 
-def now() -> float:
-    """Return seconds of a clock that runs on while the process is stopped and, if possible, the machine suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+# Seconds of a clock that runs on while the process is stopped and, if possible, the machine suspended.
+now: Final[Callable[[], float]] = (
+    functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 class Lease:

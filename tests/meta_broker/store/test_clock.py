@@ -167,7 +167,7 @@ def test_time_never_goes_back_and_nothing_is_older_than_it_is(steps: list[tuple[
 
 def test_each_step_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     clocks = Clocks()
-    clock = Clock(lambda: clocks.wall_ms, lambda: clocks.steady_ms)
+    clock = Clock(lambda: clocks.wall_ms * 1_000_000, lambda: clocks.steady_ms)
 
     def pass_(ms: int) -> None:
         clocks.wall_ms += ms
@@ -194,7 +194,7 @@ def test_each_step_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_the_clock_is_the_wall_clock_while_that_does_nothing_odd_and_never_goes_back() -> None:
     clocks = Clocks()
-    clock = Clock(lambda: clocks.wall_ms, lambda: clocks.steady_ms)
+    clock = Clock(lambda: clocks.wall_ms * 1_000_000, lambda: clocks.steady_ms)
     last = 0
     for ms in (0, 1, 50, 40, 99, 98, 100, 150, 149, 300, 120, 301):
         clocks.wall_ms, clocks.steady_ms = NOW + ms, 5 * SECOND + ms

@@ -44,6 +44,9 @@ class Clock:
     def __call__(self) -> int:
         return self.ms
 
+    def ns(self) -> int:
+        return self.ms * 1_000_000
+
 
 class Stage:
     """A store that is fed by hand, its clock, and everything that was ever published."""
@@ -104,7 +107,7 @@ async def stage(path: Path, section: RetentionSection, clock: Clock | None = Non
     clock = clock or Clock()
     broker = BrokerSection(segment_bytes=SEGMENT_BYTES, checkpoint_seconds=3600.0)
     config = BrokerConfig(data=path, broker_id=0, port=0, broker=broker, retention=section)
-    store = MessageStore.open(config, "test", lambda: None, clock, clock=BelievingClock(clock, clock))
+    store = MessageStore.open(config, "test", lambda: None, clock, clock=BelievingClock(clock.ns, clock))
     try:
         with ThreadPoolExecutor(1) as worker:
             yield Stage(store, clock, worker)
@@ -227,7 +230,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
     async def copy(worker: ThreadPoolExecutor) -> None:
         broker = BrokerSection(segment_bytes=SEGMENT_BYTES, checkpoint_seconds=0.0)
         config = BrokerConfig(data=tmp_path, broker_id=0, port=0, broker=broker, retention=BY_HOURS)
-        store = MessageStore.open_over(config, open_copy, clock=BelievingClock(wall, steady))
+        store = MessageStore.open_over(config, open_copy, clock=BelievingClock(wall.ns, steady))
 
         async def pass_(ms: int) -> None:
             wall.ms += ms

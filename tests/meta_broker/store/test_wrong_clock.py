@@ -49,7 +49,8 @@ import time
 from pathlib import Path
 import meta_broker.app.master, meta_broker.store.clock
 shift = Path({str(self.shift_path)!r})
-meta_broker.app.master.wall_clock_ms = lambda: time.time_ns() // 1_000_000 + int(shift.read_text())
+shifted = lambda: time.time_ns() + int(shift.read_text()) * 1_000_000
+meta_broker.app.master.Clock = lambda: meta_broker.store.clock.Clock(shifted)
 meta_broker.store.clock.CONFIRM_MS = {self.confirm_ms}
 from meta_client.cli.main import main
 main()
