@@ -118,6 +118,21 @@ def test_the_scenarios_are_all_there_with_the_tests_that_show_them() -> None:
     assert [name for name, _, tests, remark in rows if not tests and not remark.startswith("does not apply: ")] == []
 
 
+def test_where_to_change_what_names_what_is_there() -> None:
+    section = (
+        (ROOT / "docs/architecture.md").read_text().partition("## Where to change what\n")[2].partition("\n## ")[0]
+    )
+    rows = section.strip().splitlines()[2:]
+    assert len(rows) >= 8
+    for row in rows:
+        named = re.findall(r"`([\w/]+/(?:\w+\.py)?)(?:::(\w+))?`", row)
+        assert named, row
+        for path, symbol in named:
+            assert (ROOT / path).exists(), path
+            found = rf"^ *(?:(?:async )?def|class) {symbol}\b|^ *{symbol}(?:: [^=]+)? = "
+            assert not symbol or re.search(found, (ROOT / path).read_text(), re.MULTILINE), f"{path}: {symbol}"
+
+
 def test_each_line_of_what_happens_when_names_a_test_that_is_there() -> None:
     lines = (ROOT / "docs/what-happens-when.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith("| ") and "what clients see" not in line]
