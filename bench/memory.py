@@ -14,7 +14,7 @@ from journal.records.xid import XaKey, Xid
 from meta_client import Client
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Get, Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Get, Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.responses import Result as Answer
 
 MIB = 1024 * 1024
@@ -104,10 +104,10 @@ def transaction(case: str) -> Result:
 
 def _left_open(number: int) -> Iterable[Request]:
     key = XaKey(Xid.of(f"order-{number:08}", "metaq"), "bench")
-    yield Transaction(key, "bench", TransactionVerb.BEGIN, 3600, None, number)
+    yield TransactionCommand(key, "bench", TransactionVerb.BEGIN, 3600, None, number)
     yield Put("bench", number % 8, 0, None, key, number, b"x" * 100)
     if number % 2:
-        yield Transaction(key, "bench", TransactionVerb.PREPARE, None, None, number)
+        yield TransactionCommand(key, "bench", TransactionVerb.PREPARE, None, None, number)
 
 
 def _answered(connection: socket.socket, requests: Iterable[Request]) -> None:

@@ -38,7 +38,7 @@ from meta_client.protocol.requests import (
     Sync,
     TakeCheckpoint,
     TopicCommand,
-    Transaction,
+    TransactionCommand,
     Version,
 )
 from meta_client.protocol.status import Status
@@ -117,7 +117,7 @@ class Dispatcher:
                 Put: replies.guarded(put),
                 MultiPut: replies.guarded(put),
                 Sync: replies.guarded(_sync),
-                Transaction: replies.guarded(self._transactions.handle),
+                TransactionCommand: replies.guarded(self._transactions.handle),
                 TopicCommand: replies.guarded(TopicHandler(context, replies, self.topic_decided).handle),
                 BranchCommand: replies.guarded(BranchHandler(context, replies).handle),
             }

@@ -4,7 +4,7 @@ from journal.records.states import XaCode
 from meta_broker.handlers.context import Context, Peer, SlaveView
 from meta_broker.handlers.writes import Write
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import MultiPut, Put, Transaction, TransactionVerb
+from meta_client.protocol.requests import MultiPut, Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import format_xa_failure
 
@@ -19,9 +19,9 @@ class SlaveWrites:
     def handle(self, request: Write, peer: Peer) -> None:
         text = self._text()
         match request:
-            case Transaction(verb=TransactionVerb.END):
+            case TransactionCommand(verb=TransactionVerb.END):
                 peer.end_in_flight()
-            case Transaction():
+            case TransactionCommand():
                 # As any broker that cannot serve a branch: the client then looks for the master.
                 failure = format_xa_failure(XaCode.XAER_RMFAIL, text)
                 peer.send(encode_result(Status.INTERNAL_ERROR, failure.encode(), request.opaque))

@@ -16,7 +16,7 @@ from meta_broker.handlers.yielding import yield_after
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.branch_report import DECIDED
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import Transaction as TransactionRequest
+from meta_client.protocol.requests import TransactionCommand
 from meta_client.protocol.requests import TransactionVerb as Verb
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import format_xa_failure
@@ -33,7 +33,7 @@ class TransactionHandler:
         self._context = context
         self._replies = replies
         self._store = context.store.transactions
-        self._verbs: Final[dict[Verb, Callable[[TransactionRequest, Peer], None]]] = {
+        self._verbs: Final[dict[Verb, Callable[[TransactionCommand, Peer], None]]] = {
             Verb.BEGIN: self._begin,
             Verb.END: self._end,
             Verb.PREPARE: self._prepare,
@@ -46,7 +46,7 @@ class TransactionHandler:
         }
         assert self._verbs.keys() == set(Verb), "every verb is handled"
 
-    def handle(self, request: TransactionRequest, peer: Peer) -> None:
+    def handle(self, request: TransactionCommand, peer: Peer) -> None:
         try:
             self._verbs[request.verb](request, peer)
         except XaError as error:
@@ -59,25 +59,25 @@ class TransactionHandler:
             if local is not None and local.is_over:
                 del peer.local_transactions[request.key]
 
-    def _end(self, request: TransactionRequest, peer: Peer) -> None:
+    def _end(self, request: TransactionCommand, peer: Peer) -> None:
         del request
         peer.end_in_flight()  # only the client's association ended
 
-    def _prepare(self, request: TransactionRequest, peer: Peer) -> None:
+    def _prepare(self, request: TransactionCommand, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         vote, lsn = self._store.prepare(transaction)
         self._context.timeouts.discard(transaction)
         answer = encode_result(Status.SUCCESS, b"%d" % vote, request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer, peer.take_buffered(transaction.key))
 
-    def _commit(self, request: TransactionRequest, peer: Peer) -> None:
+    def _commit(self, request: TransactionCommand, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         result = self._store.commit(transaction, one_phase=request.verb is Verb.COMMIT_ONE_PHASE)
         self._context.timeouts.discard(transaction)
         self._context.counters.commits += 1
         self._replies.send(request, peer, result, encode_result(Status.SUCCESS, b"", request.opaque))
 
-    def _rollback(self, request: TransactionRequest, peer: Peer) -> None:
+    def _rollback(self, request: TransactionCommand, peer: Peer) -> None:
         transaction = self._find(request.key, peer)
         lsn = self._store.rollback(transaction)
         self._context.timeouts.discard(transaction)
@@ -85,20 +85,20 @@ class TransactionHandler:
         answer = encode_result(Status.SUCCESS, b"", request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer)
 
-    def _forget(self, request: TransactionRequest, peer: Peer) -> None:
+    def _forget(self, request: TransactionCommand, peer: Peer) -> None:
         if not isinstance(request.key, XaKey):
             raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
         lsn = self._store.forget(request.key)
         answer = encode_result(Status.SUCCESS, b"", request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer)
 
-    def _recover(self, request: TransactionRequest, peer: Peer) -> None:
+    def _recover(self, request: TransactionCommand, peer: Peer) -> None:
         found = [transaction.key for transaction in self._store.recover(request.qualifier)]
         keys = format_keys([*found, *self._store.heuristics(request.qualifier)])
         self._replies.send_after_all(request, peer, Status.SUCCESS, keys)
         yield_after(peer)
 
-    def _send_status(self, request: TransactionRequest, peer: Peer) -> None:
+    def _send_status(self, request: TransactionCommand, peer: Peer) -> None:
         status = self._status(request.key, peer)
         self._replies.send_after_all(request, peer, Status.SUCCESS, status.encode())
 
@@ -113,7 +113,7 @@ class TransactionHandler:
         ended = self._store.state.outcomes.find(str(key))
         return BranchStatus.UNKNOWN if ended is None else BranchStatus(ended.outcome)
 
-    def _begin(self, request: TransactionRequest, peer: Peer) -> None:
+    def _begin(self, request: TransactionCommand, peer: Peer) -> None:
         key, counters = request.key, self._context.counters
         if key is None:
             raise XaError(XaCode.XAER_INVAL, "null is no transaction to begin")

@@ -13,11 +13,19 @@ from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import BranchCommand, MultiPut, Put, Sync, TopicCommand, Transaction, TransactionVerb
+from meta_client.protocol.requests import (
+    BranchCommand,
+    MultiPut,
+    Put,
+    Sync,
+    TopicCommand,
+    TransactionCommand,
+    TransactionVerb,
+)
 from meta_client.protocol.status import Status
 from meta_client.protocol.xa import format_xa_failure
 
-Write = Put | MultiPut | Sync | Transaction | TopicCommand | BranchCommand
+Write = Put | MultiPut | Sync | TransactionCommand | TopicCommand | BranchCommand
 
 
 class WaitingReply(msgspec.Struct, eq=False):
@@ -114,7 +122,7 @@ def _release(peer: Peer, size: int) -> None:
 
 def _changes_nothing(request: Write) -> bool:
     """Return whether *request* only reads, or has no answer."""
-    return isinstance(request, Transaction) and request.verb in (
+    return isinstance(request, TransactionCommand) and request.verb in (
         TransactionVerb.END,
         TransactionVerb.STATUS,
         TransactionVerb.RECOVER,
@@ -128,7 +136,7 @@ def _failed(request: Write, reason: str, offset: int | None = None) -> bytes:
             where = f"[partition '{request.topic}-{request.partition}']"
             at = f" at offset {offset}" if offset is not None else ""
             text = f"put to {where}{at}: {reason}"
-        case Transaction():
+        case TransactionCommand():
             text = format_xa_failure(XaCode.XAER_RMFAIL, f"{request.verb.value} of {request.key or 'null'}: {reason}")
         case _:
             text = reason

@@ -24,7 +24,7 @@ from meta_client.producer.xa_verbs import LEDGER, REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report, decided_report, finding_report, live_report
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
-from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
+from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
 
@@ -109,7 +109,7 @@ class OnlineBranches:
         return self._ask(BranchCommand(verb, key, who, why, next_opaque()), broker_id)
 
     def forget(self, key: XaKey, broker_id: int) -> None:
-        request = Transaction(key, NAME, TransactionVerb.FORGET, None, key.qualifier, next_opaque())
+        request = TransactionCommand(key, NAME, TransactionVerb.FORGET, None, key.qualifier, next_opaque())
         wait_result(self._connect(broker_id).submit(request), ANSWER_TIMEOUT_S, f"forget {key} on broker {broker_id}")
 
     def findings(self) -> list[Report]:

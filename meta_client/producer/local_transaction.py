@@ -30,7 +30,7 @@ from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import is_not_replicated
 from meta_client.protocol.errors import RemoteError, RemoteProtocolError
-from meta_client.protocol.requests import Transaction, TransactionVerb
+from meta_client.protocol.requests import TransactionCommand, TransactionVerb
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
 
@@ -173,6 +173,6 @@ class LocalTransaction:
         assert self._connection is not None
         return self._connection
 
-    def _request(self, verb: TransactionVerb) -> Transaction:
+    def _request(self, verb: TransactionVerb) -> TransactionCommand:
         timeout = self._timeout_seconds if verb is TransactionVerb.BEGIN else None
-        return Transaction(self.key, self.key.session_id, verb, timeout, None, next_opaque())
+        return TransactionCommand(self.key, self.key.session_id, verb, timeout, None, next_opaque())

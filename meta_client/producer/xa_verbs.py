@@ -17,7 +17,7 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport, Transports
 from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
 from meta_client.protocol.errors import MetaError, RemoteError, RemoteProtocolError, XaError
-from meta_client.protocol.requests import BranchCommand, BranchVerb, Transaction, TransactionVerb
+from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
@@ -130,9 +130,9 @@ class XaVerbs:
             raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
         return True
 
-    def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> Transaction:
+    def request(self, verb: TransactionVerb, key: XaKey, timeout_seconds: int | None = None) -> TransactionCommand:
         """Return the request of *verb*."""
-        return Transaction(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
+        return TransactionCommand(key, self._session_id, verb, timeout_seconds, self.qualifier, next_opaque())
 
     def answer(
         self, verb: TransactionVerb, key: XaKey, broker_id: int, reply: PendingReply, deadline: Deadline
@@ -204,9 +204,9 @@ class XaVerbs:
             )
         return Listing(keys, dict(sorted(failures.items())))
 
-    def _recover(self, qualifier: str | None) -> Transaction:
+    def _recover(self, qualifier: str | None) -> TransactionCommand:
         """Return a RECOVER request, of every qualifier if None."""
-        return Transaction(None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
+        return TransactionCommand(None, self._session_id, TransactionVerb.RECOVER, None, qualifier, next_opaque())
 
     def _candidates(self, topics: Collection[str], deadline: Deadline) -> list[int]:
         if not topics:

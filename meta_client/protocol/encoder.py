@@ -32,7 +32,7 @@ from meta_client.protocol.requests import (
     Sync,
     TakeCheckpoint,
     TopicCommand,
-    Transaction,
+    TransactionCommand,
     Version,
 )
 from meta_client.protocol.responses import READ_FROM, Behind, Data, Response, Result, Value
@@ -60,7 +60,7 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line, body = _mput(request), request.body
         case Put():
             line, body = _put(request), request.body
-        case Transaction():
+        case TransactionCommand():
             line = _transaction(request)
         case Get(topic, group, partition, offset, bytes_max, opaque):
             numbers = b"%d %d %d %d" % (_int32(partition), _int64(offset), _int32(bytes_max), _int32(opaque))
@@ -230,7 +230,7 @@ def _branch_command(command: BranchCommand) -> bytes:
     return b" ".join([*words, b"%d\r\n" % _int32(command.opaque)])
 
 
-def _transaction(request: Transaction) -> bytes:
+def _transaction(request: TransactionCommand) -> bytes:
     timeout, qualifier = request.timeout_seconds, request.qualifier
     return b"transaction %b %b %b%b%b %d\r\n" % (
         b"null" if request.key is None else _key(request.key),

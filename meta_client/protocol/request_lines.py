@@ -35,7 +35,7 @@ from meta_client.protocol.requests import (
     TakeCheckpoint,
     TopicCommand,
     TopicVerb,
-    Transaction,
+    TransactionCommand,
     TransactionVerb,
     Version,
 )
@@ -222,7 +222,7 @@ def _transaction(tokens: list[bytes]) -> tuple[Request, int]:
         raise ValueError(f"{tokens[3].decode()!r} is not a valid TransactionVerb")
     key = None if tokens[1] == b"null" else _branch_key(tokens[1].decode())
     seconds = 0 if timeout is None else int32(timeout)
-    return Transaction(
+    return TransactionCommand(
         key,
         tokens[2].decode(),
         verb,

@@ -160,7 +160,7 @@ class TransactionVerb(StrEnum):
     STATUS = "STATUS"  # extension `status`
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class TransactionCommand(msgspec.Struct, frozen=True):
     """One step of a branch's life."""
 
     key: BranchKey | None  # None: `null`, which RECOVER sends
@@ -254,7 +254,7 @@ Request = (
     | Stats
     | Version
     | Quit
-    | Transaction
+    | TransactionCommand
     | Sync
     | TopicCommand
     | TakeCheckpoint

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import XaKey, Xid
-from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb
+from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import CONFIG, running_broker
 from tests.fixtures.peers import MIB, resident_bytes
@@ -40,9 +40,9 @@ def test_an_open_branch_costs_two_kilobytes_whatever_else_is_open(tmp_path: Path
         before, seen = resident_bytes(broker.pid), []
         for first in range(0, BRANCHES, 1_000):
             keys = [key_of(number) for number in range(first, first + 1_000)]
-            answered(client, *(Transaction(key, "s", V.BEGIN, 3600, None, 1) for key in keys))
+            answered(client, *(TransactionCommand(key, "s", V.BEGIN, 3600, None, 1) for key in keys))
             answered(client, *(Put("orders", 0, 0, None, key, 2, b"x" * 100) for key in keys))
-            answered(client, *(Transaction(key, "s", V.PREPARE, None, None, 3) for key in keys[::2]))
+            answered(client, *(TransactionCommand(key, "s", V.PREPARE, None, None, 3) for key in keys[::2]))
             seen.append(resident_bytes(broker.pid))
         print(f"{(max(seen) - before) / BRANCHES:.0f} bytes a branch, {BRANCHES} of them")
         assert max(seen) - before < 12 * MIB + BRANCHES * 2_000

@@ -24,7 +24,7 @@ from random import Random
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
 from meta_client.protocol.answers import BranchStatus, parse_keys
-from meta_client.protocol.requests import Put, Transaction, TransactionVerb
+from meta_client.protocol.requests import Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.crash.history import Did, Facts, History, body_of, check_in_doubt, read_history
 from tests.crash.workload import PARTITIONS
@@ -200,7 +200,7 @@ class ClientProcess:
         at(Step.COMMITTED if is_commit else Step.ROLLED_BACK)
 
     def _ask(self, client: WireClient, verb: TransactionVerb, branch: Branch, on_the_way: Callable[[], None]) -> None:
-        client.send(Transaction(branch.key, "s", verb, None, None, client.opaque()))
+        client.send(TransactionCommand(branch.key, "s", verb, None, None, client.opaque()))
         on_the_way()
         answer = client.receive()
         assert isinstance(answer, Result), answer

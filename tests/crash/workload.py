@@ -8,7 +8,7 @@ from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey, XaKey, Xid
 from meta_client.protocol.answers import parse_keys, parse_put_place
 from meta_client.protocol.messages import HEADER_BYTES, Message
-from meta_client.protocol.requests import PARTITION_ANY, Put, Transaction, TransactionVerb
+from meta_client.protocol.requests import PARTITION_ANY, Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result, Value
 from tests.crash.ledger import BranchFacts, Decision, Known, Ledger, Log
 from tests.fixtures.wire import WireClient
@@ -109,7 +109,7 @@ class Producer:
         if self._random.random() < 0.1:
             self._decide(client, branch, V.COMMIT_ONE_PHASE)
             return
-        client.send(Transaction(branch.key, "s", V.END, None, None, client.opaque()))
+        client.send(TransactionCommand(branch.key, "s", V.END, None, None, client.opaque()))
         branch.prepared = Known.ASKED
         vote = client.verb(V.PREPARE, branch.key)
         if vote == b"3":

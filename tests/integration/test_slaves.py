@@ -12,7 +12,15 @@ from journal.records.xid import XaKey, Xid
 from meta_broker.replication.replica.slave_file import SlaveFile
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.consumer import Consumer
-from meta_client.protocol.requests import Fetch, Put, Stats, TopicCommand, TopicVerb, Transaction, TransactionVerb
+from meta_client.protocol.requests import (
+    Fetch,
+    Put,
+    Stats,
+    TopicCommand,
+    TopicVerb,
+    TransactionCommand,
+    TransactionVerb,
+)
 from meta_client.protocol.responses import Behind, Data, Result
 from tests.fixtures.broker import CONFIG
 from tests.fixtures.replicas import ReplicaProcess, Replicas, copied_bytes, wait_until
@@ -170,9 +178,11 @@ def test_a_slave_takes_no_writes_and_names_its_master(pair: Replicas, session: Z
         show = copy.result(TopicCommand(TopicVerb.SHOW, "orders", (), 2))
         assert (show.status, show.text) == (503, why)
         for verb in (TransactionVerb.BEGIN, TransactionVerb.COMMIT_TWO_PHASE, TransactionVerb.RECOVER):
-            answer = copy.result(Transaction(XaKey(Xid.of("x", "mq"), "q"), "s", verb, None, "q", 3))
+            answer = copy.result(TransactionCommand(XaKey(Xid.of("x", "mq"), "q"), "s", verb, None, "q", 3))
             assert (answer.status, answer.text) == (500, f"XAException:code=-7,msg={why}")
-        copy.send(Transaction(XaKey(Xid.of("x", "mq"), "q"), "s", TransactionVerb.END, None, None, 4), Stats("", 5))
+        copy.send(
+            TransactionCommand(XaKey(Xid.of("x", "mq"), "q"), "s", TransactionVerb.END, None, None, 4), Stats("", 5)
+        )
         assert copy.receive().opaque == 5  # END has no answer, as ever
         assert stats(copy)["put_failed"] == "1"
 

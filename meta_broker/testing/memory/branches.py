@@ -7,7 +7,7 @@ from journal.records.outcomes import Outcome
 from journal.records.states import BranchEvent, BranchNotStarted, BranchState, XaCode, XaError, next_state
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from meta_client.protocol.answers import BranchStatus
-from meta_client.protocol.requests import Transaction, TransactionVerb
+from meta_client.protocol.requests import TransactionCommand, TransactionVerb
 
 _EVENTS = {
     TransactionVerb.PREPARE: BranchEvent.PREPARE,
@@ -56,7 +56,7 @@ class Branches:
         branch.step(BranchEvent.PUT)
         branch.puts.append((place, frames))
 
-    def begin(self, request: Transaction, owner: object, now: float) -> None:
+    def begin(self, request: TransactionCommand, owner: object, now: float) -> None:
         if request.key is None:
             raise XaError(XaCode.XAER_INVAL, "null is no transaction to begin")
         seconds = request.timeout_seconds
@@ -64,7 +64,7 @@ class Branches:
             expires_at = now + seconds if seconds else None
             self._live[request.key] = Branch(request.key, owner, expires_at)
 
-    def end(self, request: Transaction, owner: object) -> BranchState:
+    def end(self, request: TransactionCommand, owner: object) -> BranchState:
         """Prepare, commit or roll back; return the state after it. Raises XaError."""
         branch = self.find(request.key, owner)
         branch.step(_EVENTS[request.verb])

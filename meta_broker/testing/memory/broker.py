@@ -32,7 +32,7 @@ from meta_client.protocol.requests import (
     Request,
     TopicCommand,
     TopicVerb,
-    Transaction,
+    TransactionCommand,
     TransactionVerb,
     Version,
 )
@@ -136,7 +136,7 @@ class MemoryBroker:
                     known = self._store.find(request.topic, request.partition) or self._empty(request)
                     found = OffsetRange(0, known.end, known.at_time(request.time_ms))
                     return Result(Status.SUCCESS, format_offset_range(found), opaque)
-                case Transaction():
+                case TransactionCommand():
                     return self._transaction(request, owner)
                 case Version():
                     return Result(Status.SUCCESS, version_text("memory", EXTENSIONS).encode(), opaque)
@@ -263,7 +263,7 @@ class MemoryBroker:
             raise Refusal(Status.NOT_FOUND, text)
         return MemoryPartition()
 
-    def _transaction(self, request: Transaction, owner: object) -> Response | None:
+    def _transaction(self, request: TransactionCommand, owner: object) -> Response | None:
         message = b""
         match request.verb:
             case TransactionVerb.BEGIN:

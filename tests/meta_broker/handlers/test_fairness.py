@@ -12,7 +12,7 @@ from meta_client.protocol.requests import (
     Stats,
     TopicCommand,
     TopicVerb,
-    Transaction,
+    TransactionCommand,
     TransactionVerb,
     Version,
 )
@@ -28,7 +28,7 @@ MANY = CONFIG + f"\n[topics.many]\npartitions = {PARTITIONS}\n"
     [
         Stats("many", 7),
         TopicCommand(TopicVerb.SHOW, "many", (), 7),
-        Transaction(None, "s", TransactionVerb.RECOVER, None, "nobody", 7),
+        TransactionCommand(None, "s", TransactionVerb.RECOVER, None, "nobody", 7),
     ],
     ids=["stats", "topic show", "recover"],
 )
@@ -40,7 +40,7 @@ def test_a_flood_of_what_looks_at_everything_leaves_others_their_turns(tmp_path:
     ):
         client.send(*(Put("many", number, 0, None, None, number, b"x") for number in range(PARTITIONS)))
         keys = [XaKey(Xid.of(f"{number}", ""), "uq") for number in range(BRANCHES)]
-        client.send(*(Transaction(key, "s", TransactionVerb.BEGIN, 600, "uq", 1) for key in keys))
+        client.send(*(TransactionCommand(key, "s", TransactionVerb.BEGIN, 600, "uq", 1) for key in keys))
         for _ in range(PARTITIONS + BRANCHES):
             client.receive()
         # Not as few as there are rounds of 128 requests. Where the test stalls, the next flood tells.

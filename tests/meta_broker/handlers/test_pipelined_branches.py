@@ -2,7 +2,7 @@
 
 from journal.records.xid import XaKey, Xid
 from meta_broker.store.message_store import RUNS_PER_TURN
-from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
@@ -11,8 +11,8 @@ KEY = XaKey(Xid.of("flight", ""), "uq")
 OTHER = XaKey(Xid.of("other", ""), "uq")
 
 
-def verb(verb: TransactionVerb, opaque: int, key: XaKey = KEY) -> Transaction:
-    return Transaction(key, "s", verb, None, "uq", opaque)
+def verb(verb: TransactionVerb, opaque: int, key: XaKey = KEY) -> TransactionCommand:
+    return TransactionCommand(key, "s", verb, None, "uq", opaque)
 
 
 def put(opaque: int, key: XaKey = KEY) -> Put:

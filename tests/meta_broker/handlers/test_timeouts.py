@@ -12,8 +12,7 @@ from journal.state.live_branch import LiveBranch
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.transaction import EXPIRED_PER_TURN
 from meta_client.protocol.answers import BranchStatus
-from meta_client.protocol.requests import Put, Request, TransactionVerb
-from meta_client.protocol.requests import Transaction as TransactionRequest
+from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.journals import xa
@@ -132,11 +131,11 @@ def test_more_than_a_turn_takes_expire_all_together(lone_broker: BrokerProcess) 
         ends = {keys[0]: TransactionVerb.PREPARE, keys[1]: TransactionVerb.COMMIT_ONE_PHASE}
         for key in keys:
             requests: list[Request] = [
-                TransactionRequest(key, "s", TransactionVerb.BEGIN, 2, None, 1),
+                TransactionCommand(key, "s", TransactionVerb.BEGIN, 2, None, 1),
                 Put("orders", 0, 0, None, key, 2, b"x"),
             ]
             if key in ends:
-                requests.append(TransactionRequest(key, "s", ends[key], None, None, 3))
+                requests.append(TransactionCommand(key, "s", ends[key], None, None, 3))
             client.send(*requests)  # in one go, lest it expires in between
         for _ in range(2 * len(keys) + len(ends)):
             answer = client.receive()

@@ -3,7 +3,7 @@
 import pytest
 
 from journal.records.xid import XaKey, Xid
-from meta_client.protocol.requests import Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import TransactionCommand, TransactionVerb, Version
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.wire import WireClient
 
@@ -18,14 +18,14 @@ def test_every_verb_and_ten_branches_in_doubt(lone_broker: BrokerProcess) -> Non
     with WireClient(lone_broker.port) as client:
 
         def said(verb: TransactionVerb, key: XaKey | None) -> tuple[int, bytes]:
-            answer = client.result(Transaction(key, "s", verb, None, QUALIFIER, client.opaque()))
+            answer = client.result(TransactionCommand(key, "s", verb, None, QUALIFIER, client.opaque()))
             return answer.status, answer.message
 
         assert said(TransactionVerb.RECOVER, None) == (200, b"")
         for key in keys:
             assert said(TransactionVerb.BEGIN, key) == (200, b"")
             client.put("orders", 0, b"x", key)
-            client.send(Transaction(key, "s", TransactionVerb.END, None, QUALIFIER, client.opaque()))
+            client.send(TransactionCommand(key, "s", TransactionVerb.END, None, QUALIFIER, client.opaque()))
             assert client.result(Version(client.opaque())).message.startswith(b"1.4.6"), "END was answered"
             assert said(TransactionVerb.PREPARE, key) == (200, b"0")
         assert said(TransactionVerb.RECOVER, None) == (200, "\r\n".join(map(str, keys)).encode())

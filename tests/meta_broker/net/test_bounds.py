@@ -20,7 +20,7 @@ from meta_client.net.connections import Connections
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Get, Put, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Get, Put, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.peers import (
@@ -100,7 +100,7 @@ def test_fetches_that_wait_and_verbs_without_an_answer_are_not_in_flight(tmp_pat
     with broker_with(tmp_path, requests_in_flight_max=3) as broker, WireClient(broker.port) as client:
         for number in range(10):
             client.socket.sendall(b"fetch orders g %d 0 1000 1 20000 %d\r\n" % (number % 4, number))
-            client.send(Transaction(LocalKey("s", number), "s", TransactionVerb.END, None, None, 100 + number))
+            client.send(TransactionCommand(LocalKey("s", number), "s", TransactionVerb.END, None, None, 100 + number))
         with WireClient(broker.port) as other:
             other.put("orders", 0, b"x")
         answers = [client.receive() for _ in range(3)]
@@ -119,7 +119,7 @@ def test_answers_that_wait_at_the_high_watermark_count_as_unsent(tmp_path: Path)
         before = peak = anonymous_bytes(broker.pid)
         busy = Put("orders", 1, 0, None, None, 1, bytes(2 * MIB))
         client.send(*[busy] * 16)  # well over 32 MiB to be written and fsynced
-        recovers = [Transaction(None, "s", TransactionVerb.RECOVER, None, None, 7)] * 400
+        recovers = [TransactionCommand(None, "s", TransactionVerb.RECOVER, None, None, 7)] * 400
         flood.send(*recovers)
         for _ in recovers:
             assert isinstance(answer := flood.receive(), Result)
@@ -133,9 +133,9 @@ def prepare_many(client: WireClient, count: int) -> None:
     """Branches with keys of about 900 bytes."""
     for number in range(count):
         key = XaKey(Xid.of(f"{number:060d}", "b" * 60), "q" * 650)
-        client.send(Transaction(key, "s", TransactionVerb.BEGIN, None, None, 1))
+        client.send(TransactionCommand(key, "s", TransactionVerb.BEGIN, None, None, 1))
         client.send(Put("orders", 0, 0, None, key, 2, b"x"))
-        client.send(Transaction(key, "s", TransactionVerb.PREPARE, None, None, 3))
+        client.send(TransactionCommand(key, "s", TransactionVerb.PREPARE, None, None, 3))
         assert all(getattr(client.receive(), "status", None) == 200 for _ in range(3))
 
 

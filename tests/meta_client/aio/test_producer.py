@@ -24,7 +24,7 @@ from meta_client.errors import (
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import XaError
-from meta_client.protocol.requests import MultiPut, Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import MultiPut, Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop, until
@@ -200,7 +200,7 @@ async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_co
             case Put() | MultiPut():
                 held.append(request)
                 return None
-            case Transaction(verb=TransactionVerb.PREPARE):
+            case TransactionCommand(verb=TransactionVerb.PREPARE):
                 late = b"".join(ok(put, b"7 0 1044") if not is_refused else refused(put) for put in held)
                 return late + ok(request, b"0")
         return ok(request)
@@ -224,7 +224,7 @@ async def test_a_message_whose_sender_was_cancelled_is_in_no_transaction_that_co
                 await producer.tpc_prepare()
         else:
             assert await producer.tpc_prepare()
-    verbs = [request.verb.value for request in broker.peer.received if isinstance(request, Transaction)]
+    verbs = [request.verb.value for request in broker.peer.received if isinstance(request, TransactionCommand)]
     assert verbs == ["BEGIN", "ROLLBACK", "BEGIN", "ROLLBACK", "BEGIN", "PREPARE"]
 
 
@@ -240,7 +240,7 @@ async def test_a_branch_learns_of_a_batch_although_the_wait_for_it_was_cancelled
             case Put() | MultiPut():
                 held.append(request)
                 return None
-            case Transaction(verb=TransactionVerb.PREPARE):
+            case TransactionCommand(verb=TransactionVerb.PREPARE):
                 first, *others = held
                 return b"".join([refused(first), *(ok(put, b"7 0 1044") for put in others), ok(request, b"0")])
         return ok(request, OURS)

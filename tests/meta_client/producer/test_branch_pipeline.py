@@ -12,7 +12,7 @@ from meta_client.producer.producer import Producer
 from meta_client.producer.xa import State
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.messages import iter_frames
-from meta_client.protocol.requests import MultiPut, Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import MultiPut, Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.version import version_text
 from meta_client.protocol.xa import XaCode
 from tests.meta_client.conftest import ScriptedBroker, StartBroker
@@ -36,7 +36,7 @@ def willing(request: Request) -> bytes:
             return ok(request, VERSION)
         case Put() | MultiPut():
             return ok(request, b"100002 0 -1")
-        case Transaction(verb=TransactionVerb.PREPARE):
+        case TransactionCommand(verb=TransactionVerb.PREPARE):
             return ok(request, b"0")
     return ok(request)
 
@@ -51,13 +51,13 @@ def is_put(request: Request) -> bool:
 
 
 def is_verb(*wanted: TransactionVerb) -> Callable[[Request], bool]:
-    return lambda request: isinstance(request, Transaction) and request.verb in wanted
+    return lambda request: isinstance(request, TransactionCommand) and request.verb in wanted
 
 
 def seen(peer: Peer) -> list[str]:
     names = {Put: "put", MultiPut: "mput"}
     return [
-        request.verb.value if isinstance(request, Transaction) else names[type(request)]
+        request.verb.value if isinstance(request, TransactionCommand) else names[type(request)]
         for request in peer.received
         if not isinstance(request, Version)
     ]

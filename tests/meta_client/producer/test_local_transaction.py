@@ -18,7 +18,7 @@ from meta_client.producer.producer import Producer
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError
-from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode, format_xa_failure
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import HANG_UP, Handler, Peer, ok, opaque_of
@@ -31,7 +31,7 @@ def willing(request: Request) -> bytes:
 def verbs(peer: Peer) -> list[str]:
     """Requests in order: verbs, and `put`."""
     return [
-        request.verb.value if isinstance(request, Transaction) else "put"
+        request.verb.value if isinstance(request, TransactionCommand) else "put"
         for request in peer.received
         if not isinstance(request, Version)
     ]
@@ -39,7 +39,7 @@ def verbs(peer: Peer) -> list[str]:
 
 def refuse(verb: TransactionVerb, answer: bytes) -> Handler:
     def handle(request: Request) -> bytes:
-        if isinstance(request, Transaction) and request.verb is verb:
+        if isinstance(request, TransactionCommand) and request.verb is verb:
             return answer if answer == HANG_UP else answer % opaque_of(request)
         return willing(request)
 

@@ -9,7 +9,7 @@ from meta_client.producer.producer import Producer
 from meta_client.producer.xa import State
 from meta_client.protocol.encoder import encode_request
 from meta_client.protocol.errors import LocalProtocolError, XaError
-from meta_client.protocol.requests import Put, Request, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.xa import XaCode
 from tests.meta_client.conftest import ScriptedBroker, StartBroker
 from tests.meta_client.peer import HANG_UP, Handler, Peer, ok, opaque_of
@@ -22,7 +22,7 @@ def willing(request: Request) -> bytes:
     match request:
         case Put():
             return ok(request, b"100002 0 -1")
-        case Transaction(verb=TransactionVerb.PREPARE):
+        case TransactionCommand(verb=TransactionVerb.PREPARE):
             return ok(request, b"0")
     return ok(request)
 
@@ -31,7 +31,7 @@ def on(verb: TransactionVerb, text: bytes | None, status: int = 500) -> Handler:
     """Return a handler that succeeds except for one verb, which gets *text*; None: no answer."""
 
     def handle(request: Request) -> bytes | None:
-        if isinstance(request, Transaction) and request.verb is verb:
+        if isinstance(request, TransactionCommand) and request.verb is verb:
             if text is None or text == HANG_UP:
                 return text
             return b"result %d %d %d\r\n%b" % (status, len(text), opaque_of(request), text)
@@ -50,7 +50,7 @@ def asked(peer: Peer) -> list[Request]:
 
 
 def verbs(peer: Peer) -> list[str]:
-    return [request.verb.value if isinstance(request, Transaction) else "put" for request in asked(peer)]
+    return [request.verb.value if isinstance(request, TransactionCommand) else "put" for request in asked(peer)]
 
 
 @pytest.fixture

@@ -8,7 +8,16 @@ from meta_client.protocol.buffer import ReceiveBuffer
 from meta_client.protocol.decoder import RequestDecoder, ResponseDecoder
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
-from meta_client.protocol.requests import Dropped, Get, Put, Request, Stats, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import (
+    Dropped,
+    Get,
+    Put,
+    Request,
+    Stats,
+    TransactionCommand,
+    TransactionVerb,
+    Version,
+)
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 
@@ -166,10 +175,10 @@ def test_what_came_before_the_bad_bytes_is_not_lost() -> None:
         (b"stats a 1 surplus\r\n", Stats("a", 1)),
         (b"version 1 surplus\r\n", Version(1)),
         (b"v\r\n", Version(2147483647)),
-        (b"transaction null s RECOVER 1\r\n", Transaction(None, "s", TransactionVerb.RECOVER, None, None, 1)),
+        (b"transaction null s RECOVER 1\r\n", TransactionCommand(None, "s", TransactionVerb.RECOVER, None, None, 1)),
         (
             b"transaction XID:1:67:62:7 s BEGIN 3 7 1\r\n",
-            Transaction(parse_key("XID:1:67:62:7"), "s", TransactionVerb.BEGIN, 3, "7", 1),
+            TransactionCommand(parse_key("XID:1:67:62:7"), "s", TransactionVerb.BEGIN, 3, "7", 1),
         ),
     ],
 )

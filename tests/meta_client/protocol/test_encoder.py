@@ -5,7 +5,7 @@ import pytest
 from journal.records.xid import LocalKey
 from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight, encode_request, encode_response, value_line
 from meta_client.protocol.errors import LocalProtocolError
-from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, Transaction, TransactionVerb, Version
+from meta_client.protocol.requests import Get, Put, Request, Stats, Sync, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
 
 BEGIN = TransactionVerb.BEGIN
@@ -21,7 +21,7 @@ def test_bodies_are_handed_through_not_copied() -> None:
 
 def test_what_leaves_together_is_one_piece_unless_it_is_large() -> None:
     small, large = Put("t", 0, 0, None, None, 1, b"x" * 1000), Put("t", 0, 0, None, None, 2, b"x" * JOIN_BYTES_MAX)
-    begin = Transaction(None, "s", BEGIN, None, None, 3)
+    begin = TransactionCommand(None, "s", BEGIN, None, None, 3)
     whole = b"".join(b"".join(encode_request(request)) for request in (begin, small))
     assert encode_flight([begin, small]) == [whole]
     pieces = encode_flight([begin, large, small])
@@ -37,8 +37,8 @@ def test_a_name_can_not_start_another_command(name: str) -> None:
         Sync(name, 0, 0, 1, None, 1, b""),
         Get(name, "g", 0, 0, 1, 1),
         Get("t", name, 0, 0, 1, 1),
-        Transaction(None, name, BEGIN, None, None, 1),
-        Transaction(None, "s", BEGIN, None, name, 1),
+        TransactionCommand(None, name, BEGIN, None, None, 1),
+        TransactionCommand(None, "s", BEGIN, None, name, 1),
     ]
     if name:
         commands.append(Stats(name, 1))
@@ -63,7 +63,7 @@ def test_a_key_can_not_hide_control_characters() -> None:
         Get("t", "g", 0, 2**63, 1, 1),
         Get("t", "g", 0, 0, 2**31, 1),
         Version(2**31),
-        Transaction(None, "s", BEGIN, 2**31, None, 1),
+        TransactionCommand(None, "s", BEGIN, 2**31, None, 1),
     ],
 )
 def test_numbers_must_fit(command: Request) -> None:
@@ -79,15 +79,18 @@ def test_response_numbers_must_fit() -> None:
 
 
 def test_a_qualifier_that_reads_as_a_timeout() -> None:
-    assert encode_request(Transaction(None, "s", BEGIN, 3, "42", 1))[0] == b"transaction null s BEGIN 3 42 1\r\n"
+    assert encode_request(TransactionCommand(None, "s", BEGIN, 3, "42", 1))[0] == b"transaction null s BEGIN 3 42 1\r\n"
     for timeout in (None, 0, -1):
         with pytest.raises(LocalProtocolError, match="'42' would be read as a timeout"):
-            encode_request(Transaction(None, "s", BEGIN, timeout, "42", 1))
+            encode_request(TransactionCommand(None, "s", BEGIN, timeout, "42", 1))
 
 
 @pytest.mark.parametrize("timeout", [None, 0, -1])
 def test_no_timeout_is_not_written(timeout: int | None) -> None:
-    assert encode_request(Transaction(None, "s", BEGIN, timeout, "uq", 1))[0] == b"transaction null s BEGIN uq 1\r\n"
+    assert (
+        encode_request(TransactionCommand(None, "s", BEGIN, timeout, "uq", 1))[0]
+        == b"transaction null s BEGIN uq 1\r\n"
+    )
 
 
 def test_a_line_may_be_as_long_as_a_peer_reads() -> None:

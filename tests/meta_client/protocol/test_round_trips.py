@@ -30,7 +30,7 @@ from meta_client.protocol.requests import (
     TakeCheckpoint,
     TopicCommand,
     TopicVerb,
-    Transaction,
+    TransactionCommand,
     TransactionVerb,
     Version,
 )
@@ -49,7 +49,7 @@ keys: st.SearchStrategy[BranchKey] = st.builds(LocalKey, qualifiers, int32s) | s
 )
 
 
-def has_a_form(transaction: Transaction) -> bool:
+def has_a_form(transaction: TransactionCommand) -> bool:
     qualifier, timeout = transaction.qualifier, transaction.timeout_seconds
     return timeout is not None or qualifier is None or not qualifier.encode().isdigit()
 
@@ -70,7 +70,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Version, int32s),
     st.builds(Quit),
     st.builds(
-        Transaction,
+        TransactionCommand,
         st.none() | keys,
         names,
         st.sampled_from(TransactionVerb),
