@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import psycopg
@@ -26,7 +25,3 @@ def main(dsn: str, zookeeper: str, directory: str, number: str, step_name: str) 
         with coordinator.transaction(connection, producer, topics=("orders",)):
             connection.execute("INSERT INTO numbers VALUES (%s)", (int(number),))
             producer.send("orders", number.encode())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

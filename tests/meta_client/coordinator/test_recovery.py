@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,19 +14,19 @@ from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.steps import DECIDED_STEPS
+from tests.fixtures.forked import start_module
 from tests.meta_client.coordinator.conftest import World
 from tests.meta_client.coordinator.test_coordinator import COMMIT_STEPS
 
 DONE_BEFORE = ("the database: committed before", "the broker: committed before")
-PROGRAM = Path(__file__).with_name("crashing.py")
+CRASHING = "tests.meta_client.coordinator.crashing"
 
 
 def crash(world: World, number: int, step: Step, *, directory: Path | None = None) -> None:
     """Let a process of its own die at *step* of the transaction that writes *number*."""
     place = str(directory or world.directory)
-    command = [sys.executable, str(PROGRAM), world.database.dsn, world.zookeeper, place, str(number), step.name]
-    process = subprocess.run(command, capture_output=True, check=False, cwd=PROGRAM.parents[3], env={"PYTHONPATH": "."})
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    process = start_module(CRASHING, world.database.dsn, world.zookeeper, place, str(number), step.name)
+    assert process.wait() == -signal.SIGKILL
 
 
 def recover(world: World) -> list[Recovered]:

@@ -1,7 +1,5 @@
 """The doctor over decision rows: real services killed at each step, brokers and databases that are away, live ones."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +11,7 @@ import pytest
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.transactions import Step
 from tests.fixtures.broker import CONFIG, running_broker
-from tests.fixtures.forked import run_metaq
+from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import Replicas, wait_until
 from tests.meta_client.doctor.conftest import Doctor
@@ -22,16 +20,14 @@ from zk.brokers.cluster import read_brokers
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 
-ROOT = Path(__file__).parents[3]
+CRASHING = "tests.meta_client.transactions.crashing"
 KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
 
 
 def kill_at(world: World, driver: str, number: int, step: str) -> None:
     """A service that works on the transaction of *number* dies at *step*."""
     place = world.deciding.url.removeprefix("sqlite:///")
-    module = "tests.meta_client.transactions.crashing"
-    child = subprocess.run([sys.executable, "-m", module, driver, place, world.zookeeper, str(number), step], cwd=ROOT)
-    assert child.returncode == -9
+    assert start_module(CRASHING, driver, place, world.zookeeper, str(number), step).wait() == -9
 
 
 @pytest.fixture(params=["psycopg", "sqlite3"])

@@ -4,7 +4,6 @@ import asyncio
 import importlib
 import os
 import signal
-import sys
 from typing import Any
 
 import psycopg
@@ -81,7 +80,3 @@ def main(driver: str, place: str, zookeeper: str, number: str, step_name: str) -
         transaction.send("orders", number.encode()).result()
         if step_name == "BODY":
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

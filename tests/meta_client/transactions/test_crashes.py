@@ -5,8 +5,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
 from meta_client.transactions import Step, commit_sequence
 from meta_client.transactions.mysql import parameters
-from tests.fixtures.forked import run_metaq
+from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.mariadb import EmbeddedMariaDb, made_in, need_mariadb
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import (
@@ -36,7 +34,7 @@ from tests.meta_client.transactions.conftest import (
 )
 from zk.embedded.chroot import Chroot
 
-ROOT = Path(__file__).parents[3]
+CRASHING = "tests.meta_client.transactions.crashing"
 KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
 WRITE = b"INSERT INTO numbers"
 COMMIT = re.compile(rb"(?<![\w'])(COMMIT|commit)")  # a statement, neither AUTOCOMMIT nor what a row says
@@ -60,12 +58,8 @@ def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) 
 def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None:
     driver, world = crashing
     place = world.deciding.url.removeprefix("sqlite:///")
-    module = "tests.meta_client.transactions.crashing"
-    children = [
-        subprocess.Popen([sys.executable, "-m", module, driver, place, world.zookeeper, str(n), step], cwd=ROOT)
-        for n, step in enumerate(KILLED)
-    ]
-    assert [child.wait(300) for child in children] == [-9] * len(KILLED)
+    children = [start_module(CRASHING, driver, place, world.zookeeper, str(n), step) for n, step in enumerate(KILLED)]
+    assert [child.wait() for child in children] == [-9] * len(KILLED)
     decided = [n for n, step in enumerate(KILLED) if step in ("DECIDED", "TOLD")]
     assert world.deciding.numbers() == decided
     with world.open_client(**QUICK) as client:
@@ -100,9 +94,7 @@ def test_a_fleet_s_resolver(world: World) -> None:
             transaction.send("orders", b"1")
         assert not world.prepared()  # it could say so itself
     place = ("txn", "resolver", "--database", world.deciding.url, "--zk", world.zookeeper, "--once", "--age", "0.2")
-    module = "tests.meta_client.transactions.crashing"
-    arguments = ["psycopg", world.deciding.url, world.zookeeper, "2", "PREPARED"]
-    subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
+    start_module(CRASHING, "psycopg", world.deciding.url, world.zookeeper, "2", "PREPARED").wait()
     assert world.prepared()
     listed = run_metaq("txn", "list", "--json", "--zk", world.zookeeper).stdout
     assert "SELECT outcome FROM metaq_decision" in listed
