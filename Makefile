@@ -12,7 +12,7 @@ STAMP := .venv/.installed
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
 
-.PHONY: help setup demo test test-fast check format lock bench docs crash fuzz soak clean
+.PHONY: help setup demo test test-fast coverage check format lock bench docs crash fuzz soak clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
@@ -37,6 +37,14 @@ test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
 
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
+
+# A program that a test kills takes its counts along: brokers that a test leaves running are stopped instead of killed.
+coverage: $(STAMP)  ## Branches of the product that the tests take; those they don't: build/coverage/html/index.html
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(BIN)/coverage run -m pytest -n 3 --dist loadscope $(PYTEST_ARGS); status=$$?; \
+		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --directory build/coverage/html && \
+		$(BIN)/coverage json --quiet -o build/coverage/report.json && \
+		$(BIN)/python -m tests.branches build/coverage/report.json && exit $$status
 
 check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests; spelling, and plain words in the documents
 	@$(BIN)/ruff format --check .
