@@ -51,7 +51,7 @@ def to_wire(text: str) -> bytes:
 VERBS: dict[type[Any], Callable[[str], Any]] = {
     requests.TopicCommand: requests.TopicVerb,
     requests.BranchCommand: requests.BranchVerb,
-    requests.Transaction: requests.TransactionVerb,
+    requests.TransactionCommand: requests.TransactionVerb,
 }
 
 
