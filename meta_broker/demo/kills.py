@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from meta_broker.demo.stage import Stage
 from meta_broker.demo.talk import Recovered, Trapped, Work
-from meta_client.coordinator import Step
+from meta_client.coordinator import TwoPhaseStep
 from meta_client.coordinator.recovery_policy import Action
 
 TRAP_TIMEOUT_S = 30
@@ -72,7 +72,7 @@ def kill_broker_before_commit(stage: Stage, dice: random.Random, until: int) -> 
     """
     del dice
     title = "broker, between a prepare and its commit"
-    stage.producers.send(Work(until, [Step.COMMITTED_DATABASE.name]))
+    stage.producers.send(Work(until, [TwoPhaseStep.COMMITTED_DATABASE.name]))
     held = stage.producers.wait_for(Trapped, TRAP_TIMEOUT_S).transaction
     started = time.monotonic()
     stage.broker.kill()
@@ -91,7 +91,10 @@ def kill_producers_before_commit(stage: Stage, dice: random.Random, until: int) 
     """
     del dice
     title = "producers, between prepare and commit"
-    expected_by_step = {Step.PREPARED_DATABASE.name: Action.ROLL_BACK.name, Step.DECIDED.name: Action.COMMIT.name}
+    expected_by_step = {
+        TwoPhaseStep.PREPARED_DATABASE.name: Action.ROLL_BACK.name,
+        TwoPhaseStep.DECIDED.name: Action.COMMIT.name,
+    }
     stage.producers.send(Work(until, [*expected_by_step]))
     held = {it.step: it.transaction for it in (stage.producers.wait_for(Trapped, TRAP_TIMEOUT_S) for _ in range(2))}
     started = time.monotonic()

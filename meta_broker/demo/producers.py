@@ -20,7 +20,7 @@ from meta_broker.demo.messages import INVOICES_TOPIC, LINES_TOPIC, encode, invoi
 from meta_broker.demo.orders import Invoice, read_invoices
 from meta_broker.demo.schema import INSERT_INVOICE, INSERT_LINE, INVOICE_NUMBERS
 from meta_client import Client
-from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, Step
+from meta_client.coordinator import Coordinator, DecisionUnknown, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.errors import Unreachable
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.producer.producer import Producer
@@ -43,7 +43,7 @@ class Hold:
     *on_trapped* is called on the held thread, before it waits.
     """
 
-    def __init__(self, limit: int, on_trapped: Callable[[Step, Xid], None]) -> None:
+    def __init__(self, limit: int, on_trapped: Callable[[TwoPhaseStep, Xid], None]) -> None:
         self._on_trapped = on_trapped
         self._changed = threading.Condition()  # guards the rest
         self._limit, self._begun = limit, 0
@@ -63,7 +63,7 @@ class Hold:
             self._changed.wait_for(lambda: self._begun < self._limit)
             self._begun += 1
 
-    def observe(self, step: Step, xid: Xid) -> None:
+    def observe(self, step: TwoPhaseStep, xid: Xid) -> None:
         """Hold the first transaction at *step*, if that was ordered. The coordinator calls it after each step."""
         if step.name not in self._steps:  # without the lock: a transaction that races with the order may be missed
             return

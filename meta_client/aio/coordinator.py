@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from journal.records.xid import Xid
 from meta_client.aio.bridge import run, wait
 from meta_client.aio.producer import Producer
+from meta_client.coordinator.background_recovery import JOIN_S
 from meta_client.coordinator.coordinator import TIMEOUT_S
 from meta_client.coordinator.coordinator import Coordinator as Rules
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import Recovered
-from meta_client.coordinator.resolver import JOIN_S
-from meta_client.coordinator.steps import Step
+from meta_client.coordinator.steps import TwoPhaseStep
+from meta_client.coordinator.transaction import CoordinatedTransaction as TransactionRules
 from meta_client.coordinator.transaction import Observer
-from meta_client.coordinator.transaction import Transaction as TransactionRules
 from meta_client.producer.xa_verbs import topic_names
 from zk.forks import invalidate_after_fork, skip_after_fork
 
@@ -88,13 +88,13 @@ class _Lock:
 
 
 class _Tasks:
-    """Runs the resolver in a task."""
+    """Runs the background recovery in a task."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        self._task = asyncio.create_task(run(work), name="metaq resolver")
+        self._task = asyncio.create_task(run(work), name="metaq recovery")
 
     def join(self) -> None:
         if self._task is not None:
@@ -144,10 +144,10 @@ class Coordinator:
         *,
         topics: Iterable[str],
         timeout_s: int = TIMEOUT_S,
-    ) -> "Transaction":
+    ) -> "CoordinatedTransaction":
         """Return an `async with` block in which *connection* and *producer* work for one transaction: both commit, or
         neither. Like meta_client.coordinator.Coordinator.transaction, but errors are raised on entry."""
-        return Transaction(self, connection, producer, topic_names(topics), timeout_s)
+        return CoordinatedTransaction(self, connection, producer, topic_names(topics), timeout_s)
 
     async def recover(
         self, connections: "Iterable[psycopg.AsyncConnection[Any]]" = (), producers: Iterable[Producer] = ()
@@ -180,7 +180,7 @@ class Coordinator:
         await self.close()
 
 
-class Transaction:
+class CoordinatedTransaction:
     """Result of `Coordinator.transaction`. Owner's task only; used once."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Transaction:
         return None if self._rules is None else self._rules.xid
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> TwoPhaseStep | None:
         """Last step taken; None before both branches are open."""
         return None if self._rules is None else self._rules.step
 
@@ -226,7 +226,7 @@ class Transaction:
 
         Returns once both are committed, without a time limit after the decision. Raises PrepareFailed (both are rolled
         back), DecisionUnknown, HeuristicOutcome, CoordinatorClosed. A task cancelled meanwhile rolls back before the
-        decision and commits after it; the resolver finishes unconfirmed branches.
+        decision and commits after it; the background recovery finishes unconfirmed branches.
         """
         assert self._rules is not None
         # In a separate task, so that cancellation does not interrupt a statement or a broker's reply.

@@ -27,7 +27,7 @@ from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.rebalance_plan import Member
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
 from meta_client.consumer.watchdog import Finding
-from meta_client.consumer.workers import Threads, Workers
+from meta_client.consumer.workers import ThreadWorkers, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.net.identity import host_name
 from meta_client.net.transport import Transports
@@ -74,7 +74,7 @@ class Consumer:
         self._closed = closed
         self._subscriptions: dict[str, Subscription] = {}
         self._is_moved_by_listeners = isinstance(offsets, TransactionOffsetStore)
-        self._workers = workers or Threads()
+        self._workers = workers or ThreadWorkers()
         self._tracker = tracker = OffsetTracker()
         self._fetcher = Fetcher(
             group,

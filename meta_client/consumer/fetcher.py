@@ -17,7 +17,7 @@ from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEv
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
-from meta_client.consumer.workers import Threads, Workers
+from meta_client.consumer.workers import ThreadWorkers, Workers
 from meta_client.net.transport import Transports
 from meta_client.protocol.errors import BeyondEnd, Forbidden, MetaError, Moved, NotFound, StaleOwner, Unavailable
 from meta_client.protocol.requests import OFFSET_END
@@ -51,7 +51,7 @@ class Fetcher:
     ) -> None:
         """*may_deliver* is called before each delivery, on the runner: False acts as a pause. *ahead*: see
         ConsumerConfig. *workers* (default: threads) are the runners."""
-        self._workers = workers or Threads()
+        self._workers = workers or ThreadWorkers()
         self._runners = runners
         self.assignments = Assignments(group, may_deliver, self._workers.condition())
         self._group = group

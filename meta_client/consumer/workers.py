@@ -32,7 +32,7 @@ class Workers(Protocol):
         Raises TypeError for a function they can't call."""
 
 
-class Threads:
+class ThreadWorkers:
     """Workers that are threads."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
             producer.send("orders", b"...")
 
 Read: steps, recovery_policy, names, receipts -> place, decision_log -> participants (what a side must be able to do),
-postgres, broker_codes, broker -> in_flight, phase_two (commits until it is done) -> resolver -> transaction -> recovery
--> coordinator.
+postgres, broker_codes, broker -> in_flight, phase_two (commits until it is done) -> background_recovery -> transaction
+-> recovery -> coordinator.
 """
 
 from meta_client.coordinator.coordinator import Coordinator
@@ -26,10 +26,11 @@ from meta_client.coordinator.errors import (
     Unreachable,
 )
 from meta_client.coordinator.recovery import Recovered
-from meta_client.coordinator.steps import Step
-from meta_client.coordinator.transaction import Transaction
+from meta_client.coordinator.steps import TwoPhaseStep
+from meta_client.coordinator.transaction import CoordinatedTransaction
 
 __all__ = [
+    "CoordinatedTransaction",
     "Coordinator",
     "CoordinatorClosed",
     "CoordinatorError",
@@ -38,7 +39,6 @@ __all__ = [
     "HeuristicOutcome",
     "PrepareFailed",
     "Recovered",
-    "Step",
-    "Transaction",
+    "TwoPhaseStep",
     "Unreachable",
 ]

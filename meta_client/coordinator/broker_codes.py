@@ -28,7 +28,7 @@ _ROLLED_BACK_CODES: Final = range(100, 108)  # X/Open XA: XA_RBBASE to XA_RBEND,
 
 def ended_as(status: BranchStatus | None) -> Ended:
     """Return the outcome that STATUS reports. None: the broker does not support STATUS."""
-    return Ended.UNTOLD if status is None else _ENDED.get(status, Ended.UNKNOWN)
+    return Ended.NOT_SUPPORTED if status is None else _ENDED.get(status, Ended.UNKNOWN)
 
 
 def verdict(name: Xid, participant: str, wanted: str, error: XaError) -> BranchUnknown | HeuristicOutcome | Unreachable:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from journal.errors import JournalError
 from journal.records.xid import Xid
+from meta_client.coordinator.background_recovery import BackgroundRecovery, RecoveryThread, Runner, Way
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorClosed, CoordinatorError, DecisionUnknown, Unreachable
@@ -18,8 +19,7 @@ from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery import Recovered, log, recover
-from meta_client.coordinator.resolver import Resolver, Runner, Threads, Way
-from meta_client.coordinator.transaction import Observer, Shared, Transaction
+from meta_client.coordinator.transaction import CoordinatedTransaction, Observer, Shared
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa_verbs import topic_names
 from zk.forks import invalidate_after_fork
@@ -43,15 +43,15 @@ class Coordinator:
         lock: AbstractContextManager[object] | None = None,
         runner: Runner | None = None,
     ) -> None:
-        """*closing* interrupts waits for participants. *lock* is held during those waits. *runner* runs the
-        resolver."""
+        """*closing* interrupts waits for participants. *lock* is held during those waits. *runner* runs the background
+        recovery."""
         self._decisions = decisions
         invalidate_after_fork(self)
         closing = closing or threading.Event()
-        self._resolver = Resolver(self._look, closing, runner or Threads())
-        self._shared = Shared(decisions, InFlight(), self._resolver, closing, observer)
+        self._recovery = BackgroundRecovery(self._look, closing, runner or RecoveryThread())
+        self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer)
         self._recovering = lock or threading.Lock()
-        self._told: dict[Xid, str] = {}  # problems that the resolver has logged
+        self._told: dict[Xid, str] = {}  # problems that the background recovery has logged
 
     @classmethod
     def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
@@ -75,7 +75,7 @@ class Coordinator:
         *,
         topics: Iterable[str],
         timeout_s: int = TIMEOUT_S,
-    ) -> Transaction:
+    ) -> CoordinatedTransaction:
         """Return a `with` block in which *connection* and *producer* work for one transaction: both commit, or neither.
 
         *topics*: the producer's topics; one broker must have them all. *timeout_s*: time after which the broker rolls
@@ -87,7 +87,7 @@ class Coordinator:
         self._decisions.check()
         database, broker = self._enlist(connection), self._enlist_producer(producer, topic_names(topics), timeout_s)
         xid = self._decisions.name.xid(new_nonce())
-        return Transaction(self._shared, xid, database, broker)
+        return CoordinatedTransaction(self._shared, xid, database, broker)
 
     def recover(
         self,
@@ -125,7 +125,7 @@ class Coordinator:
         Threads inside a decided transaction get CoordinatorClosed; `recover` finishes it next time.
         """
         self.stop_waiting()
-        self._resolver.join()
+        self._recovery.join()
         self._decisions.close()
 
     def stop_waiting(self) -> None:

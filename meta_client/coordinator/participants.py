@@ -18,7 +18,7 @@ class Ended(Enum):
     ROLLED_BACK = "rolled back"
     NOT_ENDED = "still prepared"
     UNKNOWN = "does not know it"
-    UNTOLD = "cannot tell"  # this version of the resource has no such question
+    NOT_SUPPORTED = "cannot tell"  # this version of the resource has no such question
 
 
 class Participant(Protocol):
@@ -76,4 +76,4 @@ class Participant(Protocol):
         """True if the last `prepared` asked the resource of *resource_id*, which may be a receipt."""
 
     def spare(self) -> "AbstractContextManager[Participant]":
-        """Return another connection to the resource, for the resolver. Entering raises Unreachable."""
+        """Return another connection to the resource, for the background recovery. Entering raises Unreachable."""

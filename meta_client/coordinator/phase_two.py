@@ -53,7 +53,7 @@ def commit_until_done(participant: Finishable, xid: Xid, receipt: str, wait: Cal
     """Commit the decided *xid* at *participant*; return once it is committed there, without a time limit.
 
     *wait* sleeps the given seconds before the next attempt and returns True to give up. Raises HeuristicOutcome, and
-    CoordinatorClosed after giving up: the resolver, or the next recover, continues.
+    CoordinatorClosed after giving up: the background recovery, or the next recover, continues.
     """
     reason = ""
     for wait_s in waits_s():
@@ -112,7 +112,7 @@ def check_committed(participant: Finishable, xid: Xid, receipt: str, *, is_repea
     match participant.outcome(xid, receipt):
         case Ended.COMMITTED:
             return
-        case Ended.UNTOLD if is_repeated:
+        case Ended.NOT_SUPPORTED if is_repeated:
             return  # committed by the attempt whose answer was lost, and forgotten, in X/Open's terms
         case Ended.NOT_ENDED:
             raise Unreachable(participant.name, f"it held no prepared branch of {xid}, and holds it now")

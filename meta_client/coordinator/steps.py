@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 
-class Step(Enum):
+class TwoPhaseStep(Enum):
     """Events of a transaction, in the order of a commit."""
 
     BEGUN = "begun"  # both branches are open
@@ -23,7 +23,7 @@ class Step(Enum):
     ROLLED_BACK = "rolled back"  # over; as if it had never begun
 
 
-S = Step
+S = TwoPhaseStep
 
 NEXT: Final[Mapping[S, frozenset[S]]] = {
     S.BEGUN: frozenset({S.PREPARED_BROKER, S.READ_ONLY_BROKER, S.ROLLED_BACK}),
@@ -43,7 +43,7 @@ UNDECIDED_STEPS: Final = frozenset({S.BEGUN, S.PREPARED_BROKER, S.READ_ONLY_BROK
 DECIDED_STEPS: Final = frozenset({S.DECIDED, S.COMMITTED_DATABASE, S.COMMITTED_BROKER, S.FORGOTTEN})
 
 
-def next_step(current: Step, wanted: Step) -> Step:
+def next_step(current: TwoPhaseStep, wanted: TwoPhaseStep) -> TwoPhaseStep:
     """Return *wanted* if it may follow *current*. Asserts that the table allows the pair."""
     assert wanted in NEXT[current], f"{wanted} must not follow {current}"
     return wanted

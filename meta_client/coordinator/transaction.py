@@ -13,19 +13,19 @@ from typing import Self
 
 from journal.errors import JournalError
 from journal.records.xid import Xid
+from meta_client.coordinator.background_recovery import BackgroundRecovery
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import Abandoned, CoordinatorError, DecisionUnknown, HeuristicOutcome, PrepareFailed
 from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import Ended, Participant
 from meta_client.coordinator.phase_two import Closing, commit_until_done
 from meta_client.coordinator.receipts import Receipts
-from meta_client.coordinator.resolver import Resolver
-from meta_client.coordinator.steps import UNDECIDED_STEPS, Step, next_step
+from meta_client.coordinator.steps import UNDECIDED_STEPS, TwoPhaseStep, next_step
 from zk.forks import invalidate_after_fork, skip_after_fork
 
 log = logging.getLogger(__name__)
 
-Observer = Callable[[Step, Xid], None]
+Observer = Callable[[TwoPhaseStep, Xid], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Shared:
 
     log: DecisionLog
     in_flight: InFlight
-    resolver: Resolver
+    recovery: BackgroundRecovery
     closing: Closing
     observer: Observer | None
 
 
-class Transaction:
+class CoordinatedTransaction:
     """Result of `Coordinator.transaction`. *xid* names the whole; the branches' qualifiers are `db` and `mq`."""
 
     def __init__(self, shared: Shared, xid: Xid, database: Participant, broker: Participant) -> None:
@@ -47,8 +47,8 @@ class Transaction:
         self._shared = shared
         self._database = database
         self._broker = broker
-        self._step: Step | None = None
-        self._is_left = False  # something is left for the resolver
+        self._step: TwoPhaseStep | None = None
+        self._is_left = False  # something is left for the background recovery
         self._is_abandoned = False
         invalidate_after_fork(self)
 
@@ -58,7 +58,7 @@ class Transaction:
         return self.xid.gtrid.decode()
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> TwoPhaseStep | None:
         """Last step taken; None before both branches are open."""
         return self._step
 
@@ -73,7 +73,7 @@ class Transaction:
             self._broker.begin(self.xid)
             try:
                 self._database.begin(self.xid)
-                self._reach(Step.BEGUN)
+                self._reach(TwoPhaseStep.BEGUN)
             except BaseException:
                 self._undo()
                 raise
@@ -113,15 +113,15 @@ class Transaction:
     def _remove(self) -> None:
         self._shared.in_flight.remove(self.xid)
         if self._is_left:
-            self._shared.resolver.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
+            self._shared.recovery.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
 
     def _commit(self) -> None:
         try:
             has_messages = self._broker.prepare(self.xid)
-            self._reach(Step.PREPARED_BROKER if has_messages else Step.READ_ONLY_BROKER)
+            self._reach(TwoPhaseStep.PREPARED_BROKER if has_messages else TwoPhaseStep.READ_ONLY_BROKER)
             if has_messages:
                 self._database.prepare(self.xid)
-                self._reach(Step.PREPARED_DATABASE)
+                self._reach(TwoPhaseStep.PREPARED_DATABASE)
         except BaseException:
             self._roll_back()
             raise
@@ -129,7 +129,7 @@ class Transaction:
             self._carry_out(self._decide())
         else:
             self._commit_database_alone()
-        self._reach(Step.FORGOTTEN)
+        self._reach(TwoPhaseStep.FORGOTTEN)
 
     def _commit_database_alone(self) -> None:
         """Commit in one phase, without a decision. A connection lost now leaves the outcome unknown, as with any
@@ -139,7 +139,7 @@ class Transaction:
         except PrepareFailed:
             self._roll_back()
             raise
-        self._reach(Step.COMMITTED_DATABASE)
+        self._reach(TwoPhaseStep.COMMITTED_DATABASE)
 
     def _carry_out(self, receipts: Receipts) -> None:
         """Commit both sides as decided: the database first, so that messages appear after their rows."""
@@ -147,12 +147,12 @@ class Transaction:
             commit_until_done(self._database, self.xid, receipts.database, self._wait)
         except HeuristicOutcome as error:
             raise error.beside((self._broker.name, Ended.NOT_ENDED)) from error
-        self._reach(Step.COMMITTED_DATABASE)
+        self._reach(TwoPhaseStep.COMMITTED_DATABASE)
         try:
             commit_until_done(self._broker, self.xid, receipts.broker, self._wait)
         except HeuristicOutcome as error:
             raise error.beside((self._database.name, Ended.COMMITTED)) from error
-        self._reach(Step.COMMITTED_BROKER)
+        self._reach(TwoPhaseStep.COMMITTED_BROKER)
         self._forget()
 
     def _decide(self) -> Receipts:
@@ -165,7 +165,7 @@ class Transaction:
                 f"transaction {self.name} is prepared on both sides and its decision may or may not be on disk "
                 f"({error}): mend the disk, start again and run recover()"
             ) from error
-        self._reach(Step.DECIDED)
+        self._reach(TwoPhaseStep.DECIDED)
         return receipts
 
     def _forget(self) -> None:
@@ -178,10 +178,10 @@ class Transaction:
 
     def _roll_back(self) -> None:
         self._undo()
-        self._reach(Step.ROLLED_BACK)
+        self._reach(TwoPhaseStep.ROLLED_BACK)
 
     def _undo(self) -> None:
-        """Roll both branches back; leave unconfirmed rollbacks to the resolver."""
+        """Roll both branches back; leave unconfirmed rollbacks to the background recovery."""
         with ExitStack() as both:  # the database first; the broker even if that is interrupted
             both.callback(self._undo_one, self._broker)
             both.callback(self._undo_one, self._database)
@@ -197,7 +197,7 @@ class Transaction:
             if not isinstance(error, CoordinatorError):
                 raise
 
-    def _reach(self, step: Step) -> None:
+    def _reach(self, step: TwoPhaseStep) -> None:
         self._step = step if self._step is None else next_step(self._step, step)
         if self._is_abandoned and step in UNDECIDED_STEPS:
             raise Abandoned(f"transaction {self.name} was given up before it was decided: both sides are rolled back")

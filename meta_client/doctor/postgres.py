@@ -32,7 +32,7 @@ AS_ENDED: Final = {
     Ended.ROLLED_BACK: Said.ROLLED_BACK,
     Ended.NOT_ENDED: Said.PREPARED,
     Ended.UNKNOWN: Said.UNKNOWN,
-    Ended.UNTOLD: Said.SILENT,
+    Ended.NOT_SUPPORTED: Said.SILENT,
 }
 
 _HERE: Final = "SELECT current_database(), pg_is_in_recovery()"

@@ -15,12 +15,12 @@ from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed, Unrea
 from meta_client.coordinator.participants import Ended
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.transactions.errors import CommitUnknown
-from meta_client.transactions.steps import UNDECIDED_STEPS, Step, next_step
+from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
 from meta_client.transactions.table import DATABASE, GRACE_S, Outcome, Session
 
 log = logging.getLogger(__name__)
 
-Observer = Callable[[Step, str], None]
+Observer = Callable[[CommitStep, str], None]
 Wait = Callable[[float], bool]  # sleeps the given seconds; True: give up
 UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMMIT
 
@@ -57,7 +57,7 @@ class CommitSequence:
         observer: Observer | None = None,
     ) -> None:
         self.gtrid = gtrid
-        self.step = Step.BEGUN
+        self.step = CommitStep.BEGUN
         self._session = session
         self._branches = branches
         self._finisher = finisher
@@ -80,9 +80,9 @@ class CommitSequence:
                 raise PrepareFailed(self._xid, DATABASE, problem)
             brokers = self._branches.prepare()
             if brokers:
-                self._reach(Step.PREPARED)
+                self._reach(CommitStep.PREPARED)
                 self._session.decide(self.gtrid, brokers)
-                self._reach(Step.RECORDED)
+                self._reach(CommitStep.RECORDED)
         except BaseException:
             self.roll_back()
             raise
@@ -101,7 +101,7 @@ class CommitSequence:
             self._session.rollback()
         finally:
             self._branches.rollback()
-        self._reach(Step.ROLLED_BACK)
+        self._reach(CommitStep.ROLLED_BACK)
 
     def _commit_alone(self) -> None:
         """Commit the database without a row, as the only resource. A lost connection leaves the outcome unknown, as
@@ -113,7 +113,7 @@ class CommitSequence:
         except BaseException:
             self._branches.rollback()
             raise
-        self._reach(Step.DECIDED)
+        self._reach(CommitStep.DECIDED)
 
     def _decide(self, brokers: tuple[int, ...], *, waits: bool) -> None:
         began = time.monotonic()
@@ -122,31 +122,31 @@ class CommitSequence:
         except Exception as error:
             if not isinstance(error, CommitUnknown):  # rolled back for certain
                 self._branches.rollback()
-                self._reach(Step.ROLLED_BACK)
+                self._reach(CommitStep.ROLLED_BACK)
                 raise
             is_committed = self._was_committed(brokers, began)
             if error.is_foreign:
                 if is_committed:
                     self._finish(brokers, waits=False)
                 else:
-                    self._reach(Step.ROLLED_BACK)
+                    self._reach(CommitStep.ROLLED_BACK)
                 raise error.__cause__ or error from None
             if not is_committed:
-                self._reach(Step.ROLLED_BACK)
+                self._reach(CommitStep.ROLLED_BACK)
                 reason = f"its COMMIT got no answer, and it turned out to be rolled back: {error}"
                 raise PrepareFailed(self._xid, DATABASE, reason) from error
         except BaseException:  # the wait was interrupted
             if self._was_committed(brokers, began):
                 self._finish(brokers, waits=False)
             else:
-                self._reach(Step.ROLLED_BACK)
+                self._reach(CommitStep.ROLLED_BACK)
             raise
         self._finish(brokers, waits=waits)
 
     def _finish(self, brokers: tuple[int, ...], *, waits: bool) -> None:
-        self._reach(Step.DECIDED)
+        self._reach(CommitStep.DECIDED)
         self._finisher.send_commit(self.gtrid, brokers, waits=waits)
-        self._reach(Step.TOLD)
+        self._reach(CommitStep.COMMIT_SENT)
 
     def _was_committed(self, brokers: tuple[int, ...], began: float) -> bool:
         """Settle an unanswered COMMIT by the row. Raises DecisionUnknown."""
@@ -195,7 +195,7 @@ class CommitSequence:
     def _xid(self) -> Xid:
         return Xid(1, self.gtrid.encode(), b"")
 
-    def _reach(self, step: Step) -> None:
+    def _reach(self, step: CommitStep) -> None:
         self.step = next_step(self.step, step)
         if self._observer is None:
             return

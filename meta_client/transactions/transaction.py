@@ -11,7 +11,7 @@ from meta_client.transactions.branches import Branches
 from meta_client.transactions.commit_sequence import CommitSequence, Observer
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver_thread import ResolverThread
-from meta_client.transactions.steps import Step
+from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.table import Session
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
@@ -62,7 +62,7 @@ class Transaction:
         return self._open_branches().gtrid
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> CommitStep | None:
         """Last step taken; None before entry."""
         return None if self._sequence is None else self._sequence.step
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from meta_client import Client, SendFailed, TransactionConfig, aio
 from meta_client.coordinator import CoordinatorError
-from meta_client.transactions import Step, Transaction
+from meta_client.transactions import CommitStep, Transaction
 from meta_client.transactions.django import send_on_commit
 from tests.meta_client.aio.transactions.ways import Source, source
 from tests.meta_client.transactions.conftest import do
@@ -54,10 +54,10 @@ def main(dsn: str, zookeeper: str, life: str, way: str) -> None:
     chance = random.Random(int(life))
     dawdles = 0.002 if way.startswith("tasks ") else 0.02  # all tasks wait for one that does
 
-    def observe(step: Step, gtrid: str) -> None:
-        if step is Step.PREPARED and chance.random() < dawdles:
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.PREPARED and chance.random() < dawdles:
             time.sleep(chance.uniform(0.0, 1.5))  # resolvers look after half a second
-        if step in (Step.PREPARED, Step.RECORDED) and chance.random() < 0.02:
+        if step in (CommitStep.PREPARED, CommitStep.RECORDED) and chance.random() < 0.02:
             raise _Cancelled
 
     config = TransactionConfig(observer=observe, age_s=0.5, interval_s=0.2)

@@ -27,7 +27,7 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offset_stores import TransactionOffsetStore
-from meta_client.transactions import Step, TransactionConfig
+from meta_client.transactions import CommitStep, TransactionConfig
 from tests.meta_client.aio.transactions.ways import source
 
 GROUP = "effects"
@@ -114,7 +114,7 @@ async def in_tasks(zookeeper: str, dsn: str, way: str, resolving: TransactionCon
 def main(zookeeper: str, dsn: str, style: str, seed: str) -> None:
     random = Random(seed)
 
-    def dawdle(step: Step, gtrid: str) -> None:
+    def dawdle(step: CommitStep, gtrid: str) -> None:
         """Sleep at random, to spread kills over the gaps between steps."""
         time.sleep(random.random() * 0.01)
 

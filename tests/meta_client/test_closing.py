@@ -19,7 +19,7 @@ from meta_client.net.connection import Connection
 from meta_client.producer import sender
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.errors import XaError
-from meta_client.transactions import Step, TransactionConfig
+from meta_client.transactions import CommitStep, TransactionConfig
 from meta_client.transactions.databases import init
 from meta_client.transactions.table import KEEP_S
 from tests.fixtures.broker import BrokerProcess
@@ -117,8 +117,8 @@ def test_closing_a_client_ends_a_listener_s_wait_for_a_broker(
     init(database.dsn, KEEP_S)
     raised: list[BaseException] = []
 
-    def kill(step: Step, gtrid: str) -> None:
-        if step is Step.DECIDED:
+    def kill(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
             broker.kill()
 
     def on_message(message: ReceivedMessage) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from journal.records.xid import Xid
+from meta_client.coordinator.background_recovery import BackgroundRecovery
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorError, PrepareFailed, Unreachable
 from meta_client.coordinator.in_flight import InFlight
@@ -22,8 +23,7 @@ from meta_client.coordinator.participants import Ended, Participant
 from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.recovery import Recovered, recover
 from meta_client.coordinator.recovery_policy import Action
-from meta_client.coordinator.resolver import Resolver
-from meta_client.coordinator.transaction import Shared, Transaction
+from meta_client.coordinator.transaction import CoordinatedTransaction, Shared
 from tests.model.playing import Counted, play
 from tests.model.process import Dead, Process
 
@@ -208,12 +208,12 @@ class CoordinatorMachine(Counted):
         shared = Shared(
             cast(DecisionLog, self.log.of(process)),
             process.in_flight,
-            cast(Resolver, process),
+            cast(BackgroundRecovery, process),
             cast(Closing, process),
             None,
         )
         try:
-            with Transaction(shared, xid, database, broker):
+            with CoordinatedTransaction(shared, xid, database, broker):
                 process.pause()
         except PrepareFailed:
             self.refused.add(xid)

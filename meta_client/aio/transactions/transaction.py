@@ -8,7 +8,7 @@ from typing import Any, Self
 from meta_client.aio.bridge import run, run_shielded
 from meta_client.aio.producer import BranchHandle, Producer
 from meta_client.errors import TransactionMisuse
-from meta_client.transactions.steps import Step
+from meta_client.transactions.steps import CommitStep
 from meta_client.transactions.transaction import Transaction as Rules
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
@@ -29,7 +29,7 @@ class Transaction:
         return self._rules.gtrid
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> CommitStep | None:
         """Last step taken; None before entry."""
         return self._rules.step
 

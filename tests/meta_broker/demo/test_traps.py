@@ -10,41 +10,43 @@ from hypothesis import strategies as st
 from journal.records.xid import Xid
 from meta_broker.demo import talk
 from meta_broker.demo.producers import Hold
-from meta_client.coordinator import Step
+from meta_client.coordinator import TwoPhaseStep
 
 XID = Xid(1, b"shop.x.1-1", b"")
 
 
 def test_one_transaction_is_held_at_each_step_until_the_release() -> None:
-    held: list[Step] = []
+    held: list[TwoPhaseStep] = []
     is_held = threading.Semaphore(0)
 
-    def on_trapped(step: Step, xid: Xid) -> None:
+    def on_trapped(step: TwoPhaseStep, xid: Xid) -> None:
         held.append(step)
         is_held.release()
 
     hold = Hold(9, on_trapped)
-    hold.observe(Step.DECIDED, XID)  # nothing is armed
+    hold.observe(TwoPhaseStep.DECIDED, XID)  # nothing is armed
     hold.obey(talk.Work(9, ["DECIDED", "BEGUN"]))
-    threads = [threading.Thread(target=hold.observe, args=(step, XID)) for step in (Step.DECIDED, Step.BEGUN)]
+    threads = [
+        threading.Thread(target=hold.observe, args=(step, XID)) for step in (TwoPhaseStep.DECIDED, TwoPhaseStep.BEGUN)
+    ]
     for thread in threads:
         thread.start()
         assert is_held.acquire(timeout=60)
-    hold.observe(Step.DECIDED, XID)  # the next one passes
-    assert held == [Step.DECIDED, Step.BEGUN]
+    hold.observe(TwoPhaseStep.DECIDED, XID)  # the next one passes
+    assert held == [TwoPhaseStep.DECIDED, TwoPhaseStep.BEGUN]
     assert all(thread.is_alive() for thread in threads)
     hold.obey(talk.Work(9))
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    hold.observe(Step.DECIDED, XID)
+    hold.observe(TwoPhaseStep.DECIDED, XID)
 
 
 def test_a_release_disarms() -> None:
     hold = Hold(9, lambda step, xid: None)
     hold.obey(talk.Work(9, ["DECIDED"]))
     hold.obey(talk.Work(9))
-    hold.observe(Step.DECIDED, XID)
+    hold.observe(TwoPhaseStep.DECIDED, XID)
 
 
 def test_the_gate_lets_so_many_through() -> None:

@@ -21,7 +21,7 @@ from meta_client.aio.sender import SendHandle
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.coordinator.errors import CoordinatorClosed
-from meta_client.coordinator.steps import Step
+from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.errors import (
     ClientClosed,
     ConsumerMisuse,
@@ -213,8 +213,8 @@ async def test_closing_a_client_ends_the_wait_for_a_decided_transaction(
 ) -> None:
     """The broker is away, and only this client's producer could deliver the decision."""
 
-    def kill(step: Step, xid: Xid) -> None:
-        if step is Step.DECIDED:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.DECIDED:
             broker.kill()
 
     client = Client(zookeeper.connect)

@@ -16,7 +16,7 @@ from psycopg.rows import dict_row
 from meta_client.aio.client import Client
 from meta_client.aio.coordinator import Coordinator
 from meta_client.coordinator.errors import CannotEnlist, CoordinatorClosed
-from meta_client.coordinator.steps import Step
+from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.errors import TransactionMisuse
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.loops import in_loop, in_uvloop
@@ -89,9 +89,9 @@ async def test_both_or_neither_and_many_tasks_at_once(
                             if message == 3:
                                 raise LookupError(name)
                     except LookupError:
-                        assert transaction.step is Step.ROLLED_BACK
+                        assert transaction.step is TwoPhaseStep.ROLLED_BACK
                     else:
-                        assert transaction.step is Step.FORGOTTEN
+                        assert transaction.step is TwoPhaseStep.FORGOTTEN
 
         await asyncio.gather(*(place(number) for number in range(8)))
     expected = {f"{number}-{message}" for number in range(8) for message in (0, 1, 2, 4)}
@@ -104,12 +104,12 @@ async def test_a_service_killed_at_any_step_is_finished_by_the_next(
     zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
     steps = [
-        Step.BEGUN,
-        Step.PREPARED_BROKER,
-        Step.PREPARED_DATABASE,
-        Step.DECIDED,
-        Step.COMMITTED_DATABASE,
-        Step.COMMITTED_BROKER,
+        TwoPhaseStep.BEGUN,
+        TwoPhaseStep.PREPARED_BROKER,
+        TwoPhaseStep.PREPARED_DATABASE,
+        TwoPhaseStep.DECIDED,
+        TwoPhaseStep.COMMITTED_DATABASE,
+        TwoPhaseStep.COMMITTED_BROKER,
     ]
     directory = tmp_path / "decisions"
     for step in steps:
@@ -134,9 +134,9 @@ async def test_a_service_killed_at_any_step_is_finished_by_the_next(
 async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_after_it(
     zookeeper: Chroot, broker: BrokerProcess, table: Database, tmp_path: Path
 ) -> None:
-    last = [Step.BEGUN]
+    last = [TwoPhaseStep.BEGUN]
 
-    def cancel(step: Step, xid: object) -> None:
+    def cancel(step: TwoPhaseStep, xid: object) -> None:
         if step is last[0]:
             task = asyncio.current_task()
             assert task is not None
@@ -155,10 +155,10 @@ async def test_a_cancelled_task_is_rolled_back_before_the_decision_and_finished_
                 await connection.execute("INSERT INTO placed VALUES (%s)", [name])
                 await it.producer.send_async("orders", name.encode())
 
-        for last[0] in (Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED):
+        for last[0] in (TwoPhaseStep.PREPARED_BROKER, TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.DECIDED):
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.create_task(place(last[0].name))
-        last[0] = Step.FORGOTTEN
+        last[0] = TwoPhaseStep.FORGOTTEN
         async with await psycopg.AsyncConnection.connect(table.dsn) as connection:
             await coordinator.recover([connection], [client.producer(qualifier="shop")])
     placed = rows(table)

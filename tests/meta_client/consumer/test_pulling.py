@@ -14,7 +14,7 @@ from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
-from meta_client.consumer.workers import Threads
+from meta_client.consumer.workers import ThreadWorkers
 from tests.meta_client.consumer.test_listening import KEY, SIZE, batch
 
 BYTES_MAX = 10 * SIZE
@@ -28,7 +28,7 @@ class PullMachine(RuleBasedStateMachine):
         super().__init__()
         self.tracker = OffsetTracker()
         self.tracker.own(*KEY)
-        assignments = Assignments("group", lambda: True, Threads().condition())
+        assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
         assignments.resume(0)
         self.unparked = 0
         self.buffer = PullBuffer(assignments, self.tracker, BYTES_MAX, self._unpark)
@@ -121,7 +121,7 @@ TestPulling.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
     tracker = OffsetTracker()
     tracker.own(*KEY)
-    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
     assignments.resume(0)
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
     message_filter = MessageFilter(lambda message: message.message_id in (1, 2), None)
@@ -141,7 +141,7 @@ def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:
 def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     tracker = OffsetTracker()
     tracker.own(*KEY)
-    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
     assignments.resume(0)
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, lambda: None)
     window = AckWindow(tracker.advance)
@@ -162,7 +162,7 @@ def test_a_buffer_that_fills_up_while_its_user_waits_lets_everybody_go_on_again(
     """The user begins to wait while there is room, and finds none left when messages are there."""
     tracker = OffsetTracker()
     tracker.own(*KEY)
-    assignments = Assignments("group", lambda: True, Threads().condition())
+    assignments = Assignments("group", lambda: True, ThreadWorkers().condition())
     assignments.resume(0)
     unparked = threading.Event()
     buffer = PullBuffer(assignments, tracker, BYTES_MAX, unparked.set)

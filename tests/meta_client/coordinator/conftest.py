@@ -9,7 +9,7 @@ import pytest
 
 from journal.records.xid import Xid
 from meta_client import Client
-from meta_client.coordinator import Coordinator, Step
+from meta_client.coordinator import Coordinator, TwoPhaseStep
 from meta_client.producer.producer import Producer
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.postgres import Connection, Database
@@ -21,7 +21,7 @@ QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
 STEADY = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 8000")
 PARTITIONS = 4  # of `orders` in CONFIG
 TABLE = "CREATE TABLE numbers (n int PRIMARY KEY)"
-Observer = Callable[[Step, Xid], None]
+Observer = Callable[[TwoPhaseStep, Xid], None]
 
 
 @dataclass

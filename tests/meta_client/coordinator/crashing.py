@@ -8,11 +8,11 @@ import psycopg
 
 from journal.records.xid import Xid
 from meta_client import Client
-from meta_client.coordinator import Coordinator, Step
+from meta_client.coordinator import Coordinator, TwoPhaseStep
 
 
 def main(dsn: str, zookeeper: str, directory: str, number: str, step_name: str) -> None:
-    def observe(step: Step, xid: Xid) -> None:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
         if step.name == step_name:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -7,28 +7,28 @@ import psycopg
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Coordinator, CoordinatorClosed, PrepareFailed, Step, Unreachable
+from meta_client.coordinator import Coordinator, CoordinatorClosed, PrepareFailed, TwoPhaseStep, Unreachable
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.coordinator.steps import DECIDED_STEPS
 from meta_client.errors import TransactionMisuse
 from tests.meta_client.coordinator.conftest import World
 
 COMMIT_STEPS = [
-    Step.BEGUN,
-    Step.PREPARED_BROKER,
-    Step.PREPARED_DATABASE,
-    Step.DECIDED,
-    Step.COMMITTED_DATABASE,
-    Step.COMMITTED_BROKER,
-    Step.FORGOTTEN,
+    TwoPhaseStep.BEGUN,
+    TwoPhaseStep.PREPARED_BROKER,
+    TwoPhaseStep.PREPARED_DATABASE,
+    TwoPhaseStep.DECIDED,
+    TwoPhaseStep.COMMITTED_DATABASE,
+    TwoPhaseStep.COMMITTED_BROKER,
+    TwoPhaseStep.FORGOTTEN,
 ]
 
 
 def test_both_in_this_order(world: World) -> None:
-    steps: list[Step] = []
+    steps: list[TwoPhaseStep] = []
     names: set[bytes] = set()
 
-    def observe(step: Step, xid: Xid) -> None:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
         steps.append(step)
         names.add(xid.gtrid)
 
@@ -42,16 +42,16 @@ def test_both_in_this_order(world: World) -> None:
 
 
 def test_a_consumer_never_sees_a_message_before_its_row(world: World) -> None:
-    seen: dict[Step, tuple[list[int], list[int]]] = {}
+    seen: dict[TwoPhaseStep, tuple[list[int], list[int]]] = {}
     with world.coordinator(lambda step, _: seen.update({step: world.numbers()})) as coordinator:
         world.work(coordinator, world.producer(), 1)
-    assert seen[Step.DECIDED] == ([], [])
-    assert seen[Step.COMMITTED_DATABASE] == ([1], [])
-    assert seen[Step.COMMITTED_BROKER] == ([1], [1])
+    assert seen[TwoPhaseStep.DECIDED] == ([], [])
+    assert seen[TwoPhaseStep.COMMITTED_DATABASE] == ([1], [])
+    assert seen[TwoPhaseStep.COMMITTED_BROKER] == ([1], [1])
 
 
 def test_neither_when_the_block_raises(world: World) -> None:
-    steps: list[Step] = []
+    steps: list[TwoPhaseStep] = []
     with world.coordinator(lambda step, _: steps.append(step)) as coordinator:
         producer = world.producer()
         transaction = coordinator.transaction(world.connection, producer, topics=("orders",))
@@ -59,8 +59,8 @@ def test_neither_when_the_block_raises(world: World) -> None:
             world.connection.execute("INSERT INTO numbers VALUES (1)")
             producer.send("orders", b"1")
             raise ZeroDivisionError
-        assert steps == [Step.BEGUN, Step.ROLLED_BACK]
-        assert transaction.step is Step.ROLLED_BACK
+        assert steps == [TwoPhaseStep.BEGUN, TwoPhaseStep.ROLLED_BACK]
+        assert transaction.step is TwoPhaseStep.ROLLED_BACK
         world.work(coordinator, producer, 2)  # connection and producer are as good as new
     assert world.numbers() == ([2], [2])
     assert world.in_doubt() == []
@@ -82,12 +82,17 @@ def test_neither_when_the_database_only_seems_to_prepare(world: World) -> None:
 
 
 def test_without_messages_the_database_commits_alone(world: World) -> None:
-    steps: list[Step] = []
+    steps: list[TwoPhaseStep] = []
     with world.coordinator(lambda step, _: steps.append(step)) as coordinator:
         producer = world.producer()
         with coordinator.transaction(world.connection, producer, topics=("orders",)):
             world.connection.execute("INSERT INTO numbers VALUES (1)")
-        assert steps == [Step.BEGUN, Step.READ_ONLY_BROKER, Step.COMMITTED_DATABASE, Step.FORGOTTEN]
+        assert steps == [
+            TwoPhaseStep.BEGUN,
+            TwoPhaseStep.READ_ONLY_BROKER,
+            TwoPhaseStep.COMMITTED_DATABASE,
+            TwoPhaseStep.FORGOTTEN,
+        ]
     assert world.numbers() == ([1], [])
 
 
@@ -173,8 +178,8 @@ def test_another_thread_that_sends_with_the_producer_of_an_open_block_is_told(wo
 
 
 @pytest.mark.parametrize("failing", COMMIT_STEPS)
-def test_an_observer_that_fails(world: World, failing: Step, caplog: pytest.LogCaptureFixture) -> None:
-    def observe(step: Step, xid: Xid) -> None:
+def test_an_observer_that_fails(world: World, failing: TwoPhaseStep, caplog: pytest.LogCaptureFixture) -> None:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
         if step is failing:
             raise ZeroDivisionError
 

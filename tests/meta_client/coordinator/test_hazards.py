@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import CoordinatorError, HeuristicOutcome, Step
+from meta_client.coordinator import CoordinatorError, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery import Recovered
 from tests.meta_client.coordinator.conftest import World
@@ -31,11 +31,11 @@ def _lose_message(world: World, xid: Xid) -> None:
     world.broker.start()
 
 
-def work_with(world: World, damage: Damage, at: Step) -> tuple[HeuristicOutcome, Xid]:
+def work_with(world: World, damage: Damage, at: TwoPhaseStep) -> tuple[HeuristicOutcome, Xid]:
     """A transaction that *damage* is done to *at* a step; what its block raises."""
     xids: list[Xid] = []
 
-    def observe(step: Step, xid: Xid) -> None:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             xids.append(xid)
             damage(world, xid)
@@ -59,8 +59,8 @@ def check_kept(world: World, xid: Xid, code: str) -> Recovered:
     return report
 
 
-@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE])
-def test_a_message_that_was_rolled_back_by_hand(world: World, at: Step) -> None:
+@pytest.mark.parametrize("at", [TwoPhaseStep.DECIDED, TwoPhaseStep.COMMITTED_DATABASE])
+def test_a_message_that_was_rolled_back_by_hand(world: World, at: TwoPhaseStep) -> None:
     error, xid = work_with(world, _roll_back_message, at)
     assert error.code == "XA_HEURMIX"
     assert "the database: committed" in str(error)
@@ -68,8 +68,8 @@ def test_a_message_that_was_rolled_back_by_hand(world: World, at: Step) -> None:
     assert world.numbers() == ([1], [])
 
 
-@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE])
-def test_a_message_that_was_lost(world: World, at: Step) -> None:
+@pytest.mark.parametrize("at", [TwoPhaseStep.DECIDED, TwoPhaseStep.COMMITTED_DATABASE])
+def test_a_message_that_was_lost(world: World, at: TwoPhaseStep) -> None:
     error, xid = work_with(world, _lose_message, at)
     assert error.code == "XA_HEURHAZ"
     assert "the broker answers 'does not know it" in str(error)
@@ -79,7 +79,7 @@ def test_a_message_that_was_lost(world: World, at: Step) -> None:
 
 
 def test_a_row_that_was_rolled_back_by_hand(world: World) -> None:
-    error, xid = work_with(world, _roll_back_row, Step.DECIDED)
+    error, xid = work_with(world, _roll_back_row, TwoPhaseStep.DECIDED)
     assert error.code == "XA_HEURRB"
     assert "the broker: still prepared" in str(error)
     report = check_kept(world, xid, "XA_HEURRB")
@@ -96,8 +96,8 @@ def _commit_both(world: World, xid: Xid) -> None:
 
 
 def test_what_somebody_committed_as_decided_is_no_hazard(world: World) -> None:
-    def observe(step: Step, xid: Xid) -> None:
-        if step is Step.DECIDED:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.DECIDED:
             _commit_both(world, xid)
 
     with world.coordinator(observe) as coordinator:
@@ -110,8 +110,8 @@ def test_a_broker_that_lost_the_branch_while_the_service_was_down(world: World, 
     class _Killed(BaseException):
         pass
 
-    def observe(step: Step, xid: Xid) -> None:
-        if step is Step.COMMITTED_DATABASE:
+    def observe(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.COMMITTED_DATABASE:
             xids.append(xid)
             raise _Killed
 

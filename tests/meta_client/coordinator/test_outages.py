@@ -12,7 +12,7 @@ import pytest
 
 from journal.records.xid import Xid
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, PrepareFailed, Step
+from meta_client.coordinator import Coordinator, CoordinatorClosed, CoordinatorError, PrepareFailed, TwoPhaseStep
 from meta_client.coordinator.recovery_policy import Action
 from meta_client.errors import SendFailed
 from meta_client.producer.producer import Producer
@@ -24,29 +24,29 @@ AWAY_S = 0.3
 
 
 @pytest.mark.parametrize("at", COMMIT_STEPS)
-def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
+def test_a_broker_that_is_away_for_a_while(world: World, at: TwoPhaseStep) -> None:
     returning = threading.Timer(AWAY_S, world.broker.start)
 
-    def kill(step: Step, xid: Xid) -> None:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             world.broker.kill()
             returning.start()
 
     with world.coordinator(kill) as coordinator:
-        if at is Step.BEGUN:
+        if at is TwoPhaseStep.BEGUN:
             with pytest.raises(SendFailed):  # the block's own send
                 world.work(coordinator, world.producer(), 1)
         else:
             world.work(coordinator, world.producer(), 1)  # the broker has promised: its absence undoes nothing
     returning.join()
-    expected = [] if at is Step.BEGUN else [1]
+    expected = [] if at is TwoPhaseStep.BEGUN else [1]
     assert world.numbers() == (expected, expected)
     assert world.in_doubt() == []
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED_DATABASE, Step.COMMITTED_DATABASE])
-def test_a_broker_that_is_back_before_anybody_asks(world: World, at: Step) -> None:
-    def kill(step: Step, xid: Xid) -> None:
+@pytest.mark.parametrize("at", [TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.COMMITTED_DATABASE])
+def test_a_broker_that_is_back_before_anybody_asks(world: World, at: TwoPhaseStep) -> None:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             world.broker.kill()
             world.broker.start()
@@ -77,11 +77,11 @@ class _Gone(Exception):
     """Error of the user's code after the broker went."""
 
 
-def _kills_and_raises(world: World, times: int) -> Callable[[Step, Xid], None]:
+def _kills_and_raises(world: World, times: int) -> Callable[[TwoPhaseStep, Xid], None]:
     numbers = itertools.count(1)
 
-    def kill(step: Step, xid: Xid) -> None:
-        if step is Step.PREPARED_BROKER and next(numbers) <= times:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.PREPARED_BROKER and next(numbers) <= times:
             world.broker.kill()
             raise _Gone
 
@@ -116,9 +116,9 @@ class _BrokenOff(BaseException):
     """Interruption, such as a thread's ^C, or the cancellation of a task while its loop ends."""
 
 
-@pytest.mark.parametrize("at", [Step.DECIDED, Step.COMMITTED_DATABASE, Step.COMMITTED_BROKER])
-def test_a_decision_that_its_thread_did_not_carry_out_is_carried_out(world: World, at: Step) -> None:
-    def break_off(step: Step, xid: Xid) -> None:
+@pytest.mark.parametrize("at", [TwoPhaseStep.DECIDED, TwoPhaseStep.COMMITTED_DATABASE, TwoPhaseStep.COMMITTED_BROKER])
+def test_a_decision_that_its_thread_did_not_carry_out_is_carried_out(world: World, at: TwoPhaseStep) -> None:
+    def break_off(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             raise _BrokenOff
 
@@ -198,8 +198,8 @@ def _until_it_works(world: World, coordinator: Coordinator, producer: Producer, 
 def test_closing_ends_the_wait_and_recovery_finishes(world: World) -> None:
     opened: list[Coordinator] = []
 
-    def kill(step: Step, xid: Xid) -> None:
-        if step is Step.DECIDED:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.DECIDED:
             world.broker.kill()
             threading.Timer(0.3, opened[0].close).start()
 
@@ -237,11 +237,13 @@ def mortal(world: World, mortal_server: EmbeddedPostgres) -> Iterator[EmbeddedPo
         yield mortal_server
 
 
-@pytest.mark.parametrize("at", [Step.BEGUN, Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED])
-def test_a_database_that_is_away_for_a_while(world: World, mortal: EmbeddedPostgres, at: Step) -> None:
+@pytest.mark.parametrize(
+    "at", [TwoPhaseStep.BEGUN, TwoPhaseStep.PREPARED_BROKER, TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.DECIDED]
+)
+def test_a_database_that_is_away_for_a_while(world: World, mortal: EmbeddedPostgres, at: TwoPhaseStep) -> None:
     returning = threading.Event()
 
-    def kill(step: Step, xid: Xid) -> None:
+    def kill(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             mortal.kill()
             returning.set()
@@ -255,7 +257,7 @@ def test_a_database_that_is_away_for_a_while(world: World, mortal: EmbeddedPostg
     stay = threading.Event()
     helper = threading.Thread(target=come_back)
     helper.start()
-    is_prepared = at in (Step.PREPARED_DATABASE, Step.DECIDED)
+    is_prepared = at in (TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.DECIDED)
     with world.coordinator(kill) as coordinator:
         if is_prepared:
             world.work(coordinator, world.producer(), 1)

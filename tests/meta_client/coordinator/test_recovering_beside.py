@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Coordinator, Recovered, Step
+from meta_client.coordinator import Coordinator, Recovered, TwoPhaseStep
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
 from tests.meta_client.coordinator.conftest import World
@@ -16,11 +16,19 @@ class _Cancelled(BaseException):
     """Cancellation of a transaction, as of a task."""
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED_DATABASE, Step.DECIDED, Step.COMMITTED_DATABASE, Step.COMMITTED_BROKER])
+@pytest.mark.parametrize(
+    "at",
+    [
+        TwoPhaseStep.PREPARED_DATABASE,
+        TwoPhaseStep.DECIDED,
+        TwoPhaseStep.COMMITTED_DATABASE,
+        TwoPhaseStep.COMMITTED_BROKER,
+    ],
+)
 def test_what_breaks_off_after_the_listing_is_not_taken_for_committed(
-    world: World, monkeypatch: pytest.MonkeyPatch, at: Step
+    world: World, monkeypatch: pytest.MonkeyPatch, at: TwoPhaseStep
 ) -> None:
-    def break_off(step: Step, xid: Xid) -> None:
+    def break_off(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             raise _Cancelled
 
@@ -34,21 +42,27 @@ def test_what_breaks_off_after_the_listing_is_not_taken_for_committed(
             coordinator.recover([other], [world.producer()])
             coordinator.recover([other], [world.producer()])
     rows, messages = world.numbers()
-    assert rows == messages == ([] if at is Step.PREPARED_DATABASE else [1])
+    assert rows == messages == ([] if at is TwoPhaseStep.PREPARED_DATABASE else [1])
     assert world.in_doubt() == []
 
 
 @pytest.mark.parametrize("looked_at", [DecisionLog.unfinished, BrokerParticipant.prepared])
 @pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize("until", [Step.BEGUN, Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED])
+@pytest.mark.parametrize(
+    "until", [TwoPhaseStep.BEGUN, TwoPhaseStep.PREPARED_BROKER, TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.DECIDED]
+)
 def test_what_begins_while_it_looks_is_left_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch, looked_at: Callable[..., object], is_before: bool, until: Step
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    looked_at: Callable[..., object],
+    is_before: bool,
+    until: TwoPhaseStep,
 ) -> None:
     """The transaction stays at a step until `recover` is done, and then goes on."""
     arrived, go_on = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 
-    def wait_there(step: Step, xid: Xid) -> None:
+    def wait_there(step: TwoPhaseStep, xid: Xid) -> None:
         if step is until:
             arrived.set()
             assert go_on.wait(60)
@@ -86,8 +100,8 @@ def test_what_ends_while_it_looks_is_not_reported(world: World, monkeypatch: pyt
         with world.database.connect() as other:
             reports.extend(coordinator.recover([other], [world.producer()]))
 
-    def recover_beside(step: Step, xid: Xid) -> None:
-        if step is Step.PREPARED_DATABASE:
+    def recover_beside(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.PREPARED_DATABASE:
             recovering.append(threading.Thread(target=recover))
             recovering[0].start()
             assert listed.wait(60)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Coordinator, Recovered, Step
+from meta_client.coordinator import Coordinator, Recovered, TwoPhaseStep
 from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery_policy import Action
@@ -22,7 +22,7 @@ DONE_BEFORE = ("the database: committed before", "the broker: committed before")
 CRASHING = "tests.meta_client.coordinator.crashing"
 
 
-def crash(world: World, number: int, step: Step, *, directory: Path | None = None) -> None:
+def crash(world: World, number: int, step: TwoPhaseStep, *, directory: Path | None = None) -> None:
     """Let a process of its own die at *step* of the transaction that writes *number*."""
     place = str(directory or world.directory)
     process = start_module(CRASHING, world.database.dsn, world.zookeeper, place, str(number), step.name)
@@ -37,7 +37,7 @@ def recover(world: World) -> list[Recovered]:
 
 
 @pytest.mark.parametrize("at", COMMIT_STEPS)
-def test_a_coordinator_that_is_killed_at_a_step(world: World, at: Step) -> None:
+def test_a_coordinator_that_is_killed_at_a_step(world: World, at: TwoPhaseStep) -> None:
     crash(world, 1, at)
     reports = recover(world)
     expected = [1] if at in DECIDED_STEPS else []
@@ -45,19 +45,19 @@ def test_a_coordinator_that_is_killed_at_a_step(world: World, at: Step) -> None:
     assert world.in_doubt() == []
     assert all(report.problem is None for report in reports)
     match at:
-        case Step.PREPARED_BROKER | Step.PREPARED_DATABASE:
+        case TwoPhaseStep.PREPARED_BROKER | TwoPhaseStep.PREPARED_DATABASE:
             assert [report.action for report in reports] == [Action.ROLL_BACK]
-        case Step.DECIDED | Step.COMMITTED_DATABASE | Step.COMMITTED_BROKER:
+        case TwoPhaseStep.DECIDED | TwoPhaseStep.COMMITTED_DATABASE | TwoPhaseStep.COMMITTED_BROKER:
             assert [report.action for report in reports] == [Action.COMMIT]
             assert str(reports[0]).endswith("finished")
-        case Step.FORGOTTEN:  # a FORGET is not waited for: if it was lost, there is nothing left to do
+        case TwoPhaseStep.FORGOTTEN:  # a FORGET is not waited for: if it was lost, there is nothing left to do
             assert {report.done for report in reports} <= {DONE_BEFORE}
         case _:
             assert reports == []
 
 
 def test_a_crash_in_the_middle_of_recovery_is_recovered_from(world: World) -> None:
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     world.connection.execute("SELECT 1")
     world.connection.rollback()
     with world.coordinator() as coordinator:
@@ -71,7 +71,7 @@ def test_a_crash_in_the_middle_of_recovery_is_recovered_from(world: World) -> No
 
 
 def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: World) -> None:
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     with world.coordinator() as coordinator:
         (report,) = coordinator.recover([world.connection], [])
         assert report.problem is not None
@@ -84,7 +84,7 @@ def test_a_decided_transaction_whose_broker_is_not_asked_stays_decided(world: Wo
 
 
 def test_a_decided_branch_rolled_back_by_hand_is_reported_and_not_taken_for_committed(world: World) -> None:
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     operator = world.producer()
     ((name, *_),) = operator.tpc_list().keys.values()
     operator.tpc_rollback(name.xid)
@@ -100,7 +100,7 @@ def test_a_decided_branch_rolled_back_by_hand_is_reported_and_not_taken_for_comm
 
 
 def test_a_decided_transaction_whose_database_is_not_asked_is_not_shown_to_consumers(world: World) -> None:
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     with world.coordinator() as coordinator:
         (report,) = coordinator.recover([], [world.producer()])
         assert report.problem is not None
@@ -111,7 +111,7 @@ def test_a_decided_transaction_whose_database_is_not_asked_is_not_shown_to_consu
 
 def test_others_transactions_are_left_alone(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     elsewhere = tmp_path / "elsewhere"
-    crash(world, 1, Step.PREPARED_DATABASE, directory=elsewhere)  # a namesake with a log of its own
+    crash(world, 1, TwoPhaseStep.PREPARED_DATABASE, directory=elsewhere)  # a namesake with a log of its own
     stranger = Xid.of("stranger", "mq")
     producer = world.producer()
     producer.tpc_begin(stranger, ("orders",))
@@ -127,12 +127,20 @@ def test_others_transactions_are_left_alone(world: World, tmp_path: Path, caplog
     assert world.in_doubt() == []
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED, Step.COMMITTED_DATABASE])
-def test_what_is_in_flight_is_left_alone(world: World, at: Step) -> None:
+@pytest.mark.parametrize(
+    "at",
+    [
+        TwoPhaseStep.PREPARED_BROKER,
+        TwoPhaseStep.PREPARED_DATABASE,
+        TwoPhaseStep.DECIDED,
+        TwoPhaseStep.COMMITTED_DATABASE,
+    ],
+)
+def test_what_is_in_flight_is_left_alone(world: World, at: TwoPhaseStep) -> None:
     reports: list[list[Recovered]] = []
     opened: list[Coordinator] = []
 
-    def recover_beside(step: Step, xid: Xid) -> None:
+    def recover_beside(step: TwoPhaseStep, xid: Xid) -> None:
         if step is at:
             with psycopg.connect(world.database.dsn) as other:
                 reports.append(opened[0].recover([other], [world.producer()]))
@@ -146,7 +154,7 @@ def test_what_is_in_flight_is_left_alone(world: World, at: Step) -> None:
 
 def test_a_lost_log_takes_nobody_for_undecided(world: World) -> None:
     """Deleting the log leaves branches in doubt, for an operator; it must never roll a decided one back."""
-    crash(world, 1, Step.COMMITTED_DATABASE)
+    crash(world, 1, TwoPhaseStep.COMMITTED_DATABASE)
     for file in world.directory.iterdir():
         file.unlink()
     assert recover(world) == []
@@ -169,7 +177,7 @@ def _commit_broker(world: World, xid: Xid) -> None:
 
 @pytest.mark.parametrize("by_hand", [_commit_both, _commit_broker])
 def test_what_an_operator_finished_by_hand_counts_as_finished(world: World, by_hand: Damage) -> None:
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     (key,) = world.producer().tpc_recover()
     by_hand(world, key)
     (report,) = recover(world)
@@ -179,8 +187,8 @@ def test_what_an_operator_finished_by_hand_counts_as_finished(world: World, by_h
 
 
 def test_a_clone_does_not_roll_back_what_the_original_works_on(world: World, tmp_path: Path) -> None:
-    def clone(step: Step, xid: Xid) -> None:
-        if step is Step.PREPARED_DATABASE:
+    def clone(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.PREPARED_DATABASE:
             shutil.copytree(world.directory, tmp_path / "clone")
             with pytest.raises(CopiedLog), Coordinator.open(tmp_path / "clone", "shop") as copy:
                 copy.recover([world.database.connect()], [world.producer()])

@@ -9,11 +9,11 @@ from journal.records.xid import GTRID_BYTES_MAX, Xid
 from meta_client.coordinator.names import InvalidName, LogName, new_nonce
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery_policy import Action, action_for
-from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, Step, next_step
+from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, TwoPhaseStep, next_step
 
 
-def reachable(start: Step) -> set[Step]:
-    found, todo = set[Step](), [start]
+def reachable(start: TwoPhaseStep) -> set[TwoPhaseStep]:
+    found, todo = set[TwoPhaseStep](), [start]
     while todo:
         for step in NEXT[todo.pop()] - found:
             found.add(step)
@@ -21,8 +21,8 @@ def reachable(start: Step) -> set[Step]:
     return found
 
 
-@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Step, Step)))
-def test_only_what_the_table_has_may_follow(current: Step, wanted: Step) -> None:
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(TwoPhaseStep, TwoPhaseStep)))
+def test_only_what_the_table_has_may_follow(current: TwoPhaseStep, wanted: TwoPhaseStep) -> None:
     if wanted in NEXT[current]:
         assert next_step(current, wanted) is wanted
     else:
@@ -31,23 +31,27 @@ def test_only_what_the_table_has_may_follow(current: Step, wanted: Step) -> None
 
 
 def test_every_step_is_reached_and_every_life_ends() -> None:
-    assert reachable(Step.BEGUN) | {Step.BEGUN} == set(Step)
-    for step in Step:
-        assert {Step.FORGOTTEN, Step.ROLLED_BACK} & (reachable(step) | {step})
+    assert reachable(TwoPhaseStep.BEGUN) | {TwoPhaseStep.BEGUN} == set(TwoPhaseStep)
+    for step in TwoPhaseStep:
+        assert {TwoPhaseStep.FORGOTTEN, TwoPhaseStep.ROLLED_BACK} & (reachable(step) | {step})
 
 
 def test_nothing_undoes_a_decision() -> None:
     for step in DECIDED_STEPS:
-        assert Step.ROLLED_BACK not in reachable(step)
+        assert TwoPhaseStep.ROLLED_BACK not in reachable(step)
 
 
 def test_a_decision_follows_both_prepares() -> None:
-    assert [step for step in Step if Step.DECIDED in NEXT[step]] == [Step.PREPARED_DATABASE]
-    assert [step for step in Step if Step.PREPARED_DATABASE in NEXT[step]] == [Step.PREPARED_BROKER]
+    assert [step for step in TwoPhaseStep if TwoPhaseStep.DECIDED in NEXT[step]] == [TwoPhaseStep.PREPARED_DATABASE]
+    assert [step for step in TwoPhaseStep if TwoPhaseStep.PREPARED_DATABASE in NEXT[step]] == [
+        TwoPhaseStep.PREPARED_BROKER
+    ]
 
 
 def test_a_broker_commits_after_the_database() -> None:
-    assert [step for step in Step if Step.COMMITTED_BROKER in NEXT[step]] == [Step.COMMITTED_DATABASE]
+    assert [step for step in TwoPhaseStep if TwoPhaseStep.COMMITTED_BROKER in NEXT[step]] == [
+        TwoPhaseStep.COMMITTED_DATABASE
+    ]
 
 
 @pytest.mark.parametrize(("is_ours", "is_in_flight", "is_decided"), list(itertools.product((True, False), repeat=3)))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Step
+from meta_client.coordinator import TwoPhaseStep
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.meta_client.coordinator.conftest import World
 from tests.meta_client.coordinator.test_recovery import crash, recover
@@ -34,15 +34,23 @@ def run_as_told(command: str, zookeeper: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED_BROKER, Step.PREPARED_DATABASE, Step.DECIDED, Step.COMMITTED_DATABASE])
-def test_a_coordinator_that_was_killed_at_a_step(xa_world: World, doctor: Doctor, at: Step) -> None:
+@pytest.mark.parametrize(
+    "at",
+    [
+        TwoPhaseStep.PREPARED_BROKER,
+        TwoPhaseStep.PREPARED_DATABASE,
+        TwoPhaseStep.DECIDED,
+        TwoPhaseStep.COMMITTED_DATABASE,
+    ],
+)
+def test_a_coordinator_that_was_killed_at_a_step(xa_world: World, doctor: Doctor, at: TwoPhaseStep) -> None:
     world = xa_world
     crash(world, 1, at)
-    told, is_decided = look(doctor, world), at in (Step.DECIDED, Step.COMMITTED_DATABASE)
+    told, is_decided = look(doctor, world), at in (TwoPhaseStep.DECIDED, TwoPhaseStep.COMMITTED_DATABASE)
     broker = told.at("broker 0")
     assert (broker["verdict"], broker["topics"]) == ("commit" if is_decided else "ask a person", {"orders": 1})
     assert told.status == (0 if is_decided else 1)
-    if at in (Step.PREPARED_DATABASE, Step.DECIDED):
+    if at in (TwoPhaseStep.PREPARED_DATABASE, TwoPhaseStep.DECIDED):
         (row,) = (row for row in told.rows if row["database"])
         assert "RowExclusiveLock on numbers" in row["locks"]
         assert (row["waiting"], row["role"]) == (0, "metaq")
@@ -73,12 +81,12 @@ def test_a_coordinator_that_was_killed_at_a_step(xa_world: World, doctor: Doctor
     assert world.numbers() == ([], [])
 
 
-@pytest.mark.parametrize("at", [Step.BEGUN, Step.COMMITTED_BROKER, Step.FORGOTTEN])
-def test_a_coordinator_that_was_killed_with_nothing_in_doubt(xa_world: World, doctor: Doctor, at: Step) -> None:
+@pytest.mark.parametrize("at", [TwoPhaseStep.BEGUN, TwoPhaseStep.COMMITTED_BROKER, TwoPhaseStep.FORGOTTEN])
+def test_a_coordinator_that_was_killed_with_nothing_in_doubt(xa_world: World, doctor: Doctor, at: TwoPhaseStep) -> None:
     world = xa_world
     crash(world, 1, at)
     assert look(doctor, world, "--apply").rows == []
-    expected = [] if at is Step.BEGUN else [1]
+    expected = [] if at is TwoPhaseStep.BEGUN else [1]
     assert world.numbers() == (expected, expected)
 
 
@@ -86,7 +94,7 @@ def test_the_doctor_itself_is_killed_and_another_one_goes_on(xa_world: World, do
     """At any moment of what it does; two of them at the same time, too."""
     world = xa_world
     for number in range(6):
-        crash(world, number, Step.DECIDED)
+        crash(world, number, TwoPhaseStep.DECIDED)
     given = ("--database", world.database.dsn, "--decisions", str(world.directory))
     words = ("txn", "doctor", "--zk", world.zookeeper, "--age", "0.1", "--apply", *given)
     left = [len(world.in_doubt())]
@@ -110,7 +118,7 @@ def test_the_doctor_itself_is_killed_and_another_one_goes_on(xa_world: World, do
 def test_somebody_waits_for_what_is_prepared(xa_world: World, doctor: Doctor) -> None:
     """The row that it has written is locked until it is ended; the doctor says how many wait."""
     world = xa_world
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     waiter = world.database.connect()
     thread = threading.Thread(target=lambda: waiter.execute("INSERT INTO numbers VALUES (1) ON CONFLICT DO NOTHING"))
     thread.start()
@@ -131,8 +139,8 @@ def test_a_coordinator_that_runs_is_left_to_itself(xa_world: World, doctor: Doct
     commits."""
     world, held, goes_on = xa_world, threading.Event(), threading.Event()
 
-    def hold(step: Step, xid: Xid) -> None:
-        if step is Step.PREPARED_DATABASE:
+    def hold(step: TwoPhaseStep, xid: Xid) -> None:
+        if step is TwoPhaseStep.PREPARED_DATABASE:
             held.set()
             assert goes_on.wait(60)
 
@@ -152,7 +160,7 @@ def test_a_coordinator_that_runs_is_left_to_itself(xa_world: World, doctor: Doct
 
 def test_a_side_that_was_not_given_is_unknown(xa_world: World, doctor: Doctor) -> None:
     world = xa_world
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     no_log = doctor(world.zookeeper, "--database", world.database.dsn, "--apply")
     assert (no_log.status, no_log.verdicts) == (1, ["unknown", "unknown"])
     assert all("the decision log of coordinator shop." in row["reason"] for row in no_log.rows)
@@ -176,7 +184,7 @@ def test_a_copied_log_may_lack_decisions(xa_world: World, doctor: Doctor, tmp_pa
     with world.coordinator():
         pass
     shutil.copytree(world.directory, copy)
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     told = doctor(world.zookeeper, "--database", world.database.dsn, "--decisions", str(copy))
     assert (told.status, told.verdicts) == (1, ["unknown", "unknown"])
     assert all("a copy may lack decisions" in row["reason"] for row in told.rows)
@@ -188,7 +196,7 @@ def test_a_copied_log_may_lack_decisions(xa_world: World, doctor: Doctor, tmp_pa
 
 def test_a_row_that_was_rolled_back_by_hand_keeps_its_message_back(xa_world: World, doctor: Doctor) -> None:
     world = xa_world
-    crash(world, 1, Step.DECIDED)
+    crash(world, 1, TwoPhaseStep.DECIDED)
     (gid,) = world.database.prepared()
     world.connection.tpc_rollback(gid)
     told = look(doctor, world, "--apply")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_client.transactions import Step
+from meta_client.transactions import CommitStep
 from tests.fixtures.broker import CONFIG, running_broker
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.postgres import Database
@@ -79,8 +79,8 @@ def test_a_live_transaction_is_left_alone_whatever_its_age(world: World, doctor:
     """The row is written, its COMMIT comes later; then it commits."""
     asked, goes_on = threading.Event(), threading.Event()
 
-    def hold(step: Step, gtrid: str) -> None:
-        if step is Step.RECORDED:
+    def hold(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.RECORDED:
             asked.set()
             assert goes_on.wait(60)
 
@@ -146,8 +146,8 @@ def test_a_broker_that_is_away_is_unknown_and_named(wide_world: World, doctor: D
     class Died(BaseException):
         pass
 
-    def die(step: Step, gtrid: str) -> None:
-        if step is Step.DECIDED:
+    def die(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
             raise Died
 
     with (  # noqa: PT012 - the block is what is tested

@@ -14,7 +14,7 @@ from django.db.transaction import atomic
 from sqlalchemy.orm import Session
 
 from meta_client import Client, aio
-from meta_client.transactions import Step, TransactionConfig
+from meta_client.transactions import CommitStep, TransactionConfig
 from meta_client.transactions.django import send_on_commit
 from meta_client.transactions.mysql import parameters
 from tests.meta_client.aio.transactions.ways import opened
@@ -58,7 +58,7 @@ async def work_in_a_task(
 
 
 def main(driver: str, place: str, zookeeper: str, number: str, step_name: str) -> None:
-    def observe(step: Step, gtrid: str) -> None:
+    def observe(step: CommitStep, gtrid: str) -> None:
         if step.name == step_name:
             os.kill(os.getpid(), signal.SIGKILL)
 

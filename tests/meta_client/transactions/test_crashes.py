@@ -18,7 +18,7 @@ import pytest
 
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
-from meta_client.transactions import Step, commit_sequence
+from meta_client.transactions import CommitStep, commit_sequence
 from meta_client.transactions.mysql import parameters
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.mariadb import EmbeddedMariaDb, made_in, need_mariadb
@@ -84,7 +84,7 @@ def _an_hour_ago(world: World) -> str:
 
 def test_a_fleet_s_resolver(world: World) -> None:
     """The command, beside services that do not resolve."""
-    with world.open_client(resolves=False, observer=_raise_at(Step.RECORDED)) as client:
+    with world.open_client(resolves=False, observer=_raise_at(CommitStep.RECORDED)) as client:
         with (  # noqa: PT012 - the block is what is tested
             closing(world.deciding.connect()) as connection,
             pytest.raises(_Died),
@@ -111,20 +111,20 @@ class _Died(Exception):
     pass
 
 
-def _raise_at(at: Step) -> Callable[[Step, str], None]:
-    def observe(step: Step, gtrid: str) -> None:
+def _raise_at(at: CommitStep) -> Callable[[CommitStep, str], None]:
+    def observe(step: CommitStep, gtrid: str) -> None:
         if step is at:
             raise _Died
 
     return observe
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED, Step.RECORDED, Step.DECIDED])
-def test_a_broker_that_is_away_for_a_while(world: World, at: Step) -> None:
+@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED])
+def test_a_broker_that_is_away_for_a_while(world: World, at: CommitStep) -> None:
     (broker,) = world.brokers
     returning = threading.Timer(0.3, broker.start)
 
-    def kill(step: Step, gtrid: str) -> None:
+    def kill(step: CommitStep, gtrid: str) -> None:
         if step is at:
             broker.kill()
             returning.start()
@@ -232,8 +232,8 @@ def test_a_database_that_dies_inside_commit(tmp_path: Path, zookeeper: Chroot, k
     """The caller gets an unknown outcome; once the database is back the resolver ends it."""
     with killable(kind) as (server, deciding), running_world(deciding, tmp_path, zookeeper) as world:
 
-        def kill(step: Step, gtrid: str) -> None:
-            if step is Step.RECORDED:
+        def kill(step: CommitStep, gtrid: str) -> None:
+            if step is CommitStep.RECORDED:
                 server.kill()
 
         with pytest.MonkeyPatch.context() as patch, world.open_client(observer=kill, **QUICK) as client:

@@ -11,7 +11,7 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions import Step
+from meta_client.transactions import CommitStep
 from meta_client.transactions.django import send_on_commit
 from tests.meta_client.transactions import django_shop
 from tests.meta_client.transactions.conftest import World, make, running_world
@@ -102,14 +102,14 @@ def test_a_request_that_raises_after_the_block(shop: Shop) -> None:
 
 def test_what_can_t_be_prepared_rolls_the_block_back(shop: Shop) -> None:
     connection, heard = connections[shop.alias], list[int]()
-    at: list[Step] = []
+    at: list[CommitStep] = []
 
-    def die(step: Step, gtrid: str) -> None:
+    def die(step: CommitStep, gtrid: str) -> None:
         if step is at[-1]:
             raise ZeroDivisionError
 
     with shop.world.open_client(observer=die) as client:
-        for step in (Step.PREPARED, Step.RECORDED):
+        for step in (CommitStep.PREPARED, CommitStep.RECORDED):
             at.append(step)
             with pytest.raises(ZeroDivisionError), transaction.atomic(using=shop.alias):  # noqa: PT012
                 shop.write(1, client)
@@ -145,11 +145,11 @@ def test_what_the_database_refuses(large_shop: Shop) -> None:
     shop.world.check([2])
 
 
-@pytest.mark.parametrize("at", [Step.RECORDED, None])
-def test_the_connection_is_lost(large_shop: Shop, at: Step | None) -> None:
+@pytest.mark.parametrize("at", [CommitStep.RECORDED, None])
+def test_the_connection_is_lost(large_shop: Shop, at: CommitStep | None) -> None:
     shop = large_shop
 
-    def cut(step: Step | None, gtrid: str) -> None:
+    def cut(step: CommitStep | None, gtrid: str) -> None:
         if step is at:
             shop.world.deciding.query(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from meta_client import TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
-from meta_client.transactions import CopiedTable, NoDecisionTable, Step
+from meta_client.transactions import CommitStep, CopiedTable, NoDecisionTable
 from meta_client.transactions.databases import Change, ddl_for, init, session_of, table_at
 from meta_client.transactions.mysql import parameters
 from meta_client.transactions.table import Outcome
@@ -198,12 +198,12 @@ def test_a_connection_that_is_killed_and_connects_again_inside_the_block(maria_w
     world.check([3])
 
 
-@pytest.mark.parametrize("at", [Step.PREPARED, Step.RECORDED])
-def test_a_connection_that_is_killed_at_a_step(maria_world: World, at: Step) -> None:
+@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED])
+def test_a_connection_that_is_killed_at_a_step(maria_world: World, at: CommitStep) -> None:
     world = maria_world
     with closing(world.deciding.connect()) as connection:
 
-        def kill(step: Step, gtrid: str) -> None:
+        def kill(step: CommitStep, gtrid: str) -> None:
             if step is at:
                 world.deciding.query(f"KILL {connection.thread_id()}")
 
@@ -221,8 +221,8 @@ def test_a_connection_that_is_killed_at_a_step(maria_world: World, at: Step) -> 
 def test_a_slow_one_that_was_resolved_meanwhile_is_told(maria_world: World) -> None:
     world = maria_world
 
-    def observe(step: Step, gtrid: str) -> None:
-        if step is Step.PREPARED:
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.PREPARED:
             deadline = time.monotonic() + 60
             while world.prepared():
                 assert time.monotonic() < deadline

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions import NoDecisionTable, Step
+from meta_client.transactions import CommitStep, NoDecisionTable
 from tests.meta_client.transactions.conftest import World, ask, do
 from tests.meta_client.transactions.test_crashes import QUICK, Cut
 
@@ -117,7 +117,7 @@ def test_a_commit_that_the_database_refuses(plain: Plain) -> None:
         ):
             do(connection, "INSERT INTO once VALUES (1), (1)")
             transaction.send("orders", b"1")
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
         plain.work(connection, 2)
     plain.world.wait_quiet()
     plain.world.check([2])
@@ -212,6 +212,6 @@ def test_a_row_that_a_listener_commits_is_settled_by_the_row(world: World, engin
         ):
             session.execute(sqlalchemy.text("INSERT INTO numbers VALUES (1)"))
             transaction.send("orders", b"1")
-        assert transaction.step is Step.TOLD
+        assert transaction.step is CommitStep.TOLD
     world.wait_quiet()
     world.check([1])

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from meta_client import TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions import Step
+from meta_client.transactions import CommitStep
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 from zk.embedded.chroot import Chroot
@@ -149,7 +149,7 @@ def test_a_listener_that_raises_around_commit(either: World, make_engine: Engine
             with pytest.raises(ZeroDivisionError), either.client.transaction(session) as transaction:  # noqa: PT012
                 session.add(Number(n=number))
                 transaction.send("orders", str(number).encode())
-            assert transaction.step is (Step.TOLD if number == 2 else Step.ROLLED_BACK)
+            assert transaction.step is (CommitStep.TOLD if number == 2 else CommitStep.ROLLED_BACK)
     with engine.connect() as connection:
         event.listen(connection, "commit", die)
         with pytest.raises(ZeroDivisionError), either.client.transaction(connection) as transaction:  # noqa: PT012
@@ -166,7 +166,7 @@ def test_a_commit_that_the_database_refuses(world: World, make_engine: Engines) 
             with pytest.raises(IntegrityError), world.client.transaction(given) as transaction:  # noqa: PT012
                 given.execute(text("INSERT INTO once VALUES (1), (1)"))
                 transaction.send("orders", b"1")
-            assert transaction.step is Step.ROLLED_BACK
+            assert transaction.step is CommitStep.ROLLED_BACK
             assert given.execute(text("SELECT 1")).scalar() == 1
     world.wait_quiet()
     world.check([])
@@ -311,8 +311,8 @@ def test_threads_with_a_scoped_session_and_a_small_pool(world: World, make_engin
 def test_the_connection_is_lost_before_commit(world: World, make_engine: Engines, kind: str) -> None:
     engine = make_engine(world)
 
-    def cut(step: Step, gtrid: str) -> None:
-        if step is Step.RECORDED and not cuts:
+    def cut(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.RECORDED and not cuts:
             cuts.append(gtrid)
             world.deciding.query(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"

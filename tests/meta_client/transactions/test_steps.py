@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from meta_client.transactions.steps import NEXT, UNDECIDED_STEPS, Step, next_step
+from meta_client.transactions.steps import NEXT, UNDECIDED_STEPS, CommitStep, next_step
 
 
-@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(Step, Step)))
-def test_every_pair(current: Step, wanted: Step) -> None:
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(CommitStep, CommitStep)))
+def test_every_pair(current: CommitStep, wanted: CommitStep) -> None:
     if wanted in NEXT[current]:
         assert next_step(current, wanted) is wanted
         return
@@ -17,9 +17,9 @@ def test_every_pair(current: Step, wanted: Step) -> None:
 
 
 def test_nothing_undoes_a_decision() -> None:
-    reached, todo = {Step.DECIDED}, [Step.DECIDED]
+    reached, todo = {CommitStep.DECIDED}, [CommitStep.DECIDED]
     while todo:
         for step in NEXT[todo.pop()] - reached:
             reached.add(step)
             todo.append(step)
-    assert not reached & (UNDECIDED_STEPS | {Step.ROLLED_BACK})
+    assert not reached & (UNDECIDED_STEPS | {CommitStep.ROLLED_BACK})

@@ -17,20 +17,20 @@ from meta_client.coordinator.errors import CannotEnlist
 from meta_client.producer.outgoing import STICKY_S
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.producer import Producer
-from meta_client.transactions import NoDecisionTable, Step, TransactionConfig
+from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import PARTITIONS, World
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
-COMMIT_STEPS = [Step.PREPARED, Step.RECORDED, Step.DECIDED, Step.TOLD]
+COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD]
 
 
 def test_both_in_this_order(world: World) -> None:
-    steps: list[Step] = []
-    seen: dict[Step, tuple[list[int], list[int]]] = {}
+    steps: list[CommitStep] = []
+    seen: dict[CommitStep, tuple[list[int], list[int]]] = {}
 
-    def observe(step: Step, gtrid: str) -> None:
+    def observe(step: CommitStep, gtrid: str) -> None:
         assert gtrid.startswith(world.deciding.identity.name.qualifier)
         steps.append(step)
         seen[step] = world.deciding.numbers(), world.messages()
@@ -40,8 +40,8 @@ def test_both_in_this_order(world: World) -> None:
             connection.execute("INSERT INTO numbers VALUES (1)")
             handle = transaction.send("orders", b"1")
         assert steps == COMMIT_STEPS
-        assert seen[Step.RECORDED] == ([], [])
-        assert seen[Step.DECIDED] == ([1], [])  # no consumer sees a message before its row
+        assert seen[CommitStep.RECORDED] == ([], [])
+        assert seen[CommitStep.DECIDED] == ([1], [])  # no consumer sees a message before its row
         assert world.messages() == [1]  # it was waited for
         assert handle.result().partition.broker_id == 0
         world.wait_quiet()
@@ -76,7 +76,7 @@ def test_neither_when_the_block_raises(world: World) -> None:
             connection.execute("INSERT INTO numbers VALUES (1)")
             transaction.send("orders", b"1").result()
             raise ZeroDivisionError
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
         connection.execute("INSERT INTO numbers VALUES (7)")  # begun by the caller: it is rolled back all the same
         with pytest.raises(ZeroDivisionError), world.client.transaction(connection) as transaction:  # noqa: PT012
             transaction.send("orders", b"7")
@@ -119,21 +119,21 @@ def test_a_commit_that_the_database_refuses(world: World) -> None:
         ):
             connection.execute("INSERT INTO once VALUES (1), (1)")
             transaction.send("orders", b"1")
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
         world.work(2, connection=connection)
     world.wait_quiet()
     world.check([2])
 
 
 def test_without_messages_there_is_no_row(world: World) -> None:
-    steps: list[Step] = []
+    steps: list[CommitStep] = []
     with (
         world.open_client(observer=lambda step, _: steps.append(step)) as client,
         closing(world.deciding.connect()) as connection,
     ):
         with client.transaction(connection):
             connection.execute("INSERT INTO numbers VALUES (1)")
-        assert steps == [Step.DECIDED]
+        assert steps == [CommitStep.DECIDED]
     assert world.deciding.numbers() == [1]
 
 
@@ -334,8 +334,8 @@ def test_many_threads(world: World) -> None:
 def test_a_slow_one_that_was_resolved_meanwhile_is_told(world: World) -> None:
     """The branch is rolled back between PREPARE and its row, which is then refused."""
 
-    def observe(step: Step, gtrid: str) -> None:
-        if step is Step.PREPARED:
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.PREPARED:
             deadline = time.monotonic() + 60
             while world.prepared():
                 assert time.monotonic() < deadline
@@ -360,8 +360,8 @@ def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
     """An asynchronous slave was promoted without the branch: with *wait* the caller gets the error; the row stays."""
     names: list[str] = []
 
-    def observe(step: Step, gtrid: str) -> None:
-        if step is Step.DECIDED:
+    def observe(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.DECIDED:
             names.append(gtrid)
             (broker,) = world.brokers
             broker.kill()

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from journal.records.xid import Xid
 from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import PrepareFailed
-from meta_client.transactions import Step
+from meta_client.transactions import CommitStep
 from meta_client.transactions.zope import send_on_commit
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
@@ -159,8 +159,8 @@ def test_what_the_database_refuses(large_site: Site) -> None:
 
 
 def test_what_can_t_be_prepared(site: Site) -> None:
-    def die(step: Step, gtrid: str) -> None:
-        if step is Step.RECORDED:
+    def die(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.RECORDED:
             raise ZeroDivisionError
 
     def refused(kind: type[Exception], work: Callable[[], None]) -> None:
@@ -183,8 +183,8 @@ def test_it_is_done_again_where_that_helps(site: Site) -> None:
     """Like Pyramid's retries, by what the managers say of an error."""
     failures = [PrepareFailed]
 
-    def fail_once(step: Step, gtrid: str) -> None:
-        if step is Step.PREPARED and failures:
+    def fail_once(step: CommitStep, gtrid: str) -> None:
+        if step is CommitStep.PREPARED and failures:
             raise failures.pop()(Xid(1, gtrid.encode(), b""), "a test", "once")
 
     with site.world.open_client(observer=fail_once) as client:

@@ -14,7 +14,7 @@ from meta_client import ByAttribute, TransactionMisuse
 from meta_client.aio import Client, Producer
 from meta_client.errors import NoPartition
 from meta_client.producer.xa_verbs import REQUEST_TIMEOUT_S
-from meta_client.transactions import Step, TransactionConfig
+from meta_client.transactions import CommitStep, TransactionConfig
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.meta_client.aio.transactions.ways import WAYS, Opened, opened, source
 from tests.meta_client.transactions.conftest import World
@@ -112,12 +112,12 @@ async def test_at_every_await(world: World, way: str) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("at", [Step.PREPARED, Step.RECORDED, Step.DECIDED, Step.TOLD])
+@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD])
 @in_uvloop
-async def test_at_every_step(world: World, way: str, at: Step) -> None:
+async def test_at_every_step(world: World, way: str, at: CommitStep) -> None:
     requests: list[asyncio.Task[None]] = []
 
-    def cancel(step: Step, gtrid: str) -> None:
+    def cancel(step: CommitStep, gtrid: str) -> None:
         if step is at and requests:
             requests.pop().cancel()
 
@@ -129,7 +129,7 @@ async def test_at_every_step(world: World, way: str, at: Step) -> None:
         await work(client, producer, one, 3)
         await asyncio.to_thread(world.wait_quiet)
     # Cancelled once the row is written, COMMIT is what is waited for: it is on its way to the database already.
-    world.check([3] if at is Step.PREPARED else [1, 2, 3], topics=("orders", "bills"))
+    world.check([3] if at is CommitStep.PREPARED else [1, 2, 3], topics=("orders", "bills"))
 
 
 @every_way
@@ -182,7 +182,7 @@ async def test_a_send_that_was_cut_short_and_a_block_that_went_on(world: World) 
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0):
                         await transaction.send("orders", b"1")
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
     world.check([])
 
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
-from meta_client.transactions import Step, commit_sequence
+from meta_client.transactions import CommitStep, commit_sequence
 from tests.fixtures.loops import in_loop
 from tests.meta_client.aio.transactions.test_cancelled import client_of
 from tests.meta_client.aio.transactions.ways import WAYS, opened
@@ -50,8 +50,8 @@ async def test_a_database_that_can_t_be_asked(world: World, way: str, monkeypatc
     with contextlib.closing(Cut(int(info["port"] or 0), loses_answer=False)) as cut:
         dsn = psycopg.conninfo.make_conninfo(world.deciding.url, port=cut.port)
 
-        def close(step: Step, gtrid: str) -> None:
-            if step is Step.RECORDED:
+        def close(step: CommitStep, gtrid: str) -> None:
+            if step is CommitStep.RECORDED:
                 cut.close()
 
         async with client_of(world, observer=close) as client:
@@ -68,12 +68,12 @@ async def test_a_database_that_can_t_be_asked(world: World, way: str, monkeypatc
 
 
 @every_way
-@pytest.mark.parametrize("at", [None, Step.PREPARED, Step.RECORDED])
+@pytest.mark.parametrize("at", [None, CommitStep.PREPARED, CommitStep.RECORDED])
 @in_loop
-async def test_before_commit(world: World, way: str, at: Step | None) -> None:
+async def test_before_commit(world: World, way: str, at: CommitStep | None) -> None:
     """Rolled back, whatever is raised; no COMMIT is taken for sent that was not."""
 
-    def cut(step: Step | None, gtrid: str) -> None:
+    def cut(step: CommitStep | None, gtrid: str) -> None:
         if step is at and not cuts:
             cuts.append(gtrid)
             world.deciding.query(
@@ -90,7 +90,7 @@ async def test_before_commit(world: World, way: str, at: Step | None) -> None:
                         await transaction.send("orders", b"1")
                         cut(None, "in the block")
                 assert "pytest" not in type(raised.value).__module__
-                assert transaction.step in (Step.ROLLED_BACK, Step.RECORDED)
+                assert transaction.step in (CommitStep.ROLLED_BACK, CommitStep.RECORDED)
         async with opened(way, world.deciding.url) as one, client.transaction(one.connection) as transaction:
             await one.execute("INSERT INTO numbers VALUES (2)")
             await transaction.send("orders", b"2")

@@ -17,13 +17,13 @@ from meta_client.aio import Client
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.errors import ClientClosed, NoPartition
-from meta_client.transactions import NoDecisionTable, Step, TransactionConfig
+from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
 from tests.fixtures.loops import in_loop, in_uvloop
 from tests.meta_client.aio.transactions.ways import WAYS, Opened, asyncpg_words, opened, source
 from tests.meta_client.transactions.conftest import World
 from tests.meta_client.transactions.test_sqlalchemy import Number
 
-COMMIT_STEPS = [Step.PREPARED, Step.RECORDED, Step.DECIDED, Step.TOLD]
+COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD]
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
@@ -42,7 +42,7 @@ async def work(client: Client, one: Opened, number: int, *topics: str, **how: An
 @every_way
 @in_uvloop
 async def test_both_or_neither_whatever_has_begun(world: World, way: str) -> None:
-    steps: list[Step] = []
+    steps: list[CommitStep] = []
     async with (
         client_of(world, observer=lambda step, _: steps.append(step)) as client,
         opened(way, world.deciding.url) as one,
@@ -62,12 +62,12 @@ async def test_both_or_neither_whatever_has_begun(world: World, way: str) -> Non
                     await one.execute("INSERT INTO numbers VALUES (9)")
                     await (await transaction.send("orders", b"9"))
                     raise ZeroDivisionError
-            assert transaction.step is Step.ROLLED_BACK
+            assert transaction.step is CommitStep.ROLLED_BACK
             assert await one.is_idle()
         steps.clear()
         async with client.transaction(one.connection):
             await one.execute("INSERT INTO numbers VALUES (13)")
-        assert steps == [Step.DECIDED]
+        assert steps == [CommitStep.DECIDED]
         await work(client, one, 3)
         await asyncio.to_thread(world.wait_quiet)
         (counts,) = client.transaction_counts().values()
@@ -200,7 +200,7 @@ async def test_a_send_that_nobody_awaited_rolls_back(world: World, way: str) -> 
             async with client.transaction(one.connection) as transaction:
                 await one.execute("INSERT INTO numbers VALUES (1)")
                 transaction.send("orders", b"1")
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
         await work(client, one, 2)
         await asyncio.to_thread(world.wait_quiet)
     world.check([2])
@@ -241,14 +241,14 @@ async def test_what_a_commit_of_the_session_does(world: World, way: str) -> None
                 session.add(Number(n=2))
                 await session.execute(sqlalchemy.insert(Number).values(n=2))
                 await transaction.send("orders", b"2")
-        assert transaction.step is Step.ROLLED_BACK
+        assert transaction.step is CommitStep.ROLLED_BACK
         async with AsyncSession(lent.made) as holder:
             await holder.execute(sqlalchemy.text("LOCK TABLE numbers IN EXCLUSIVE MODE"))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3), client.transaction(session) as transaction:
                     session.add(Number(n=4))
                     await transaction.send("orders", b"4")
-            assert transaction.step is Step.ROLLED_BACK
+            assert transaction.step is CommitStep.ROLLED_BACK
         async with client.transaction(session) as transaction:
             session.add(Number(n=3))
             with pytest.raises(sqlalchemy.exc.IntegrityError):

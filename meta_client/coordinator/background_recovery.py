@@ -1,4 +1,4 @@
-"""Background resolver: finishes what transactions of this process left.
+"""Background recovery: finishes what transactions of this process left.
 
 A transaction that leaves an unconfirmed rollback or decision registers its participants. A thread or task then recovers
 over connections of its own until nothing is left, and ends. It uses no connection or producer of the user's.
@@ -28,14 +28,14 @@ class Runner(Protocol):
     def join(self) -> None: ...
 
 
-class Threads:
+class RecoveryThread:
     """Daemon threads."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=work, name="metaq resolver", daemon=True)
+        self._thread = threading.Thread(target=work, name="metaq recovery", daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -43,7 +43,7 @@ class Threads:
             self._thread.join(JOIN_S)
 
 
-class Resolver:
+class BackgroundRecovery:
     """Runs at most one recovery pass at a time, and none while nothing is left. Any thread."""
 
     def __init__(self, look: Callable[[Mapping[str, Way]], bool], closing: Closing, runner: Runner) -> None:
@@ -91,7 +91,7 @@ class Resolver:
                 log.error("nothing more is resolved reason=%s", error)
                 return
             except Exception:
-                log.exception("resolver pass failed, and is repeated")
+                log.exception("recovery pass failed, and is repeated")
                 continue
             with self._lock:
                 if is_done and not self._is_called:
