@@ -22,7 +22,7 @@ from zk.brokers.cluster import read_brokers
 from zk.embedded.server import EmbeddedZooKeeper
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import BrokerName, decode_topic_node
-from zk.tree.paths import TopicBroker, TopicKind
+from zk.tree.paths import TopicBrokerKey, TopicKind
 
 TOPICS = 8_000
 MESSAGES = 5  # of each
@@ -120,7 +120,7 @@ def check_found(session: ZooKeeperSession, address: tuple[str, int]) -> None:
     assert master is not None
     assert (master.host, master.port) == address
     for kind in (TopicKind.PUB, TopicKind.SUB):
-        paths = [session.paths.of(TopicBroker(kind, name, MASTER)) for name in NAMES]
+        paths = [session.paths.of(TopicBrokerKey(kind, name, MASTER)) for name in NAMES]
         nodes = session.read_many(paths)
         assert len(nodes) == TOPICS, f"{len(nodes)} topics are found"
         for path, node in nodes.items():

@@ -30,7 +30,7 @@ from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, decode_broker_url
-from zk.tree.paths import Master
+from zk.tree.paths import MasterKey
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Membership:
         """Return the registered address of this broker id's master. Blocks. Raises MalformedNode,
         ZooKeeperUnavailable.
         """
-        path = self._session.paths.of(Master(self._config.broker_id))
+        path = self._session.paths.of(MasterKey(self._config.broker_id))
         node = self._session.read(path)
         return None if node is None else decode_broker_url(path, node.data)
 

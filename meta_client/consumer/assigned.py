@@ -19,7 +19,7 @@ from zk.errors import ZooKeeperError
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
 from zk.tree.nodes import TopicPartition
-from zk.tree.paths import TopicKind, TopicParent
+from zk.tree.paths import TopicKind, TopicParentKey
 
 RETRY_S = 1.0  # after ZooKeeper, or the store of offsets, failed
 
@@ -118,7 +118,7 @@ class AssignedMember:
         for topic in {topic for topic, _ in self._fetcher.assignments.assigned()} | {
             topic for topic, _ in self._waiting
         }:
-            self._watches.read(self._session.paths.of(TopicParent(TopicKind.SUB, topic)))
+            self._watches.read(self._session.paths.of(TopicParentKey(TopicKind.SUB, topic)))
         self._fetcher.set_brokers(read_brokers(self._session))
         self._are_brokers_stale = False
 

@@ -27,7 +27,7 @@ from zk.groups.strategy import STRATEGIES
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
 from zk.tree.nodes import TopicPartition
-from zk.tree.paths import ConsumerParent, TopicKind, TopicParent
+from zk.tree.paths import ConsumerParentKey, TopicKind, TopicParentKey
 
 RETRY_FIRST_S = 0.05  # the member that has to release is notified at the same moment as we are
 RETRY_MAX_S = 1.0
@@ -200,7 +200,7 @@ class GroupMember:
 
     def _reason(self, path: str) -> str:
         place = self._session.paths.maybe_parse(path)
-        return f"partitions of {place.topic} changed" if isinstance(place, TopicParent) else "members changed"
+        return f"partitions of {place.topic} changed" if isinstance(place, TopicParentKey) else "members changed"
 
     def _rebalance_at_once(self, reason: str) -> None:
         self._rebalances.heard(reason)
@@ -283,9 +283,9 @@ class GroupMember:
     def _read_snapshot(self) -> GroupSnapshot:
         # Watch first, then read: a change in between fires the watch.
         paths = self._session.paths
-        self._watches.read(paths.of(ConsumerParent(self._member.group)))
+        self._watches.read(paths.of(ConsumerParentKey(self._member.group)))
         for topic in self._member.topics:
-            self._watches.read(paths.of(TopicParent(TopicKind.SUB, topic)))
+            self._watches.read(paths.of(TopicParentKey(TopicKind.SUB, topic)))
         partitions = {
             topic: subscribable_partitions(read_topic(self._session, TopicKind.SUB, topic))
             for topic in self._member.topics

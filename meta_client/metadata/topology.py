@@ -21,7 +21,7 @@ from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.session.watches import ChildrenChanged, ChildrenWatches
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
-from zk.tree.paths import Broker, TopicKind, TopicParent, check_name
+from zk.tree.paths import BrokerKey, TopicKind, TopicParentKey, check_name
 
 WILDCARD_TOPIC = "*"  # registered by a broker that takes any topic; a topic gets its own nodes on its first put
 RETRY_S = 1.0  # after ZooKeeper failed to answer; a reconnect triggers a retry sooner
@@ -151,10 +151,10 @@ class Topology:
         ids = [
             place.broker_id
             for child in self._session.children(paths.brokers)
-            if isinstance(place := paths.maybe_parse(f"{paths.brokers}/{child}"), Broker)
+            if isinstance(place := paths.maybe_parse(f"{paths.brokers}/{child}"), BrokerKey)
         ]
-        nodes = self._session.read_many([paths.of(Broker(broker_id)) for broker_id in ids])
-        addressed = {i for i in ids if (node := nodes.get(paths.of(Broker(i)))) is not None and node.data.strip()}
+        nodes = self._session.read_many([paths.of(BrokerKey(broker_id)) for broker_id in ids])
+        addressed = {i for i in ids if (node := nodes.get(paths.of(BrokerKey(i)))) is not None and node.data.strip()}
         return addressed.difference(masters)
 
     def master_url(self, broker_id: int) -> BrokerUrl | None:
@@ -194,7 +194,7 @@ class Topology:
                     continue
                 case ChildrenChanged(path):
                     place = self._session.paths.maybe_parse(path)
-                    if isinstance(place, TopicParent):
+                    if isinstance(place, TopicParentKey):
                         self._stale.add(place.topic)
                 case SessionEvent(SessionState.CONNECTED):
                     self._stale |= self._topics
@@ -225,7 +225,7 @@ class Topology:
             self._stale.discard(topic)
 
     def _read(self, topic: str) -> TopicView:
-        self._watches.read(self._session.paths.of(TopicParent(TopicKind.PUB, topic)))
+        self._watches.read(self._session.paths.of(TopicParentKey(TopicKind.PUB, topic)))
         publishers = read_topic(self._session, TopicKind.PUB, topic)
         urls = master_urls(publishers, read_brokers(self._session))
         partitions = tuple(publishable_partitions(publishers))

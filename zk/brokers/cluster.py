@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
-from zk.tree.paths import Broker, Master, Replication, Slave, TopicBroker, TopicKind, TopicParent, slave_id_of
+from zk.tree.paths import (
+    BrokerKey,
+    MasterKey,
+    ReplicationKey,
+    SlaveKey,
+    TopicBrokerKey,
+    TopicKind,
+    TopicParentKey,
+    slave_id_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +72,30 @@ def known_broker_ids(session: ZooKeeperSession) -> set[int]:
     own = f"{paths.root}/metaq/brokers"
     nodes = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
     nodes += [paths.maybe_parse(f"{own}/{child}/replication") for child in session.children(own)]
-    return {node.broker_id for node in nodes if isinstance(node, Broker | Replication)}
+    return {node.broker_id for node in nodes if isinstance(node, BrokerKey | ReplicationKey)}
 
 
 def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
     """Read all brokers that are up. Omits one that goes meanwhile. Raises MalformedNode."""
     paths = session.paths
     places = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
-    ids = [place.broker_id for place in places if isinstance(place, Broker)]
-    wanted: dict[str, Master | Slave] = {}
+    ids = [place.broker_id for place in places if isinstance(place, BrokerKey)]
+    wanted: dict[str, MasterKey | SlaveKey] = {}
     for broker_id in ids:
-        for child in session.children(paths.of(Broker(broker_id))):
+        for child in session.children(paths.of(BrokerKey(broker_id))):
             if child == "master":
-                wanted[paths.of(Master(broker_id))] = Master(broker_id)
+                wanted[paths.of(MasterKey(broker_id))] = MasterKey(broker_id)
             elif (slave_id := slave_id_of(child)) is not None:
-                wanted[paths.of(Slave(broker_id, slave_id))] = Slave(broker_id, slave_id)
+                wanted[paths.of(SlaveKey(broker_id, slave_id))] = SlaveKey(broker_id, slave_id)
     masters: dict[int, BrokerUrl] = {}
     slaves: dict[int, dict[int, BrokerUrl]] = {}
     for path, node in session.read_many(wanted).items():
         if (url := decode_broker_url(path, node.data)) is None:
             continue
         match wanted[path]:
-            case Master(broker_id):
+            case MasterKey(broker_id):
                 masters[broker_id] = url
-            case Slave(broker_id, slave_id):
+            case SlaveKey(broker_id, slave_id):
                 slaves.setdefault(broker_id, {})[slave_id] = url
     return {
         broker_id: BrokerEntry(masters.get(broker_id), slaves.get(broker_id, {}))
@@ -102,10 +111,10 @@ def read_topic(session: ZooKeeperSession, kind: TopicKind, topic: str) -> dict[B
     assert kind is not TopicKind.LEGACY, "those hold a plain number, for clients before 1.4.3"
     names = [
         name
-        for child in session.children(session.paths.of(TopicParent(kind, topic)))
+        for child in session.children(session.paths.of(TopicParentKey(kind, topic)))
         if (name := BrokerName.maybe_parse(child)) is not None
     ]
-    wanted = {session.paths.of(TopicBroker(kind, topic, name)): name for name in names}
+    wanted = {session.paths.of(TopicBrokerKey(kind, topic, name)): name for name in names}
     return {
         wanted[path]: decode_topic_node(path, node.data, wanted[path])
         for path, node in session.read_many(wanted).items()

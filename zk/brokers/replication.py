@@ -11,7 +11,7 @@ import msgspec
 
 from zk.errors import MalformedNode, ZooKeeperError
 from zk.session.session import ZooKeeperSession
-from zk.tree.paths import Replication
+from zk.tree.paths import ReplicationKey
 
 SLAVES_MAX = 1024
 EPOCH_MAX = 2**31 - 1
@@ -53,7 +53,7 @@ class EpochTaken(ZooKeeperError):
 
 def read_replication(session: ZooKeeperSession, broker_id: int) -> VersionedReplication:
     """Read the node of a broker. Raises MalformedNode, ZooKeeperUnavailable."""
-    path = session.paths.of(Replication(broker_id))
+    path = session.paths.of(ReplicationKey(broker_id))
     if (found := session.read(path)) is None:
         return VersionedReplication(None, None)
     try:
@@ -69,7 +69,7 @@ def write_replication(
 ) -> int | None:
     """Write *node* if the stored one is still at *version* (None: does not exist). Returns the new version, or None
     without a change if another process wrote since: read again. After ZooKeeperUnavailable it may be written."""
-    return session.exchange(session.paths.of(Replication(broker_id)), msgspec.json.encode(node), version)
+    return session.exchange(session.paths.of(ReplicationKey(broker_id)), msgspec.json.encode(node), version)
 
 
 def claim_epoch(
@@ -89,7 +89,7 @@ def claim_epoch(
     node = msgspec.structs.replace(former, epoch=epoch, master="", claimed_by=who[:_TEXT_MAX])
     if write_replication(session, broker_id, node, found.version) is None:
         raise EpochTaken(
-            f"another process wrote {session.paths.of(Replication(broker_id))} in the meantime: look up the master of "
+            f"another process wrote {session.paths.of(ReplicationKey(broker_id))} in the meantime: look up the master of "
             f"broker {broker_id} now, then try again"
         )
     return epoch

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import OffsetNode, Partition, decode_offset_node, decode_topics, string_order
-from zk.tree.paths import Consumer, ConsumerParent, Owner, StoredOffset, check_name
+from zk.tree.paths import ConsumerKey, ConsumerParentKey, OwnerKey, StoredOffsetKey, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def read_group_names(session: ZooKeeperSession) -> list[str]:
 def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
     """Read one group. Not a snapshot: concurrent changes may be seen in part. Raises MalformedNode."""
     paths = session.paths
-    ids = session.children(paths.of(ConsumerParent(group)))
-    members = {paths.of(Consumer(group, child)): child for child in sorted(ids, key=string_order)}
+    ids = session.children(paths.of(ConsumerParentKey(group)))
+    members = {paths.of(ConsumerKey(group, child)): child for child in sorted(ids, key=string_order)}
     topics_of = {members[path]: decode_topics(path, node.data) for path, node in session.read_many(members).items()}
     places = {
         (topic, partition)
@@ -45,8 +45,8 @@ def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
         for child in session.children(f"{paths.groups}/{group}/{folder}/{topic}")
         if (partition := Partition.maybe_parse(child)) is not None
     }
-    owner_paths = {key: paths.of(Owner(group, *key)) for key in places}
-    offset_paths = {key: paths.of(StoredOffset(group, *key)) for key in places}
+    owner_paths = {key: paths.of(OwnerKey(group, *key)) for key in places}
+    offset_paths = {key: paths.of(StoredOffsetKey(group, *key)) for key in places}
     nodes = session.read_many([*owner_paths.values(), *offset_paths.values()])
     progress = []
     for key in sorted(places):

@@ -10,7 +10,7 @@ from zk.errors import ZooKeeperError
 from zk.session.ephemerals import NodeHolder, claim_waiting, release
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import decode_topics, encode_topics, string_order
-from zk.tree.paths import Consumer, ConsumerParent, check_name
+from zk.tree.paths import ConsumerKey, ConsumerParentKey, check_name
 from zk.tree.transactions import Create, Remove
 
 
@@ -40,7 +40,7 @@ class ConsumerMembership:
     def __init__(self, session: ZooKeeperSession, group: str, consumer_id: str) -> None:
         self._session = session
         self._group = group
-        self._path = session.paths.of(Consumer(group, consumer_id))
+        self._path = session.paths.of(ConsumerKey(group, consumer_id))
         self._cancelled = threading.Event()
 
     def join(self, topics: frozenset[str], progress: Callable[[str], None]) -> None:
@@ -90,8 +90,8 @@ class ConsumerMembership:
 
 def read_group(session: ZooKeeperSession, group: str) -> GroupView:
     """Read all members and their topics. Raises GroupChanged, MalformedNode, ZooKeeperUnavailable."""
-    children = session.children(session.paths.of(ConsumerParent(group)))
-    wanted = {session.paths.of(Consumer(group, child)): child for child in children}
+    children = session.children(session.paths.of(ConsumerParentKey(group)))
+    wanted = {session.paths.of(ConsumerKey(group, child)): child for child in children}
     nodes = session.read_many(wanted)
     if len(nodes) < len(wanted):
         raise GroupChanged(f"a consumer of group {group!r} left while it was read: read the group again")

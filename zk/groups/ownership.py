@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, plan_claim, plan_release
 from zk.tree.nodes import Partition, TopicPartition
-from zk.tree.paths import Owner, OwnerEpoch, Paths
+from zk.tree.paths import OwnerEpochKey, OwnerKey, Paths
 from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
 
 
@@ -90,7 +90,7 @@ class Ownership:
 
 def owner_paths(paths: Paths, group: str, key: TopicPartition) -> OwnerPaths:
     """Return the paths of a partition's owner and epoch nodes."""
-    return OwnerPaths(paths.of(Owner(group, *key)), paths.of(OwnerEpoch(group, *key)))
+    return OwnerPaths(paths.of(OwnerKey(group, *key)), paths.of(OwnerEpochKey(group, *key)))
 
 
 def read_owned(session: ZooKeeperSession, group: str, topic: str) -> frozenset[Partition]:

@@ -1,18 +1,18 @@
 """Builds and parses every path of the tree (spec 6.2). Pure.
 
-ROOT/brokers/ids/B                    master URL, persistent (old clients)      Broker
-ROOT/brokers/ids/B/master             master URL                                Master
-ROOT/brokers/ids/B/slaveS             slave URL                                 Slave
-ROOT/brokers/ids/B/master_config_checksum   CRC-32 of server.ini                ConfigChecksum
-ROOT/brokers/topics/T/B-m             partition count (clients before 1.4.3)    TopicBroker, LEGACY
-ROOT/brokers/topics-pub/T/B-m         topic JSON, when T may be published       TopicBroker, PUB
-ROOT/brokers/topics-sub/T/B-m         topic JSON, when T may be subscribed to   TopicBroker, SUB
-ROOT/brokers/topics-pub/T             parent of those                           TopicParent
-ROOT/consumers/G/ids/C                topics of consumer C                      Consumer
-ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  Owner
-ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffset
-ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       Replication
-ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpoch
+ROOT/brokers/ids/B                    master URL, persistent (old clients)      BrokerKey
+ROOT/brokers/ids/B/master             master URL                                MasterKey
+ROOT/brokers/ids/B/slaveS             slave URL                                 SlaveKey
+ROOT/brokers/ids/B/master_config_checksum   CRC-32 of server.ini                ConfigChecksumKey
+ROOT/brokers/topics/T/B-m             partition count (clients before 1.4.3)    TopicBrokerKey, LEGACY
+ROOT/brokers/topics-pub/T/B-m         topic JSON, when T may be published       TopicBrokerKey, PUB
+ROOT/brokers/topics-sub/T/B-m         topic JSON, when T may be subscribed to   TopicBrokerKey, SUB
+ROOT/brokers/topics-pub/T             parent of those                           TopicParentKey
+ROOT/consumers/G/ids/C                topics of consumer C                      ConsumerKey
+ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  OwnerKey
+ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffsetKey
+ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       ReplicationKey
+ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpochKey
 """
 
 import re
@@ -47,89 +47,89 @@ _TOPIC_FOLDERS = frozenset(kind.value for kind in TopicKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerKey:
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Master:
+class MasterKey:
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Slave:
+class SlaveKey:
     broker_id: int
     slave_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChecksum:
+class ConfigChecksumKey:
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class TopicParent:
+class TopicParentKey:
     kind: TopicKind
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class TopicBroker:
+class TopicBrokerKey:
     kind: TopicKind
     topic: str
     broker: BrokerName
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerParent:
+class ConsumerParentKey:
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class ConsumerKey:
     group: str
     consumer_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class OwnerKey:
     group: str
     topic: str
     partition: Partition
 
 
 @dataclass(frozen=True, slots=True)
-class StoredOffset:
+class StoredOffsetKey:
     group: str
     topic: str
     partition: Partition
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
+class ReplicationKey:
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerEpoch:
+class OwnerEpochKey:
     group: str
     topic: str
     partition: Partition
 
 
 NodeKey = (
-    Broker
-    | Master
-    | Slave
-    | ConfigChecksum
-    | TopicParent
-    | TopicBroker
-    | ConsumerParent
-    | Consumer
-    | Owner
-    | StoredOffset
-    | Replication
-    | OwnerEpoch
+    BrokerKey
+    | MasterKey
+    | SlaveKey
+    | ConfigChecksumKey
+    | TopicParentKey
+    | TopicBrokerKey
+    | ConsumerParentKey
+    | ConsumerKey
+    | OwnerKey
+    | StoredOffsetKey
+    | ReplicationKey
+    | OwnerEpochKey
 )
 
 
@@ -155,29 +155,29 @@ class Paths:
     def of(self, key: NodeKey) -> str:
         """Return the path of a node. Raises InvalidName for a topic, group or consumer id that cannot be a node."""
         match key:
-            case Broker(broker_id):
+            case BrokerKey(broker_id):
                 return f"{self.brokers}/{broker_id}"
-            case Master(broker_id):
+            case MasterKey(broker_id):
                 return f"{self.brokers}/{broker_id}/master"
-            case Slave(broker_id, slave_id):
+            case SlaveKey(broker_id, slave_id):
                 return f"{self.brokers}/{broker_id}/slave{slave_id}"
-            case ConfigChecksum(broker_id):
+            case ConfigChecksumKey(broker_id):
                 return f"{self.brokers}/{broker_id}/master_config_checksum"
-            case TopicParent(kind, topic):
+            case TopicParentKey(kind, topic):
                 return f"{self.topics(kind)}/{check_name(topic)}"
-            case TopicBroker(kind, topic, broker):
+            case TopicBrokerKey(kind, topic, broker):
                 return f"{self.topics(kind)}/{check_name(topic)}/{broker}"
-            case ConsumerParent(group):
+            case ConsumerParentKey(group):
                 return f"{self.groups}/{check_name(group)}/ids"
-            case Consumer(group, consumer_id):
+            case ConsumerKey(group, consumer_id):
                 return f"{self.groups}/{check_name(group)}/ids/{check_name(consumer_id)}"
-            case Owner(group, topic, partition):
+            case OwnerKey(group, topic, partition):
                 return f"{self.owners(group, topic)}/{partition}"
-            case StoredOffset(group, topic, partition):
+            case StoredOffsetKey(group, topic, partition):
                 return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
-            case Replication(broker_id):
+            case ReplicationKey(broker_id):
                 return f"{self.root}/metaq/brokers/{broker_id}/replication"
-            case OwnerEpoch(group, topic, partition):
+            case OwnerEpochKey(group, topic, partition):
                 return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(key)
 
@@ -199,19 +199,19 @@ class Paths:
             case ["brokers", folder, topic, *rest] if folder in _TOPIC_FOLDERS and topic:
                 return _topic_key(TopicKind(folder), topic, rest)
             case ["consumers", group, "ids"] if group:
-                return ConsumerParent(group)
+                return ConsumerParentKey(group)
             case ["consumers", group, "ids", consumer_id] if group and consumer_id:
-                return Consumer(group, consumer_id)
+                return ConsumerKey(group, consumer_id)
             case ["consumers", group, ("owners" | "offsets") as folder, topic, name] if group and topic:
                 if (partition := Partition.maybe_parse(name)) is None:
                     return None
-                kind = Owner if folder == "owners" else StoredOffset
+                kind = OwnerKey if folder == "owners" else StoredOffsetKey
                 return kind(group, topic, partition)
             case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
-                return Replication(int(broker))
+                return ReplicationKey(int(broker))
             case ["metaq", "epochs", group, topic, name] if group and topic:
                 claimed = Partition.maybe_parse(name)
-                return None if claimed is None else OwnerEpoch(group, topic, claimed)
+                return None if claimed is None else OwnerEpochKey(group, topic, claimed)
         return None
 
 
@@ -224,20 +224,20 @@ def slave_id_of(child: str) -> int | None:
 def _broker_key(broker_id: int, rest: list[str]) -> NodeKey | None:
     match rest:
         case []:
-            return Broker(broker_id)
+            return BrokerKey(broker_id)
         case ["master"]:
-            return Master(broker_id)
+            return MasterKey(broker_id)
         case ["master_config_checksum"]:
-            return ConfigChecksum(broker_id)
+            return ConfigChecksumKey(broker_id)
         case [child] if (slave_id := slave_id_of(child)) is not None:
-            return Slave(broker_id, slave_id)
+            return SlaveKey(broker_id, slave_id)
     return None
 
 
 def _topic_key(kind: TopicKind, topic: str, rest: list[str]) -> NodeKey | None:
     match rest:
         case []:
-            return TopicParent(kind, topic)
+            return TopicParentKey(kind, topic)
         case [child] if (broker := BrokerName.maybe_parse(child)) is not None:
-            return TopicBroker(kind, topic, broker)
+            return TopicBrokerKey(kind, topic, broker)
     return None

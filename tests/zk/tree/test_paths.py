@@ -7,43 +7,43 @@ from hypothesis import strategies as st
 from zk.tree.nodes import BrokerName, Partition
 from zk.tree.paths import (
     NAME_CHARACTERS_MAX,
-    Broker,
-    ConfigChecksum,
-    Consumer,
-    ConsumerParent,
+    BrokerKey,
+    ConfigChecksumKey,
+    ConsumerKey,
+    ConsumerParentKey,
     InvalidName,
-    Master,
+    MasterKey,
     NodeKey,
-    Owner,
-    OwnerEpoch,
+    OwnerEpochKey,
+    OwnerKey,
     Paths,
-    Replication,
-    Slave,
-    StoredOffset,
-    TopicBroker,
+    ReplicationKey,
+    SlaveKey,
+    StoredOffsetKey,
+    TopicBrokerKey,
     TopicKind,
-    TopicParent,
+    TopicParentKey,
     check_name,
 )
 
 pytestmark = pytest.mark.scenario("A09")
 
 GOLDEN: list[tuple[NodeKey, str]] = [
-    (Broker(0), "/meta/brokers/ids/0"),
-    (Master(0), "/meta/brokers/ids/0/master"),
-    (Slave(0, 1), "/meta/brokers/ids/0/slave1"),
-    (ConfigChecksum(0), "/meta/brokers/ids/0/master_config_checksum"),
-    (TopicBroker(TopicKind.LEGACY, "meta-test", BrokerName(0)), "/meta/brokers/topics/meta-test/0-m"),
-    (TopicBroker(TopicKind.LEGACY, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics/meta-test/0-s1"),
-    (TopicBroker(TopicKind.PUB, "meta-test", BrokerName(0)), "/meta/brokers/topics-pub/meta-test/0-m"),
-    (TopicBroker(TopicKind.SUB, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics-sub/meta-test/0-s1"),
-    (TopicParent(TopicKind.SUB, "meta-test"), "/meta/brokers/topics-sub/meta-test"),
-    (ConsumerParent("g1"), "/meta/consumers/g1/ids"),
-    (Consumer("g1", "g1_10.0.0.20-4711-0b"), "/meta/consumers/g1/ids/g1_10.0.0.20-4711-0b"),
-    (Owner("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
-    (StoredOffset("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
-    (Replication(0), "/meta/metaq/brokers/0/replication"),
-    (OwnerEpoch("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
+    (BrokerKey(0), "/meta/brokers/ids/0"),
+    (MasterKey(0), "/meta/brokers/ids/0/master"),
+    (SlaveKey(0, 1), "/meta/brokers/ids/0/slave1"),
+    (ConfigChecksumKey(0), "/meta/brokers/ids/0/master_config_checksum"),
+    (TopicBrokerKey(TopicKind.LEGACY, "meta-test", BrokerName(0)), "/meta/brokers/topics/meta-test/0-m"),
+    (TopicBrokerKey(TopicKind.LEGACY, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics/meta-test/0-s1"),
+    (TopicBrokerKey(TopicKind.PUB, "meta-test", BrokerName(0)), "/meta/brokers/topics-pub/meta-test/0-m"),
+    (TopicBrokerKey(TopicKind.SUB, "meta-test", BrokerName(0, 1)), "/meta/brokers/topics-sub/meta-test/0-s1"),
+    (TopicParentKey(TopicKind.SUB, "meta-test"), "/meta/brokers/topics-sub/meta-test"),
+    (ConsumerParentKey("g1"), "/meta/consumers/g1/ids"),
+    (ConsumerKey("g1", "g1_10.0.0.20-4711-0b"), "/meta/consumers/g1/ids/g1_10.0.0.20-4711-0b"),
+    (OwnerKey("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
+    (StoredOffsetKey("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
+    (ReplicationKey(0), "/meta/metaq/brokers/0/replication"),
+    (OwnerEpochKey("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)
 
@@ -56,19 +56,19 @@ def test_the_tree(place: NodeKey, path: str) -> None:
 
 @pytest.mark.parametrize("root", ["meta", "/meta", "/meta/", "meta/"])
 def test_the_root_is_normalised(root: str) -> None:
-    assert Paths(root).of(Master(3)) == "/meta/brokers/ids/3/master"
+    assert Paths(root).of(MasterKey(3)) == "/meta/brokers/ids/3/master"
 
 
 def test_another_root() -> None:
-    assert Paths("/a/b").of(Master(3)) == "/a/b/brokers/ids/3/master"
+    assert Paths("/a/b").of(MasterKey(3)) == "/a/b/brokers/ids/3/master"
     assert Paths("/a/b").maybe_parse("/meta/brokers/ids/3/master") is None
-    assert Paths("/").of(Master(3)) == "/brokers/ids/3/master"
-    assert Paths("/").maybe_parse("/brokers/ids/3/master") == Master(3)
+    assert Paths("/").of(MasterKey(3)) == "/brokers/ids/3/master"
+    assert Paths("/").maybe_parse("/brokers/ids/3/master") == MasterKey(3)
 
 
 @given(names.filter(lambda name: name not in {".", ".."}), names.filter(lambda name: name not in {".", ".."}))
 def test_names_come_back(group: str, topic: str) -> None:
-    owner = Owner(group, topic, Partition(1, 2))
+    owner = OwnerKey(group, topic, Partition(1, 2))
     assert Paths().maybe_parse(Paths().of(owner)) == owner
 
 
@@ -103,4 +103,4 @@ def test_names_that_cannot_be_nodes(name: str) -> None:
     with pytest.raises(InvalidName):
         check_name(name)
     with pytest.raises(InvalidName):
-        Paths().of(TopicParent(TopicKind.PUB, name))
+        Paths().of(TopicParentKey(TopicKind.PUB, name))
