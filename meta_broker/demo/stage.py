@@ -20,7 +20,7 @@ from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
 from meta_broker.demo.talk import Child, Start
 from meta_broker.testing.launch import server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
-from meta_broker.testing.processes import Broker
+from meta_broker.testing.processes import BrokerProgram
 from meta_client import Client
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.xa import XaCode
@@ -52,7 +52,7 @@ class Stage:
     dsn: str
     zookeeper: str
     connection: psycopg.Connection[Any]
-    broker: Broker
+    broker: BrokerProgram
     client: Client
     consumers: Child
     producers: Child
@@ -102,7 +102,7 @@ def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
         connection.execute(TABLES)
         config = directory / "broker.toml"
         config.write_text(BROKER_TOML)
-        broker = Broker(directory / "broker", zookeeper.connect, config, directory / "broker.log")
+        broker = BrokerProgram(directory / "broker", zookeeper.connect, config, directory / "broker.log")
         stack.callback(broker.kill)
         broker.start()
         client = stack.enter_context(Client(zookeeper.connect))

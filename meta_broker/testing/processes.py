@@ -72,7 +72,7 @@ class Program:
         return " | ".join(line.strip() for line in text.splitlines()[-8:] if line.strip()) or "(empty)"
 
 
-class Broker(Program):
+class BrokerProgram(Program):
     """`metaq broker`, id 0. Its port is chosen at the first start and kept."""
 
     def __init__(self, data: Path, zookeeper: str, config: Path, log: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from meta_broker.testing.processes import Broker
+from meta_broker.testing.processes import BrokerProgram
 from meta_client.client import Client
 from zk.embedded.chroot import chroot
 
@@ -42,14 +42,14 @@ class RealBroker:
         self._chroot = chroot(zookeeper, name)
         self._opened = contextlib.ExitStack()
         self._config = path
-        self._broker: Broker
+        self._broker: BrokerProgram
         self.connect = f"{zookeeper}/{name}"  # what a Client, or `metaq ... --zk`, connects to
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opened:
             opened.enter_context(self._chroot)
             log = self._directory / "broker.log"
-            self._broker = Broker(self._directory / "data", self.connect, self._config, log)
+            self._broker = BrokerProgram(self._directory / "data", self.connect, self._config, log)
             opened.callback(self._broker.kill)
             self._broker.start()
             self._opened = opened.pop_all()

@@ -20,7 +20,7 @@ Place = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Branch:
+class MemoryBranch:
     """A branch and the frames put in it, in order."""
 
     key: BranchKey
@@ -34,15 +34,15 @@ class Branch:
         self.state = next_state(self.key, self.state, event)
 
 
-class Branches:
+class MemoryBranches:
     """Live branches, and the outcomes of XA ones. *publish* is called with what a commit makes visible."""
 
     def __init__(self, publish: Callable[[Place, bytes], None]) -> None:
         self._publish = publish
-        self._live: dict[BranchKey, Branch] = {}
+        self._live: dict[BranchKey, MemoryBranch] = {}
         self._ended: dict[BranchKey, Outcome] = {}
 
-    def find(self, key: BranchKey | None, owner: object) -> Branch:
+    def find(self, key: BranchKey | None, owner: object) -> MemoryBranch:
         """Return the live branch. Raises XaError if it was not begun, or is over."""
         if key is None:
             raise XaError(XaCode.XAER_INVAL, "null is no transaction")
@@ -62,7 +62,7 @@ class Branches:
         seconds = request.timeout_seconds
         if request.key not in self._live:
             expires_at = now + seconds if seconds else None
-            self._live[request.key] = Branch(request.key, owner, expires_at)
+            self._live[request.key] = MemoryBranch(request.key, owner, expires_at)
 
     def end(self, request: TransactionCommand, owner: object) -> BranchState:
         """Prepare, commit or roll back; return the state after it. Raises XaError."""
@@ -112,7 +112,7 @@ class Branches:
             if branch.state is not BranchState.PREPARED:
                 self._over(branch, Outcome.ROLLED_BACK)
 
-    def _over(self, branch: Branch, outcome: Outcome) -> None:
+    def _over(self, branch: MemoryBranch, outcome: Outcome) -> None:
         del self._live[branch.key]
         if isinstance(branch.key, XaKey) and branch.puts:
             self._ended[branch.key] = outcome

@@ -14,7 +14,7 @@ from journal.records.header import Offset
 from journal.records.producer_state import BatchSequence, SequenceTooOld, StoredBatch
 from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
 from journal.records.xid import LocalKey
-from meta_broker.testing.memory.branches import Branches, Place
+from meta_broker.testing.memory.branches import MemoryBranches, Place
 from meta_broker.testing.memory.partitions import MemoryPartition, MemoryStore
 from meta_client.net.pending_reply import PendingReply
 from meta_client.protocol.answers import OffsetRange, PutPlace, format_keys, format_offset_range, format_put_place
@@ -81,7 +81,7 @@ class MemoryBroker:
         self._topic_used = topic_used
         self._lock = threading.RLock()  # guards everything below
         self._store = MemoryStore()
-        self._branches = Branches(self._commit)
+        self._branches = MemoryBranches(self._commit)
         self._used = {name for name in topics if "*" not in name}
         self._waiting: list[_Waiting] = []
         self._next_id = 0
