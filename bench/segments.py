@@ -16,7 +16,7 @@ from journal.records.header import Offset
 from journal.records.record import PartitionName, Put
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 
 MIB = 1024 * 1024
@@ -79,7 +79,7 @@ def _syncs(work: Path, prezero: bool) -> tuple[float, str]:
 def _rolls(work: Path, kind: type[Segments]) -> tuple[float, str]:
     """Measure durable appends over many segments: those that begin a segment, and the others."""
     storage = DirectoryStorage.open_for_writing(work)
-    segments = kind(storage, Identity("bench", 0), SEGMENT_BYTES)
+    segments = kind(storage, JournalIdentity("bench", 0), SEGMENT_BYTES)
     journal = Journal.start(segments, segments.start, epoch=1, incarnation=1, flush=SYNC)
     rolling: list[float] = []
     others: list[float] = []

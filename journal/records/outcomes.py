@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     ROLLED_BACK = "rolled_back"
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FinishedBranch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One finished branch: its key as on the wire, its outcome, and its end in milliseconds."""
 
     key: str
@@ -30,13 +30,13 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time_ms: int
 
 
-class Outcomes(NewestByKey[str, Ended]):
+class Outcomes(NewestByKey[str, FinishedBranch]):
     """The remembered outcomes, by the branch's key. Folded from the journal like the rest of the state."""
 
     def __init__(self) -> None:
         super().__init__(lambda ended: len(ended.key) + _ENTRY_BYTES)
 
-    def note(self, ended: Ended) -> None:
+    def note(self, ended: FinishedBranch) -> None:
         """Add the end of a branch; drop the oldest ones beyond the limit."""
         self.drop(ended.key)
         self.put(ended.key, ended)

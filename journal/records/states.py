@@ -58,7 +58,7 @@ class BranchEvent(Enum):
     __hash__ = object.__hash__
 
 
-class XaError(Exception):
+class VerbRefused(Exception):
     """A verb that the branch's state does not allow. *code* and *text* are sent on the wire."""
 
     def __init__(self, code: XaCode, text: str) -> None:
@@ -67,7 +67,7 @@ class XaError(Exception):
         self.text = text
 
 
-class BranchNotStarted(XaError):
+class BranchNotStarted(VerbRefused):
     """The broker has no live branch of this key: it was never begun, or it is over."""
 
     def __init__(self, key: BranchKey) -> None:
@@ -86,7 +86,7 @@ _HEURISTIC: Final[Mapping[S, tuple[XaCode, str]]] = {
 }
 
 
-class HeuristicallyEnded(XaError):
+class HeuristicallyEnded(VerbRefused):
     """An operator ended this branch: every verb reports that until it is forgotten (spec 2.7, note 3)."""
 
     def __init__(self, key: BranchKey, state: BranchState) -> None:
@@ -148,16 +148,16 @@ _REFUSED: Final[Mapping[E, str]] = {
 
 
 def next_state(key: BranchKey, state: BranchState, event: BranchEvent) -> BranchState:
-    """Return the state after *event*. Raises XaError if the table lacks it: BranchNotStarted once the branch is
+    """Return the state after *event*. Raises VerbRefused if the table lacks it: BranchNotStarted once the branch is
     finished, HeuristicallyEnded once an operator has ended it."""
     if state is S.FINISHED:
         raise BranchNotStarted(key)
     is_local = isinstance(key, LocalKey)
     if is_local and event is E.PREPARE:
-        raise XaError(XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
+        raise VerbRefused(XaCode.XAER_RMERR, "Prepare not implemented on Local Transactions.")
     after = (NEXT_LOCAL if is_local else NEXT_XA)[state].get(event)
     if after is None and state in _HEURISTIC:
         raise HeuristicallyEnded(key, state)
     if after is None:
-        raise XaError(XaCode.XAER_PROTO, _REFUSED[event])
+        raise VerbRefused(XaCode.XAER_PROTO, _REFUSED[event])
     return after

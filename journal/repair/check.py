@@ -12,7 +12,7 @@ from journal.errors import InvalidContent, InvalidRecord
 from journal.records.dead_letters import DeadLetter
 from journal.records.decoders import decode
 from journal.records.header import Lsn
-from journal.records.outcomes import Ended
+from journal.records.outcomes import FinishedBranch
 from journal.records.record import Decision, DroppedRecords, Forget
 from journal.records.states import BranchState
 from journal.records.topic_changes import describe_change
@@ -23,7 +23,7 @@ from journal.state.fold import apply
 from journal.state.inspection import RecordReader
 from journal.state.journal_state import JournalState
 from journal.wal.scan import ScannedRecord, Scanner, Verdict
-from journal.wal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 
 PROGRESS_BYTES = 1 << 20  # between two calls of *on_progress*
 
@@ -43,7 +43,7 @@ class CheckedFile:
 class CheckReport:
     """Result of a check. *end*: end of the good records; *records* and *bytes* count those."""
 
-    identity: Identity
+    identity: JournalIdentity
     segments: int
     start: Lsn
     end: Lsn
@@ -240,7 +240,7 @@ def differences(state: JournalState, checkpoint: Checkpoint) -> Iterator[str]:
             )
 
 
-def _ending(ended: Ended | None) -> str:
+def _ending(ended: FinishedBranch | None) -> str:
     return "unknown" if ended is None else f"{ended.outcome} at {ended.time_ms}"
 
 

@@ -13,7 +13,7 @@ from journal.wal.record_window import read_past, read_some
 from journal.wal.segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
-    Identity,
+    JournalIdentity,
     SegmentHeader,
     Segments,
     read_header,
@@ -83,7 +83,7 @@ def _check_file(where: str, base: Lsn, size: int, header: SegmentHeader) -> None
 
 
 def _missing(
-    path: str, identity: Identity, sizes: dict[Lsn, int], copy: Segments | None, known: int
+    path: str, identity: JournalIdentity, sizes: dict[Lsn, int], copy: Segments | None, known: int
 ) -> list[BrokenSegment]:
     """Return segments for every gap between files, with boundaries as in *copy*, and after the last up to *known*."""
     theirs = {base: file.size for base, file in copy} if copy else {}

@@ -42,7 +42,7 @@ class BranchSample(msgspec.Struct):
             self.keys.append(key)
 
 
-class Decided(NamedTuple):
+class OperatorDecision(NamedTuple):
     """A decision of an operator about a branch in doubt: `commit`, `rollback` or `complete`; its author and reason."""
 
     key: str
@@ -51,16 +51,16 @@ class Decided(NamedTuple):
     why: str
 
 
-class Decisions(msgspec.Struct):
+class OperatorDecisions(msgspec.Struct):
     """Number of decisions, and the first KEYS_MAX."""
 
     count: int = 0
-    first: list[Decided] = []
+    first: list[OperatorDecision] = []
 
     def add(self, said: Heuristic) -> None:
         self.count += 1
         if len(self.first) < KEYS_MAX:
-            self.first.append(Decided(str(said.key), said.decision.name.lower(), said.who, said.why))
+            self.first.append(OperatorDecision(str(said.key), said.decision.name.lower(), said.who, said.why))
 
 
 class Tail(msgspec.Struct):
@@ -79,7 +79,7 @@ class Tail(msgspec.Struct):
     prepared: BranchSample = msgspec.field(default_factory=BranchSample)  # and not ended there: in doubt when it ended
     committed: BranchSample = msgspec.field(default_factory=BranchSample)
     rolled_back: BranchSample = msgspec.field(default_factory=BranchSample)
-    decided: Decisions = msgspec.field(default_factory=Decisions)
+    decided: OperatorDecisions = msgspec.field(default_factory=OperatorDecisions)
     forgotten: BranchSample = msgspec.field(default_factory=BranchSample)  # of those that operators decided about
     reopened: dict[str, BranchSample] = msgspec.field(name="again", default_factory=dict)
     reapplied: BranchSample = msgspec.field(name="redone", default_factory=BranchSample)

@@ -26,7 +26,7 @@ from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.record_stream import RecordChunk, RecordStream
 from journal.wal.recovery_point import remove_recovery_point, write_recovery_point
 from journal.wal.scan import Scanner
-from journal.wal.segments import SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import Storage
 from journal.wal.storage_file import Buffer
 
@@ -58,7 +58,7 @@ class JournalFollower(CheckpointedState):
     def open(
         cls,
         storage: Storage,
-        identity: Identity,
+        identity: JournalIdentity,
         config: JournalConfig,
         *,
         sink: IndexSink | None = None,

@@ -21,7 +21,7 @@ from journal.records.extents import Extent
 from journal.records.header import Lsn, Offset
 from journal.records.heuristics import HeuristicDecision, HeuristicEnd
 from journal.records.ledger import Finding
-from journal.records.outcomes import Ended
+from journal.records.outcomes import FinishedBranch
 from journal.records.producer_state import ProducerKey, StoredBatch
 from journal.records.record import NO_BRANCH, PartitionName
 from journal.records.states import BranchState
@@ -97,7 +97,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     branches: list[BranchEntry]
     batches: list[ProducerEntry] = []  # by last use
     topics: list[TopicChange] = []  # run-time decisions, by topic
-    outcomes: list[Ended] = []  # of XA branches, the oldest first
+    outcomes: list[FinishedBranch] = []  # of XA branches, the oldest first
     heuristics: list[HeuristicEnd] = []  # branches ended by operators and not forgotten, the oldest first
     ledger: list[Finding] = []  # findings about transactions, not forgotten, the oldest first
     # Writer epochs, the oldest first; an older metaq did not store them.

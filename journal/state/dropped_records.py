@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from journal.records.extents import ExtentList
 from journal.records.header import Lsn, Offset, RecordHeader
-from journal.records.outcomes import Ended, Outcome
+from journal.records.outcomes import FinishedBranch, Outcome
 from journal.records.record import (
     NO_BRANCH,
     Commit,
@@ -235,4 +235,4 @@ def _is_lost(state: JournalState, loss: UnresolvedLoss, branch_lsn: Lsn) -> bool
 
 def _note(state: JournalState, key: BranchKey, outcome: Outcome, header: RecordHeader) -> None:
     if isinstance(key, XaKey):
-        state.outcomes.note(Ended(str(key), outcome, header.time_ms))
+        state.outcomes.note(FinishedBranch(str(key), outcome, header.time_ms))

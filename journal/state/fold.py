@@ -14,7 +14,7 @@ from journal.records.header import Lsn, Offset, RecordHeader
 from journal.records.heuristics import EVENTS, HeuristicDecision, HeuristicEnd
 from journal.records.index_updates import IndexUpdate, IndexUpdateRun, IndexUpdates
 from journal.records.ledger import Finding, LedgerEntry
-from journal.records.outcomes import Ended, Outcome
+from journal.records.outcomes import FinishedBranch, Outcome
 from journal.records.producer_state import StoredBatch
 from journal.records.record import (
     NO_BRANCH,
@@ -38,7 +38,7 @@ from journal.records.record import (
     RollbackReason,
     TxPut,
 )
-from journal.records.states import BranchEvent, BranchState, XaError, next_state
+from journal.records.states import BranchEvent, BranchState, VerbRefused, next_state
 from journal.records.topic_changes import TopicChange, TopicState
 from journal.records.xid import BranchKey, XaKey
 from journal.state.dropped_records import reconcile
@@ -57,7 +57,7 @@ def apply(state: JournalState, header: RecordHeader, record: Record) -> Sequence
             moved, is_lost = reconcile(state, state.unresolved_loss, header, record)
             jumps = [_skip(name, base, header) for name, base in moved]
         updates = [] if is_lost else _MEANINGS[type(record)](state, header, record)
-    except (ValueError, XaError) as error:
+    except (ValueError, VerbRefused) as error:
         raise ContradictoryRecord(
             f"LSN {header.lsn}: {type(record).__name__} contradicts what came before: {error}"
         ) from error
@@ -236,7 +236,7 @@ def _reject(state: JournalState, header: RecordHeader, record: Decision | DeadLe
 def _end(state: JournalState, branch: Branch, outcome: Outcome, time_ms: int) -> None:
     state.drop(branch)
     if isinstance(branch.key, XaKey):  # a local one concerns its connection only, which got the reply
-        state.outcomes.note(Ended(str(branch.key), outcome, time_ms))
+        state.outcomes.note(FinishedBranch(str(branch.key), outcome, time_ms))
 
 
 def _change_topic(state: JournalState, header: RecordHeader, change: TopicChange) -> Sequence[IndexUpdate]:

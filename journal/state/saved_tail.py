@@ -11,7 +11,7 @@ from journal.records.header import Lsn
 from journal.wal.open_journal import MIB
 from journal.wal.record_stream import RecordStream
 from journal.wal.scan import ScanEnd, ScannedRecord
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import TMP_SUFFIX, Storage
 from journal.wal.storage_file import FileReader
 
@@ -31,7 +31,7 @@ class DivergentTail(NamedTuple):
     *incarnation*: of the last truncated record.
     """
 
-    identity: Identity
+    identity: JournalIdentity
     lsn: Lsn
     end: Lsn
     segment_end: Lsn
@@ -69,7 +69,7 @@ class DivergentTail(NamedTuple):
         if version != VERSION:
             raise InvalidContent(f"format {version}, this metaq reads {VERSION}")
         try:
-            identity = Identity(cluster[:size].decode(), broker_id)
+            identity = JournalIdentity(cluster[:size].decode(), broker_id)
         except UnicodeDecodeError as error:
             raise InvalidContent("a cluster name that is not UTF-8") from error
         divergent_tail = cls(identity, Lsn(lsn), Lsn(end), Lsn(segment_end), epoch, incarnation, time_ms)

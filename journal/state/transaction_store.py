@@ -48,7 +48,7 @@ from journal.wal.high_watermark import LSN_MAX
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.journal import Journal
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import Storage
 from journal.wal.storage_file import Buffer
 
@@ -72,7 +72,7 @@ class JournalTransactionStore(CheckpointedState):
     def open(
         cls,
         storage: Storage,
-        identity: Identity,
+        identity: JournalIdentity,
         config: JournalConfig,
         *,
         version: str,

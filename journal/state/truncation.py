@@ -15,14 +15,14 @@ from journal.wal.lsn_file import read_lsn, remove_file, write_lsn
 from journal.wal.open_journal import make_end_durable
 from journal.wal.recovery_point import read_recovery_point, remove_recovery_point, write_recovery_point
 from journal.wal.scan import Scanner, Verdict
-from journal.wal.segments import SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, Identity, Segments
+from journal.wal.segments import SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import Storage
 from journal.wal.watermark_file import lower_watermark
 
 NAME = "cutting"
 
 
-def truncate(storage: Storage, identity: Identity, lsn: int, time_ms: int) -> DivergentTail | None:
+def truncate(storage: Storage, identity: JournalIdentity, lsn: int, time_ms: int) -> DivergentTail | None:
     """Truncate the journal in a directory that is not open at *lsn*, the end of a record; durable on return.
 
     Returns the saved tail; None if it held no record. Raises TruncationTooDeep, before any change, if the rest could
@@ -42,7 +42,7 @@ def truncate(storage: Storage, identity: Identity, lsn: int, time_ms: int) -> Di
         segments.close()
 
 
-def clear(storage: Storage, identity: Identity, save_from: int | None, time_ms: int) -> DivergentTail | None:
+def clear(storage: Storage, identity: JournalIdentity, save_from: int | None, time_ms: int) -> DivergentTail | None:
     """Delete the journal in a directory that is not open, before an initial sync; durable on return.
 
     Saves the bytes from LSN *save_from* on first, and returns them if they held a record. Raises the errors of

@@ -11,7 +11,7 @@ from journal.records.header import Lsn
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import BLOCK_BYTES, Storage
 from journal.wal.storage_file import FileReader
 
@@ -35,7 +35,7 @@ class OpenJournal:
         self._writer = writer
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> JournalIdentity:
         return self._segments.identity
 
     @property

@@ -22,7 +22,13 @@ from journal.records.header import (
     unpack,
 )
 from journal.wal.scan import ScannedRecord
-from journal.wal.segments import SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, Identity, SegmentHeader
+from journal.wal.segments import (
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    SEGMENT_HEADER_BYTES,
+    JournalIdentity,
+    SegmentHeader,
+)
 from journal.wal.storage_file import Buffer
 
 _ZEROS = [bytes(n) for n in range(ALIGNMENT)]
@@ -49,7 +55,7 @@ class RecordStream:
     passed when the next one is requested: a caller that raises at a record has not passed it.
     """
 
-    def __init__(self, identity: Identity, end: int, segment_end: int, writer_epoch: tuple[int, int]) -> None:
+    def __init__(self, identity: JournalIdentity, end: int, segment_end: int, writer_epoch: tuple[int, int]) -> None:
         """Begin at *end*, after the last record or PAD; *segment_end*: of its segment. In an empty copy, both are the
         LSN of the first segment."""
         self.end = Lsn(end)  # after the last record passed

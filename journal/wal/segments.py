@@ -39,7 +39,7 @@ _CRC = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JournalIdentity:
     """Identity of a journal's broker. Stands in every segment header."""
 
     cluster: str
@@ -53,7 +53,7 @@ class Identity:
 class SegmentHeader:
     """The first 128 bytes of a segment file."""
 
-    identity: Identity
+    identity: JournalIdentity
     base: Lsn
     size: int
 
@@ -79,7 +79,7 @@ class SegmentHeader:
                 f"{where}: journal format {version}, this metaq reads {VERSION}: use the metaq that wrote it"
             )
         try:
-            identity = Identity(cluster[:cluster_bytes].decode(), broker_id)
+            identity = JournalIdentity(cluster[:cluster_bytes].decode(), broker_id)
         except UnicodeDecodeError as error:
             raise InvalidContent("a cluster name that is not UTF-8") from error
         return cls(identity, Lsn(base), size)
@@ -122,7 +122,7 @@ class _Chain(NamedTuple):
 class Segments:
     """Every segment of a journal, in LSN order, each starting where the one before it ends."""
 
-    def __init__(self, storage: Storage, identity: Identity, segment_bytes: int) -> None:
+    def __init__(self, storage: Storage, identity: JournalIdentity, segment_bytes: int) -> None:
         if not SEGMENT_BYTES_MIN <= segment_bytes <= SEGMENT_BYTES_MAX or segment_bytes % 4096:
             raise ValueError(
                 f"segment_bytes {segment_bytes} is not a multiple of 4096 in [{SEGMENT_BYTES_MIN}, {SEGMENT_BYTES_MAX}]"
@@ -136,13 +136,13 @@ class Segments:
         self.reserve = Reserve(storage, segment_bytes + segment_bytes // 8 & -4096)
 
     @classmethod
-    def open(cls, storage: Storage, identity: Identity | None, segment_bytes: int, *, writable: bool) -> Self:
+    def open(cls, storage: Storage, identity: JournalIdentity | None, segment_bytes: int, *, writable: bool) -> Self:
         """Open the segments in the directory (none, for a new one). *identity* None: accept any.
 
         Raises ForeignJournal if a segment belongs to another broker, CorruptJournal if a header or the chain of
         segments is broken.
         """
-        found = identity or Identity("?", 0)
+        found = identity or JournalIdentity("?", 0)
         segments = cls(storage, found, segment_bytes)
         try:
             if writable:

@@ -15,7 +15,7 @@ from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.checkpointed import wall_clock_ms
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
 from meta_broker.cluster.membership import Membership
@@ -162,7 +162,7 @@ def _open_copy(
 ) -> JournalFollower:
     return JournalFollower.open(
         storage,
-        Identity(config.broker.cluster, config.broker_id),
+        JournalIdentity(config.broker.cluster, config.broker_id),
         JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
         sink=indexes,
         on_progress=wake,

@@ -6,7 +6,7 @@ from typing import Final
 
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
-from journal.records.states import BranchNotStarted, XaError
+from journal.records.states import BranchNotStarted, VerbRefused
 from journal.records.xid import XaKey
 from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
@@ -56,7 +56,7 @@ class BranchHandler:
                     *(key, decision.name, command.who, command.why, peer.name),
                 )
             report = self._report(key)
-        except XaError as error:
+        except VerbRefused as error:
             self._replies.send_after_all(command, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
             return
         except ValueError as error:

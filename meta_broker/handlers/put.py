@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journal.errors import RecordTooLarge
 from journal.records.producer_state import SequenceTooOld
 from journal.records.record import PartitionName
-from journal.records.states import BranchNotStarted, XaError
+from journal.records.states import BranchNotStarted, VerbRefused
 from journal.records.xid import BranchKey, XaKey
 from journal.state.journal_state import accounted_bytes
 from journal.state.live_branch import AppendResult, LiveBranch
@@ -140,7 +140,7 @@ class PutHandler:
             name = _partition_name(put.topic, put.partition)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
             context.count_put(put.topic, section, frames.messages, frames.bytes)
-        except (PutRejected, RecordTooLarge, XaError) as error:
+        except (PutRejected, RecordTooLarge, VerbRefused) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
             self._replies.send_after_all(put, peer, _status(error), str(error).encode())

@@ -7,7 +7,7 @@ from typing import Final
 
 from journal.errors import RecordTooLarge
 from journal.records.record import RollbackReason
-from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
+from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
 from meta_broker.handlers.context import Context, Peer
@@ -49,7 +49,7 @@ class TransactionHandler:
     def handle(self, request: TransactionCommand, peer: Peer) -> None:
         try:
             self._verbs[request.verb](request, peer)
-        except XaError as error:
+        except VerbRefused as error:
             self._replies.send_after_all(request, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
         except RecordTooLarge as error:  # more partitions than fit one record: the branch is unchanged
             text = format_xa_failure(XaCode.XAER_RMERR, str(error))
@@ -87,7 +87,7 @@ class TransactionHandler:
 
     def _forget(self, request: TransactionCommand, peer: Peer) -> None:
         if not isinstance(request.key, XaKey):
-            raise XaError(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
+            raise VerbRefused(XaCode.XAER_NOTA, f"{request.key or 'null'} is not a valid xid")
         lsn = self._store.forget(request.key)
         answer = encode_result(Status.SUCCESS, b"", request.opaque)
         self._replies.send(request, peer, AppendResult(lsn, ()), answer)
@@ -104,7 +104,7 @@ class TransactionHandler:
 
     def _status(self, key: BranchKey | None, peer: Peer) -> BranchStatus:
         if key is None:
-            raise XaError(XaCode.XAER_INVAL, "null is no transaction")
+            raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction")
         live = self._store.transactions.get(key) if isinstance(key, XaKey) else peer.local_transactions.get(key)
         if live is not None and not live.is_over:
             return BranchStatus.PREPARED if live.state is BranchState.PREPARED else BranchStatus.ACTIVE
@@ -116,14 +116,16 @@ class TransactionHandler:
     def _begin(self, request: TransactionCommand, peer: Peer) -> None:
         key, counters = request.key, self._context.counters
         if key is None:
-            raise XaError(XaCode.XAER_INVAL, "null is no transaction to begin")
+            raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction to begin")
         seconds = min(request.timeout_seconds or 0, self._context.config.broker.transaction_timeout_seconds_max)
         live = peer.local_transactions.get(key) if isinstance(key, LocalKey) else self._store.transactions.get(key)
         if live is None or live.is_over:
             if self._context.is_stopping:
-                raise XaError(XaCode.XAER_RMFAIL, "this broker is stopping: begin on another one, or once it is back")
+                raise VerbRefused(
+                    XaCode.XAER_RMFAIL, "this broker is stopping: begin on another one, or once it is back"
+                )
             if why := self._context.store.space.why_full:
-                raise XaError(XaCode.XAER_RMFAIL, why)
+                raise VerbRefused(XaCode.XAER_RMFAIL, why)
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             transaction.origin = peer.name
@@ -138,7 +140,7 @@ class TransactionHandler:
     def _check_room(self, key: BranchKey, peer: Peer) -> None:
         section = self._context.config.broker
         if (alive := self._store.live_count) >= section.transactions_max:
-            raise XaError(
+            raise VerbRefused(
                 XaCode.XAER_RMERR,
                 f"{alive} transactions are alive: finish some, transactions_max is {section.transactions_max}",
             )
@@ -147,7 +149,7 @@ class TransactionHandler:
             for over in [known for known, one in mine.items() if one.is_over]:  # timed out, and not used since
                 del mine[over]
             if len(mine) >= mine_max:
-                raise XaError(
+                raise VerbRefused(
                     XaCode.XAER_RMERR,
                     f"{len(mine)} local transactions of this connection are alive: finish some, "
                     f"local_transactions_per_connection_max is {mine_max}",
@@ -157,7 +159,7 @@ class TransactionHandler:
         if isinstance(key, XaKey):
             return self._store.find(key)
         if key is None:
-            raise XaError(XaCode.XAER_INVAL, "null is no transaction")
+            raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction")
         transaction = peer.local_transactions.get(key)
         if transaction is None or transaction.is_over:
             raise BranchNotStarted(key)
@@ -185,7 +187,7 @@ class TransactionHandler:
         return len(expired) == EXPIRED_PER_TURN
 
 
-def failure_text(error: XaError) -> str:
+def failure_text(error: VerbRefused) -> str:
     """Return the text of a 500 that refuses a verb: the XAException form, except for an unknown local transaction."""
     if isinstance(error, BranchNotStarted) and isinstance(error.key, LocalKey):
         return error.text

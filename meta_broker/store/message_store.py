@@ -19,7 +19,7 @@ from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
@@ -110,7 +110,7 @@ class MessageStore:
             known = read_watermark(storage) or known
             return JournalTransactionStore.open(
                 storage,
-                Identity(config.broker.cluster, config.broker_id),
+                JournalIdentity(config.broker.cluster, config.broker_id),
                 JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
                 version=version,
                 sink=indexes,

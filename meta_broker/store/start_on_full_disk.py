@@ -9,7 +9,7 @@ from journal.errors import StorageFailed
 from journal.replica.follower import JournalFollower
 from journal.wal.open_journal import JournalConfig
 from journal.wal.reserve import is_full
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.store.clock import Clock
@@ -46,7 +46,7 @@ def _open_unchanged(config: BrokerConfig, storage: DirectoryStorage, indexes: In
     """Open the journal as a copy, which appends nothing."""
     return JournalFollower.open(
         storage,
-        Identity(config.broker.cluster, config.broker_id),
+        JournalIdentity(config.broker.cluster, config.broker_id),
         JournalConfig(segment_bytes=config.broker.segment_bytes, flush=config.flush),
         sink=indexes,
     )

@@ -16,7 +16,7 @@ from meta_client.coordinator.coordinator import TIMEOUT_S
 from meta_client.coordinator.coordinator import Coordinator as Rules
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.participants import Participant
-from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.recovery import RecoveredTransaction
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.coordinator.transaction import CoordinatedTransaction as TransactionRules
 from meta_client.coordinator.transaction import Observer
@@ -151,7 +151,7 @@ class Coordinator:
 
     async def recover(
         self, connections: "Iterable[psycopg.AsyncConnection[Any]]" = (), producers: Iterable[Producer] = ()
-    ) -> list[Recovered]:
+    ) -> list[RecoveredTransaction]:
         """Finish transactions in doubt after a crash: commit decided ones, roll back the rest. Return one report each.
         Like meta_client.coordinator.Coordinator.recover."""
         return await run(cast(Any, self._rules.recover), connections, producers)

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from journal.records.heuristics import HeuristicDecision
 from journal.records.states import BranchState
-from journal.records.states import XaError as StateError
+from journal.records.states import VerbRefused as StateError
 from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
 from journal.state.journal_state import Branch, JournalState
@@ -23,7 +23,7 @@ from meta_client.net.transport import Transport
 from meta_client.producer.xa_verbs import LEDGER, REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report, decided_report, finding_report, live_report
-from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
+from meta_client.protocol.errors import MetaError, RemoteProtocolError
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
@@ -38,7 +38,7 @@ class NoBranch(MetaError):
     """The branch does not exist, or can't be ended in its state. Look at `metaq txn list`."""
 
 
-class Branches(Protocol):
+class OperatorBranches(Protocol):
     """Branches as operators list and end them."""
 
     failures: dict[int, str]  # brokers that could not be asked; filled by keys() and listed()
@@ -191,7 +191,7 @@ class OfflineBranches:
 
 
 @contextmanager
-def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[Branches]:
+def opened_branches(zookeeper: str, directory: Path | None) -> Iterator[OperatorBranches]:
     """Open the branches of the cluster behind *zookeeper*, or of *directory*."""
     if directory is not None:
         yield OfflineBranches(directory)

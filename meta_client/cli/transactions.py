@@ -14,7 +14,7 @@ import click
 from journal.records.heuristics import HeuristicDecision
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
 from meta_client.cli.branch_text import IN_DOUBT_COLUMNS, LEDGER_COLUMNS, in_doubt_row, ledger_row, show_lines
-from meta_client.cli.branches import Branches, NoBranch, opened_branches
+from meta_client.cli.branches import NoBranch, OperatorBranches, opened_branches
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
@@ -231,7 +231,7 @@ def _where(directory: Path | None, broker_id: int) -> str:
 
 
 def _find(
-    branches: Branches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
+    branches: OperatorBranches, text: str, broker_id: int | None, others: Iterable[tuple[XaKey, int]] = ()
 ) -> tuple[XaKey, int]:
     """Return the single branch named *text*, and its broker's id; in doubt, or among *others*."""
     wanted = _parse(text)

@@ -25,7 +25,7 @@ from meta_client.coordinator.errors import (
     PrepareFailed,
     Unreachable,
 )
-from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.recovery import RecoveredTransaction
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.coordinator.transaction import CoordinatedTransaction
 
@@ -38,7 +38,7 @@ __all__ = [
     "DecisionUnknown",
     "HeuristicOutcome",
     "PrepareFailed",
-    "Recovered",
+    "RecoveredTransaction",
     "TwoPhaseStep",
     "Unreachable",
 ]

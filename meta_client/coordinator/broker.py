@@ -9,7 +9,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.broker_codes import ended_as, verdict
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import BROKER, branch
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.errors import ClientXaError, TransactionMisuse
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa import State
@@ -96,7 +96,7 @@ class BrokerParticipant:
                 raise Unreachable(self.name, f"its PREPARE got no answer, and may still act: {error}") from error
             # else: it timed out, was read-only, or was rolled back before
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended:
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         try:
             status = self._producer.tpc_status(branch(xid, BROKER), int(receipt.partition("/")[0]))
         except XaError as error:

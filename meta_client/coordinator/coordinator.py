@@ -18,7 +18,7 @@ from meta_client.coordinator.names import new_nonce
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.receipts import Receipts
-from meta_client.coordinator.recovery import Recovered, log, recover
+from meta_client.coordinator.recovery import RecoveredTransaction, log, recover
 from meta_client.coordinator.transaction import CoordinatedTransaction, Observer, Shared
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa_verbs import topic_names
@@ -93,7 +93,7 @@ class Coordinator:
         self,
         connections: "Iterable[psycopg.Connection[Any]]" = (),
         producers: Iterable[Producer] = (),
-    ) -> list[Recovered]:
+    ) -> list[RecoveredTransaction]:
         """Finish transactions in doubt after a crash: commit decided ones, roll back the rest. Return one report each.
 
         Only this log's transactions are touched, except those in progress in this process. So it may be called at any
@@ -152,7 +152,7 @@ class Coordinator:
 
     def _recover(
         self, databases: Sequence[Participant], brokers: Sequence[Participant], told: dict[Xid, str] | None = None
-    ) -> list[Recovered]:
+    ) -> list[RecoveredTransaction]:
         with self._recovering:
             try:
                 return recover(self._decisions, self._shared.in_flight, databases, brokers, told=told)

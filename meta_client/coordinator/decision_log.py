@@ -25,7 +25,7 @@ from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import ScanEnd, Scanner, Verdict
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
 from meta_client.coordinator.names import LogName
@@ -93,7 +93,7 @@ class DecisionLog:
                 f"name that one, or another directory"
             )
         keep_place(storage, is_new=owner is wanted)
-        segments = Segments.open(storage, Identity(owner.cluster, 0), segment_bytes, writable=True)
+        segments = Segments.open(storage, JournalIdentity(owner.cluster, 0), segment_bytes, writable=True)
         try:
             found = _recover(segments)
             journal = Journal.start(segments, found.end, epoch=1, incarnation=found.incarnation + 1, flush=FLUSH)
@@ -198,7 +198,7 @@ def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
         segments.close()
 
 
-class Decisions(NamedTuple):
+class LoggedDecisions(NamedTuple):
     """Read-only content of a log."""
 
     name: LogName
@@ -206,7 +206,7 @@ class Decisions(NamedTuple):
     is_held: bool  # a running coordinator may add decisions at any moment
 
 
-def read_decisions(directory: Path) -> Decisions:
+def read_decisions(directory: Path) -> LoggedDecisions:
     """Read the log in *directory* without changing it.
 
     Raises ForeignLog for anything else, CorruptJournal, InvalidRecord, StorageFailed.
@@ -220,7 +220,7 @@ def read_decisions(directory: Path) -> Decisions:
         found, _ = _fold(segments)
     finally:
         segments.close()
-    return Decisions(owner, found.unfinished, is_held)
+    return LoggedDecisions(owner, found.unfinished, is_held)
 
 
 def _recover(segments: Segments) -> _Found:

@@ -1,10 +1,10 @@
 """Errors of coordinated transactions, by what the caller does next. Every message is one line."""
 
 from journal.records.xid import Xid
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.protocol.errors import MetaError
 
-Side = tuple[str, Ended]  # a participant, and how it ended its branch
+Side = tuple[str, BranchEnd]  # a participant, and how it ended its branch
 
 
 class CoordinatorError(MetaError):
@@ -49,16 +49,16 @@ class HeuristicOutcome(CoordinatorError):
     """
 
     def __init__(
-        self, xid: Xid, participant: str, wanted: str, answer: str, ended: Ended, others: tuple[Side, ...] = ()
+        self, xid: Xid, participant: str, wanted: str, answer: str, ended: BranchEnd, others: tuple[Side, ...] = ()
     ) -> None:
         """*answer*: the answer of *participant*, whose branch has *ended* so; *others*: the outcomes of the others."""
         ends = {ended, *(other for _, other in others)}
-        if not ends <= {Ended.COMMITTED, Ended.ROLLED_BACK, Ended.NOT_ENDED}:
+        if not ends <= {BranchEnd.COMMITTED, BranchEnd.ROLLED_BACK, BranchEnd.NOT_ENDED}:
             self.code = "XA_HEURHAZ"
-        elif {Ended.COMMITTED, Ended.ROLLED_BACK} <= ends:
+        elif {BranchEnd.COMMITTED, BranchEnd.ROLLED_BACK} <= ends:
             self.code = "XA_HEURMIX"
         else:
-            self.code = "XA_HEURRB" if ended is Ended.ROLLED_BACK else "XA_HEURCOM"
+            self.code = "XA_HEURRB" if ended is BranchEnd.ROLLED_BACK else "XA_HEURCOM"
         sides = "".join(f"; {name}: {other.value}" for name, other in others)
         super().__init__(
             f"transaction {xid.gtrid.decode(errors='replace')} had to {wanted}, and {participant} answers "

@@ -25,7 +25,7 @@ _GTRID = re.compile(rf"({_NAME.pattern})\.({_BIRTH.pattern})\.[A-Za-z0-9_-]{{{_N
 _CLUSTER = "coordinator"
 
 
-class InvalidName(MetaError, ValueError):
+class InvalidCoordinatorName(MetaError, ValueError):
     """Invalid coordinator name. Choose another."""
 
 
@@ -38,11 +38,11 @@ class LogName:
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
-            raise InvalidName(
+            raise InvalidCoordinatorName(
                 f"{self.name!r} can't name a coordinator: use 1 to {NAME_BYTES_MAX} letters, digits, _ and -"
             )
         if _BIRTH.fullmatch(self.birth) is None:
-            raise InvalidName(f"{self.birth!r} is not 8 hexadecimal digits")
+            raise InvalidCoordinatorName(f"{self.birth!r} is not 8 hexadecimal digits")
 
     @property
     def prefix(self) -> bytes:
@@ -61,7 +61,7 @@ class LogName:
             case [kind, name, birth] if kind == _CLUSTER:
                 try:
                     return cls(name, birth)
-                except InvalidName:
+                except InvalidCoordinatorName:
                     return None
         return None
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from journal.records.xid import Xid
 
 
-class Ended(Enum):
+class BranchEnd(Enum):
     """Outcome of a branch, as reported by its participant."""
 
     COMMITTED = "committed"
@@ -59,7 +59,7 @@ class Participant(Protocol):
         Raises HeuristicOutcome, and Unreachable, also while an unanswered PREPARE may still arrive.
         """
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended:
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         """Return how the branch ended that was prepared with *receipt* and is no longer prepared. Raises
         Unreachable."""
 

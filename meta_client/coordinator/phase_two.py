@@ -10,7 +10,7 @@ from typing import Protocol
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorClosed, HeuristicOutcome, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.errors import ClientClosed
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Finishable(Protocol):
 
     def commit(self, xid: Xid) -> None: ...
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended: ...
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd: ...
 
 
 def waits_s() -> Iterator[float]:
@@ -110,13 +110,13 @@ def check_committed(participant: Finishable, xid: Xid, receipt: str, *, is_repea
     Raises Unreachable, and HeuristicOutcome for any other outcome.
     """
     match participant.outcome(xid, receipt):
-        case Ended.COMMITTED:
+        case BranchEnd.COMMITTED:
             return
-        case Ended.NOT_SUPPORTED if is_repeated:
+        case BranchEnd.NOT_SUPPORTED if is_repeated:
             return  # committed by the attempt whose answer was lost, and forgotten, in X/Open's terms
-        case Ended.NOT_ENDED:
+        case BranchEnd.NOT_ENDED:
             raise Unreachable(participant.name, f"it held no prepared branch of {xid}, and holds it now")
-        case Ended.ROLLED_BACK as ended:
+        case BranchEnd.ROLLED_BACK as ended:
             answer = "rolled back before, not by this coordinator"
         case ended:
             answer = f"{ended.value}: another operator or resolver finished it, or it is lost"

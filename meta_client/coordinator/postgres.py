@@ -18,7 +18,7 @@ from psycopg.rows import tuple_row
 from journal.records.xid import InvalidXid, Xid
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
 from meta_client.coordinator.names import DATABASE, branch
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 
 Connection = psycopg.Connection[Any]
 Answer = TypeVar("Answer")
@@ -36,7 +36,7 @@ FROM pg_control_system()
 _TIMELINE: Final = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
 _RECEIPT: Final = f"SELECT pg_current_xact_id()::text || '.' || {_TIMELINE}"
 _STATUS: Final = f"SELECT pg_xact_status(%s::xid8), {_TIMELINE} = %s"
-_ENDED: Final = {"committed": Ended.COMMITTED, "aborted": Ended.ROLLED_BACK, "in progress": Ended.NOT_ENDED}
+_ENDED: Final = {"committed": BranchEnd.COMMITTED, "aborted": BranchEnd.ROLLED_BACK, "in progress": BranchEnd.NOT_ENDED}
 _NO_TRANSACTION: Final = {
     TransactionStatus.IDLE: "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the coordinator",
     TransactionStatus.ACTIVE: "a statement is still running: leave pipelines and streams before the block ends",
@@ -168,7 +168,7 @@ class PostgresParticipant:
     def receipt(self) -> str:
         return f"{self.resource_id()}@{self._receipt}"
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended:
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         number, _, timeline = receipt.partition("@")[2].partition(".")
 
         def ask(connection: Connection) -> tuple[Any, ...]:
@@ -177,10 +177,10 @@ class PostgresParticipant:
         try:
             status, is_same_timeline = self._on_some_connection(ask)
         except errors.InvalidParameterValue:  # an id not yet assigned: another server assigned it
-            return Ended.UNKNOWN
+            return BranchEnd.UNKNOWN
         except psycopg.Error as error:
             raise self._unreachable(error) from error
-        return _ENDED.get(status, Ended.UNKNOWN) if is_same_timeline else Ended.UNKNOWN
+        return _ENDED.get(status, BranchEnd.UNKNOWN) if is_same_timeline else BranchEnd.UNKNOWN
 
     def reaches(self, resource_id: str) -> bool:
         return self.resource_id() == resource_id.partition("@")[0]

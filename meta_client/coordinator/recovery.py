@@ -12,7 +12,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CoordinatorError, HeuristicOutcome, Side, Unreachable
 from meta_client.coordinator.in_flight import InFlight
-from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import check_committed, commit_once
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery_policy import Action, action_for
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredTransaction:
     """Recovery's report on one transaction. *problem*: the reason why it is not finished, or None."""
 
     xid: Xid
@@ -42,7 +42,7 @@ def recover(
     brokers: Sequence[Participant],
     *,
     told: dict[Xid, str] | None = None,
-) -> list[Recovered]:
+) -> list[RecoveredTransaction]:
     """List prepared branches everywhere, then finish those of this log that are not in flight; one report a
     transaction.
 
@@ -93,14 +93,16 @@ def recover(
 
 def _commit(
     xid: Xid, receipts: Receipts, sides: Sequence[Sequence[Participant]], holders: Sequence[Participant]
-) -> Recovered:
+) -> RecoveredTransaction:
     """Commit the database first, then the broker, so that messages appear after their rows."""
     done: list[str] = []
     ended: list[Side] = []
     for receipt, candidates in zip((receipts.database, receipts.broker), sides, strict=True):
         reached = [participant for participant in candidates if participant.reaches(receipt)]
         if not reached:
-            return Recovered(xid, Action.COMMIT, tuple(done), f"{receipt} was not asked: recover with it at hand")
+            return RecoveredTransaction(
+                xid, Action.COMMIT, tuple(done), f"{receipt} was not asked: recover with it at hand"
+            )
         # Not listed, so it has ended; it had prepared, since the decision precedes the listing.
         one = next((participant for participant in reached if participant in holders), reached[0])
         try:
@@ -111,17 +113,17 @@ def _commit(
                 is_news = False
         except HeuristicOutcome as error:
             if not ended:  # the first one: the other is unchanged
-                ended += [(other.name, Ended.NOT_ENDED) for other in holders if other.name != one.name][:1]
+                ended += [(other.name, BranchEnd.NOT_ENDED) for other in holders if other.name != one.name][:1]
             problem = error.beside(*ended)
-            return Recovered(xid, Action.COMMIT, tuple(done), str(problem), is_hazard=True)
+            return RecoveredTransaction(xid, Action.COMMIT, tuple(done), str(problem), is_hazard=True)
         except CoordinatorError as error:
-            return Recovered(xid, Action.COMMIT, tuple(done), str(error))
+            return RecoveredTransaction(xid, Action.COMMIT, tuple(done), str(error))
         done.append(f"{one.name}: committed" if is_news else f"{one.name}: committed before")
-        ended.append((one.name, Ended.COMMITTED))
-    return Recovered(xid, Action.COMMIT, tuple(done))
+        ended.append((one.name, BranchEnd.COMMITTED))
+    return RecoveredTransaction(xid, Action.COMMIT, tuple(done))
 
 
-def _roll_back(xid: Xid, holders: Iterable[Participant]) -> Recovered:
+def _roll_back(xid: Xid, holders: Iterable[Participant]) -> RecoveredTransaction:
     done: list[str] = []
     problems: list[str] = []
     is_hazard = False
@@ -135,14 +137,14 @@ def _roll_back(xid: Xid, holders: Iterable[Participant]) -> Recovered:
             done.append(f"{participant.name}: rolled back")
     # Two producers of one qualifier list the same branch: log it once.
     done = list(dict.fromkeys(done))
-    return Recovered(xid, Action.ROLL_BACK, tuple(done), "; ".join(problems) or None, is_hazard=is_hazard)
+    return RecoveredTransaction(xid, Action.ROLL_BACK, tuple(done), "; ".join(problems) or None, is_hazard=is_hazard)
 
 
 def _settle(
     in_flight: InFlight,
     asked: Sequence[Participant],
     holders: Mapping[Xid, Sequence[Participant]],
-    reports: Iterable[Recovered],
+    reports: Iterable[RecoveredTransaction],
 ) -> None:
     """End a pending rollback once it is done, or once its branch is unlisted and can't appear any more."""
     problems = {report.xid: report.problem for report in reports}

@@ -17,7 +17,7 @@ from meta_client.coordinator.background_recovery import BackgroundRecovery
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import Abandoned, CoordinatorError, DecisionUnknown, HeuristicOutcome, PrepareFailed
 from meta_client.coordinator.in_flight import InFlight
-from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing, commit_until_done
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.steps import UNDECIDED_STEPS, TwoPhaseStep, next_step
@@ -146,12 +146,12 @@ class CoordinatedTransaction:
         try:
             commit_until_done(self._database, self.xid, receipts.database, self._wait)
         except HeuristicOutcome as error:
-            raise error.beside((self._broker.name, Ended.NOT_ENDED)) from error
+            raise error.beside((self._broker.name, BranchEnd.NOT_ENDED)) from error
         self._reach(TwoPhaseStep.COMMITTED_DATABASE)
         try:
             commit_until_done(self._broker, self.xid, receipts.broker, self._wait)
         except HeuristicOutcome as error:
-            raise error.beside((self._database.name, Ended.COMMITTED)) from error
+            raise error.beside((self._database.name, BranchEnd.COMMITTED)) from error
         self._reach(TwoPhaseStep.COMMITTED_BROKER)
         self._forget()
 

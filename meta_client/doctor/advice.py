@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
-from meta_client.doctor.verdicts import Decided, Owner, Said, Verdict
+from meta_client.doctor.verdicts import Owner, OwnerAnswer, Remedy, Said
 from meta_client.transactions.table import TABLE
 
 MEND = "compare rows and messages, and mend them, first: this only ends the report"
@@ -29,28 +29,28 @@ def advice_on(case: Case, side: Side, again: str) -> Advice:
     """Return the advice for one branch. *again*: the doctor's command line, without --apply."""
     by = case.decision.by
     match side.verdict:
-        case Verdict.DONE:
+        case Remedy.DONE:
             return Advice(f"{side.place}: {side.answer.said.value}")
-        case Verdict.WAIT:
+        case Remedy.WAIT:
             return Advice(_who_is_at_work(case))
-        case Verdict.COMMIT | Verdict.ROLL_BACK:
+        case Remedy.COMMIT | Remedy.ROLL_BACK:
             return Advice(f"{by} says {case.decision.said.value}", (f"{again} --apply",))
-        case Verdict.DECIDE:
+        case Remedy.DECIDE:
             why = f"{by} has no row of it: the row of a rollback decides, and should its transaction live, fails that"
             return Advice(why, (f"{again} --apply",))
-        case Verdict.AGREED:
+        case Remedy.AGREED:
             return Advice(f"an operator ended it as {by} says: it can be forgotten", (f"{again} --apply",))
-        case Verdict.MIXED | Verdict.HAZARD:
+        case Remedy.MIXED | Remedy.HAZARD:
             return _mend(case, side)
-        case Verdict.BY_HAND:
+        case Remedy.BY_HAND:
             return _by_hand(case, side)
-        case Verdict.ASK:
+        case Remedy.ASK:
             return _ask(case, side)
     return _unknown(case, side, again)
 
 
 def _who_is_at_work(case: Case) -> str:
-    if case.decision.said is Decided.OPEN:
+    if case.decision.said is OwnerAnswer.OPEN:
         return case.decision.by
     return "it is younger than the age: its own process is at work"
 
@@ -68,7 +68,7 @@ def _mend(case: Case, side: Side) -> Advice:
     elif said is Said.PREPARED:
         reason = f"{case.decision.by} says {wanted}, and its database did not commit, so that this must not alone"
     if said is Said.PREPARED:
-        verbs = ("rollback",) if side.verdict is Verdict.MIXED else ("commit", "rollback")
+        verbs = ("rollback",) if side.verdict is Remedy.MIXED else ("commit", "rollback")
         commands = [*_end(side, *verbs), *commands]
     return Advice(reason, tuple(commands), MEND)
 
@@ -85,7 +85,7 @@ def _ask(case: Case, side: Side) -> Advice:
     if case.owner is Owner.FOREIGN:
         reason = f"a transaction manager other than metaq's began it, which alone knows{others}"
         return Advice(reason, tuple(_end(side, "commit", "rollback")), PUBLISHES)
-    if case.decision.said is Decided.OPEN:
+    if case.decision.said is OwnerAnswer.OPEN:
         reason = f"{case.decision.by}, yet this has been prepared for long: look why"
         if case.owner is Owner.LOG:
             return Advice(f"{reason}; recover() there ends it", (), "")
@@ -98,7 +98,7 @@ def _ask(case: Case, side: Side) -> Advice:
 def _unknown(case: Case, side: Side, again: str) -> Advice:
     if side.answer.said is Said.SILENT:
         return Advice(f"{side.place}: {side.answer.why}", (again,))
-    if case.decision.said is Decided.COMMIT:
+    if case.decision.said is OwnerAnswer.COMMIT:
         return Advice(
             f"{case.decision.by} says commit, the database first, which can't be asked", (f"{again} --apply",)
         )
@@ -109,7 +109,7 @@ def _unknown(case: Case, side: Side, again: str) -> Advice:
 
 
 def _nobody(case: Case) -> str:
-    if case.decision.said is Decided.NONE:
+    if case.decision.said is OwnerAnswer.NONE:
         return f"{case.decision.by} has no decision about it"
     return case.decision.by
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, Unreachable
 from meta_client.coordinator.names import branch
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
 from meta_client.doctor.cases import Case, Side
-from meta_client.doctor.verdicts import CERTAIN, Decided, Owner, Verdict
+from meta_client.doctor.verdicts import CERTAIN, Owner, OwnerAnswer, Remedy
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import BranchVerb
 from meta_client.transactions.brokers import BrokerBranch, Brokers
 from meta_client.transactions.databases import table_at
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import DATABASE, DecisionTable, Outcome
+from meta_client.transactions.table import DATABASE, DecisionTable, RowDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
     the results."""
     certain = [side for side in case.sides if side.verdict in CERTAIN]
     outcome = case.decision.said
-    if any(side.verdict is Verdict.DECIDE for side in certain):
+    if any(side.verdict is Remedy.DECIDE for side in certain):
         try:
             outcome = _decide(case)
         except (Unreachable, CannotEnlist) as error:  # its transaction may be committing right now
@@ -64,7 +64,7 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
     broker_id, key = side.at
     said = [f"{case.decision.by}: {case.decision.said.value}"]
     said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
-    verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
+    verb = BranchVerb.MIXED if side.verdict is Remedy.MIXED else BranchVerb.HAZARD
     try:
         is_kept = verbs(key.qualifier).note(verb, key, broker_id, who, why, "; ".join(said))
     except XaError as error:
@@ -72,14 +72,14 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
     return f"on the ledger of {side.place}" if is_kept else f"{side.place} keeps no ledger"
 
 
-def _decide(case: Case) -> Decided:
+def _decide(case: Case) -> OwnerAnswer:
     """Insert the rollback row unless a row exists; return the row's decision."""
     table = _open(case)
     try:
         outcome = table.resolve(case.name)
     finally:
         table.close()
-    return Decided.COMMIT if outcome is Outcome.COMMIT else Decided.ROLLBACK
+    return OwnerAnswer.COMMIT if outcome is RowDecision.COMMIT else OwnerAnswer.ROLLBACK
 
 
 def _open(case: Case) -> DecisionTable:
@@ -91,14 +91,14 @@ def _open(case: Case) -> DecisionTable:
     return table
 
 
-def _end(case: Case, side: Side, outcome: Decided, verbs: Callable[[str], XaVerbs]) -> str:
+def _end(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[str], XaVerbs]) -> str:
     """Carry out the decision. Raises CoordinatorError."""
     if side.at is None:
         return _commit_prepared(case, side)
     broker_id, key = side.at
-    if case.owner is Owner.TABLE and outcome is Decided.ROLLBACK:
+    if case.owner is Owner.TABLE and outcome is OwnerAnswer.ROLLBACK:
         brokers = Brokers(verbs(key.qualifier), TableName(case.owner_name))
-        if brokers.rollback(case.name, broker_id) is Ended.COMMITTED:
+        if brokers.rollback(case.name, broker_id) is BranchEnd.COMMITTED:
             return "it had been committed meanwhile"
         return "rolled back"
     one = BrokerBranch(verbs(key.qualifier), key, broker_id)

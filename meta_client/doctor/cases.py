@@ -19,21 +19,21 @@ from meta_client.doctor.evidence import (
     OpenSession,
     PreparedXact,
 )
-from meta_client.doctor.verdicts import CERTAIN, Age, Decided, Facts, Owner, Said, Verdict, verdict_on
+from meta_client.doctor.verdicts import CERTAIN, Age, Facts, Owner, OwnerAnswer, Remedy, Said, verdict_on
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName, table_of
-from meta_client.transactions.table import Outcome, Recorded
+from meta_client.transactions.table import Recorded, RowDecision
 
 STUCK_S: Final = 300.0  # no healthy transaction stays prepared for so long
 NO_ANSWER: Final = Answer(Said.SILENT, "it was not asked")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class OwnerDecision:
     """Decision of a transaction's owner; *by*: its table or log, or the reason why there is none."""
 
-    said: Decided
+    said: OwnerAnswer
     by: str
     table: DatabaseEvidence | None = None
     row: Recorded | None = None
@@ -46,7 +46,7 @@ class Side:
 
     place: str
     answer: Answer
-    verdict: Verdict
+    verdict: Remedy
     at: BranchAt | None = None
     report: Report | None = None
     xact: PreparedXact | None = None
@@ -61,7 +61,7 @@ class Case:
     owner: Owner
     owner_name: str  # the table's id, the coordinator's prefix, the qualifier
     xid: Xid
-    decision: Decision
+    decision: OwnerDecision
     age: Age
     sides: tuple[Side, ...]
 
@@ -116,7 +116,7 @@ def to_ask(found: Evidence) -> tuple[set[BranchAt], dict[Xid, Receipts]]:
     for database in found.databases:
         for row in database.rows.values():
             decided.add(Xid(1, row.gtrid.encode(), b""))
-            if database.table is not None and row.outcome is Outcome.COMMIT:
+            if database.table is not None and row.outcome is RowDecision.COMMIT:
                 wanted |= {(broker_id, database.table.key(row.gtrid, broker_id)) for broker_id in row.brokers}
     places: dict[Xid, Receipts] = {}
     for log in found.logs:
@@ -195,16 +195,16 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
     before = None
     if (database_side := _database_side(one, decision, age, found)) is not None:
         sides.append(database_side)
-    if one.owner is Owner.LOG and decision.said is Decided.COMMIT:
+    if one.owner is Owner.LOG and decision.said is OwnerAnswer.COMMIT:
         before = Said.SILENT if database_side is None else database_side.answer.said
     for at, answer in answers.items():
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
         if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
-            verdict = Verdict(finding["state"])  # until FORGET
+            verdict = Remedy(finding["state"])  # until FORGET
         sides.append(Side(f"broker {at[0]}", answer, verdict, at, one.at_brokers[at], finding=finding))
     if decision.row is not None and decision.row.hazard is not None and not decision.row.brokers:
         label = decision.by
-        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Verdict.HAZARD))
+        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Remedy.HAZARD))
     return Case(one.owner, one.owner_name, one.xid, decision, age, tuple(sides))
 
 
@@ -225,7 +225,7 @@ def _age(at: BranchAt, report: Report | None, found: Evidence, now_ms: int) -> A
     return Age.STUCK if now_ms - prepared_ms > STUCK_S * 1000 else Age.OLD
 
 
-def _database_side(one: _Gathered, decision: Decision, age: Age, found: Evidence) -> Side | None:
+def _database_side(one: _Gathered, decision: OwnerDecision, age: Age, found: Evidence) -> Side | None:
     if one.xact is not None:
         database, xact = one.xact
         place, answer = f"database {xact.database}", Answer(Said.PREPARED)
@@ -233,11 +233,11 @@ def _database_side(one: _Gathered, decision: Decision, age: Age, found: Evidence
             answer = Answer(Said.SILENT, "it is prepared there, where only a session of that database ends it: give it")
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
         return Side(place, answer, verdict, xact=xact, database=database)
-    if one.owner is not Owner.LOG or decision.said is not Decided.COMMIT:
+    if one.owner is not Owner.LOG or decision.said is not OwnerAnswer.COMMIT:
         return None
     if decision.receipts is None:
         why = "the log does not say in words of this version which database takes part"
-        return Side("the database", Answer(Said.SILENT, why), Verdict.UNKNOWN)
+        return Side("the database", Answer(Said.SILENT, why), Remedy.UNKNOWN)
     resource, _ = decision.receipts.resource_ids
     reached = next((given for given in found.databases if given.resource_id == resource), None)
     place = f"database {unquote(resource.rpartition('/')[2])}"
@@ -246,36 +246,42 @@ def _database_side(one: _Gathered, decision: Decision, age: Age, found: Evidence
     return Side(place, answer, verdict, database=reached)
 
 
-def _decision(one: _Gathered, found: Evidence, age_s: float) -> Decision:
+def _decision(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:
     match one.owner:
         case Owner.TABLE:
             return _by_table(one, found, age_s)
         case Owner.LOG:
             return _by_log(one, found.logs)
-    return Decision(Decided.SILENT, "no table or log of metaq's decides about it")
+    return OwnerDecision(OwnerAnswer.SILENT, "no table or log of metaq's decides about it")
 
 
-def _by_table(one: _Gathered, found: Evidence, age_s: float) -> Decision:
+def _by_table(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:
     gtrid = one.xid.gtrid.decode()
     having = [given for given in found.databases if given.table is not None and given.table.table_id == one.owner_name]
     if not having:
         silent = "".join(f"; {given.label}: {given.failure}" for given in found.databases if given.failure)
-        return Decision(Decided.SILENT, f"no database that answered has decision table {one.owner_name}{silent}")
+        return OwnerDecision(
+            OwnerAnswer.SILENT, f"no database that answered has decision table {one.owner_name}{silent}"
+        )
     if len(having) > 1:
         labels = ", ".join(given.label for given in having)
-        return Decision(
-            Decided.SILENT,
+        return OwnerDecision(
+            OwnerAnswer.SILENT,
             f"several databases answer to decision table {one.owner_name}: {labels}; give the one in use",
         )
     (table,) = having
     by = f"the decision table of {table.label}"
     if table.failure is not None:
-        return Decision(Decided.SILENT, f"{by} gave no whole answer: {table.failure}", table)
+        return OwnerDecision(OwnerAnswer.SILENT, f"{by} gave no whole answer: {table.failure}", table)
     if (row := table.rows.get(gtrid)) is not None:
-        return Decision(Decided.COMMIT if row.outcome is Outcome.COMMIT else Decided.ROLLBACK, by, table, row)
+        return OwnerDecision(
+            OwnerAnswer.COMMIT if row.outcome is RowDecision.COMMIT else OwnerAnswer.ROLLBACK, by, table, row
+        )
     if (writing := _may_write(table.sessions, age_s)) is not None:
-        return Decision(Decided.OPEN, f"{writing.name} has written to {by}, and has not ended its transaction", table)
-    return Decision(Decided.NONE, by, table)
+        return OwnerDecision(
+            OwnerAnswer.OPEN, f"{writing.name} has written to {by}, and has not ended its transaction", table
+        )
+    return OwnerDecision(OwnerAnswer.NONE, by, table)
 
 
 def _may_write(sessions: tuple[OpenSession, ...], age_s: float) -> OpenSession | None:
@@ -283,23 +289,25 @@ def _may_write(sessions: tuple[OpenSession, ...], age_s: float) -> OpenSession |
     return next((one for one in sessions if one.age_s is None or one.age_s >= age_s), None)
 
 
-def _by_log(one: _Gathered, logs: tuple[LogEvidence, ...]) -> Decision:
+def _by_log(one: _Gathered, logs: tuple[LogEvidence, ...]) -> OwnerDecision:
     named = [log for log in logs if log.name.prefix.decode().rstrip(".") == one.owner_name]
     if not named:
-        return Decision(
-            Decided.SILENT, f"the decision log of coordinator {one.owner_name} was not given, or could not be read"
+        return OwnerDecision(
+            OwnerAnswer.SILENT, f"the decision log of coordinator {one.owner_name} was not given, or could not be read"
         )
     for log in named:
         if one.xid in log.unfinished:
             where = next((where for xid, where, _ in decided_places(log.unfinished) if xid == one.xid), None)
-            return Decision(Decided.COMMIT, f"decision log {log.path}", receipts=where)
+            return OwnerDecision(OwnerAnswer.COMMIT, f"decision log {log.path}", receipts=where)
     for log in named:
         if log.is_held:
-            return Decision(Decided.OPEN, f"the coordinator of decision log {log.path} runs")
+            return OwnerDecision(OwnerAnswer.OPEN, f"the coordinator of decision log {log.path} runs")
     for log in named:
         if log.is_copy:
-            return Decision(Decided.SILENT, f"decision log {log.path} was not made there: a copy may lack decisions")
-    return Decision(Decided.NONE, f"decision log {named[0].path}")
+            return OwnerDecision(
+                OwnerAnswer.SILENT, f"decision log {log.path} was not made there: a copy may lack decisions"
+            )
+    return OwnerDecision(OwnerAnswer.NONE, f"decision log {named[0].path}")
 
 
 def _since_ms(case: Case, now_ms: int) -> float:

@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 
 from journal.records.xid import InvalidXid, Xid
 from meta_client.coordinator.errors import CoordinatorError, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.doctor.evidence import Answer, DatabaseEvidence, OpenSession, PreparedXact
@@ -28,11 +28,11 @@ CONNECT_TIMEOUT_S: Final = 5
 STATEMENT_TIMEOUT_MS: Final = 10_000
 LOCKS_SHOWN: Final = 10
 AS_ENDED: Final = {
-    Ended.COMMITTED: Said.COMMITTED,
-    Ended.ROLLED_BACK: Said.ROLLED_BACK,
-    Ended.NOT_ENDED: Said.PREPARED,
-    Ended.UNKNOWN: Said.UNKNOWN,
-    Ended.NOT_SUPPORTED: Said.SILENT,
+    BranchEnd.COMMITTED: Said.COMMITTED,
+    BranchEnd.ROLLED_BACK: Said.ROLLED_BACK,
+    BranchEnd.NOT_ENDED: Said.PREPARED,
+    BranchEnd.UNKNOWN: Said.UNKNOWN,
+    BranchEnd.NOT_SUPPORTED: Said.SILENT,
 }
 
 _HERE: Final = "SELECT current_database(), pg_is_in_recovery()"

@@ -18,7 +18,7 @@ class Owner(Enum):
     FOREIGN = "another transaction manager"
 
 
-class Decided(Enum):
+class OwnerAnswer(Enum):
     """Answer of the owner."""
 
     COMMIT = "commit"
@@ -49,7 +49,7 @@ class Age(IntEnum):
     STUCK = 2  # so old that a living owner should have ended it
 
 
-class Verdict(Enum):
+class Remedy(Enum):
     """Action that one branch needs."""
 
     DONE = "done"  # ended, without contradiction
@@ -65,8 +65,8 @@ class Verdict(Enum):
     UNKNOWN = "unknown"  # a side could not be asked
 
 
-CERTAIN: Final = frozenset({Verdict.COMMIT, Verdict.ROLL_BACK, Verdict.DECIDE, Verdict.AGREED})
-FOR_A_PERSON: Final = frozenset({Verdict.MIXED, Verdict.HAZARD, Verdict.BY_HAND, Verdict.ASK, Verdict.UNKNOWN})
+CERTAIN: Final = frozenset({Remedy.COMMIT, Remedy.ROLL_BACK, Remedy.DECIDE, Remedy.AGREED})
+FOR_A_PERSON: Final = frozenset({Remedy.MIXED, Remedy.HAZARD, Remedy.BY_HAND, Remedy.ASK, Remedy.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class Facts:
     first (the broker's branch of a decision log); otherwise None."""
 
     owner: Owner
-    decided: Decided
+    decided: OwnerAnswer
     said: Said
     age: Age
     before: Said | None = None
 
 
-V = Verdict
+V = Remedy
 
 # A branch that ended or does not exist, by decision: commit, rollback, unknown.
-_ENDED: Final[Mapping[Said, tuple[Verdict, Verdict, Verdict]]] = {
+_ENDED: Final[Mapping[Said, tuple[Remedy, Remedy, Remedy]]] = {
     Said.COMMITTED: (V.DONE, V.MIXED, V.DONE),
     Said.ROLLED_BACK: (V.MIXED, V.DONE, V.DONE),
     Said.COMMITTED_BY_HAND: (V.AGREED, V.MIXED, V.BY_HAND),
@@ -92,10 +92,10 @@ _ENDED: Final[Mapping[Said, tuple[Verdict, Verdict, Verdict]]] = {
     Said.COMPLETED_BY_HAND: (V.HAZARD, V.HAZARD, V.BY_HAND),
     Said.UNKNOWN: (V.HAZARD, V.DONE, V.DONE),
 }
-_COLUMN: Final = {Decided.COMMIT: 0, Decided.ROLLBACK: 1}
+_COLUMN: Final = {OwnerAnswer.COMMIT: 0, OwnerAnswer.ROLLBACK: 1}
 
 # A prepared branch decided to commit, by its database branch's state: that one commits first.
-_AFTER_ITS_DATABASE: Final[Mapping[Said | None, Verdict]] = {
+_AFTER_ITS_DATABASE: Final[Mapping[Said | None, Remedy]] = {
     None: V.COMMIT,
     Said.PREPARED: V.COMMIT,
     Said.COMMITTED: V.COMMIT,
@@ -105,7 +105,7 @@ _AFTER_ITS_DATABASE: Final[Mapping[Said | None, Verdict]] = {
 }
 
 
-def verdict_on(facts: Facts) -> Verdict:
+def verdict_on(facts: Facts) -> Remedy:
     """Return the verdict on the branch described by *facts*."""
     if facts.said is Said.SILENT:
         return V.UNKNOWN
@@ -116,12 +116,12 @@ def verdict_on(facts: Facts) -> Verdict:
     if facts.owner is Owner.FOREIGN:
         return V.ASK
     match facts.decided:
-        case Decided.COMMIT:
+        case OwnerAnswer.COMMIT:
             return _AFTER_ITS_DATABASE.get(facts.before, V.HAZARD)
-        case Decided.ROLLBACK:
+        case OwnerAnswer.ROLLBACK:
             return V.ROLL_BACK
-        case Decided.OPEN:
+        case OwnerAnswer.OPEN:
             return V.ASK if facts.age is Age.STUCK else V.WAIT
-        case Decided.NONE:
+        case OwnerAnswer.NONE:
             return V.DECIDE if facts.owner is Owner.TABLE else V.ASK
     return V.UNKNOWN

@@ -23,7 +23,7 @@ from zk.tree.nodes import Partition
 log = logging.getLogger(__name__)
 
 
-class Branches:
+class OpenBranches:
     """Messages sent by the producers of a transaction. Used by one thread or task at a time: the last to call
     `join`."""
 

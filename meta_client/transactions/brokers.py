@@ -6,7 +6,7 @@ from typing import NamedTuple
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.broker_codes import ended_as, verdict
 from meta_client.coordinator.errors import BranchUnknown, HeuristicOutcome, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once, commit_until_done
 from meta_client.net.deadline import Deadline
 from meta_client.net.pending_reply import PendingReply
@@ -85,7 +85,7 @@ class Brokers:
         branch = self._branch(gtrid, broker_id)
         return commit_once(branch, _whole(gtrid), "", is_repeated=True)
 
-    def rollback(self, gtrid: str, broker_id: int) -> Ended:
+    def rollback(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll a branch back, prepared or not; return how it ended. COMMITTED: it was decided and committed before.
 
         Raises Unreachable, HeuristicOutcome.
@@ -95,11 +95,11 @@ class Brokers:
             branch.rollback()
         except BranchUnknown:
             return branch.outcome(_whole(gtrid), "")
-        return Ended.ROLLED_BACK
+        return BranchEnd.ROLLED_BACK
 
     def note(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         """Record *error* in the broker's ledger. Raises Unreachable."""
-        verb = BranchVerb.HAZARD if error.ended is Ended.UNKNOWN else BranchVerb.MIXED
+        verb = BranchVerb.HAZARD if error.ended is BranchEnd.UNKNOWN else BranchVerb.MIXED
         why = f"its decision table says {error.wanted}, and {error.participant} ended it otherwise"
         evidence = f"decided: {error.wanted}; {error.participant}: {error.answer}"
         try:
@@ -142,7 +142,7 @@ class BrokerBranch:
         except XaError as error:
             self._agree_or_raise(error, XaCode.XA_HEURRB, "roll back")
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended:
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         del xid, receipt
         try:
             return ended_as(self._verbs.status(self._key.xid, self._broker_id))

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
-from meta_client.transactions.table import DATABASE, GRACE_S, Outcome, Session
+from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Session
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ Wait = Callable[[float], bool]  # sleeps the given seconds; True: give up
 UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMMIT
 
 
-class Branches(Protocol):
+class BrokerSide(Protocol):
     """Broker side of the transaction, implemented by branches.Branches."""
 
     def prepare(self) -> tuple[int, ...]: ...
@@ -40,7 +40,7 @@ class Finisher(Protocol):
         """Send COMMIT to *brokers*; with *waits*, return once they have committed, or raise HeuristicOutcome,
         CoordinatorClosed."""
 
-    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+    def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll back like brokers.Brokers.rollback. Raises Unreachable, HeuristicOutcome."""
 
 
@@ -51,7 +51,7 @@ class CommitSequence:
         self,
         gtrid: str,
         session: Session,
-        branches: Branches,
+        branches: BrokerSide,
         finisher: Finisher,
         wait: Wait,
         observer: Observer | None = None,
@@ -155,7 +155,7 @@ class CommitSequence:
         for wait_s in waits_s():
             try:
                 with closing(self._session.opener()()) as table:
-                    if table.resolve(self.gtrid) is Outcome.COMMIT:
+                    if table.resolve(self.gtrid) is RowDecision.COMMIT:
                         return True
                     if not self._is_committed_anywhere(brokers, began):
                         return False
@@ -176,15 +176,15 @@ class CommitSequence:
         Rolls back the prepared branches. Raises DecisionUnknown if decisions may have expired meanwhile and no broker
         knows the outcome.
         """
-        ends = set[Ended]()
+        ends = set[BranchEnd]()
         for broker_id in brokers:
             try:
                 ends.add(self._finisher.roll_back(self.gtrid, broker_id))
             except Unreachable as error:
                 log.info("rollback left to a resolver gtrid=%s reason=%s", self.gtrid, error)
-        if Ended.COMMITTED in ends:
+        if BranchEnd.COMMITTED in ends:
             return True
-        if Ended.ROLLED_BACK in ends or time.monotonic() - began < GRACE_S / 2:
+        if BranchEnd.ROLLED_BACK in ends or time.monotonic() - began < GRACE_S / 2:
             return False
         raise DecisionUnknown(
             f"transaction {self.gtrid}: the database gave no answer to COMMIT for longer than decisions are kept, and "

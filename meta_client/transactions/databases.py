@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.drivers import driver_session
-from meta_client.transactions.table import DecisionTable, Identity, Session
+from meta_client.transactions.table import DecisionTable, Session, TableIdentity
 
 _SQLITE: Final = "sqlite:"
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -31,7 +31,7 @@ class _Kind:
     where: str
     open_table: Callable[[str], DecisionTable]
     ddl: Callable[[str, int], str]
-    initialise: Callable[[str, int, str], Identity]
+    initialise: Callable[[str, int, str], TableIdentity]
 
 
 def session_of(connection: Any, connect: Callable[[], Any] | None = None) -> Session:
@@ -72,7 +72,7 @@ def ddl_for(url: str, keep_s: int) -> str:
     return kind.ddl(kind.where, keep_s)
 
 
-def init(url: str, keep_s: int, change: Change = Change.KEEP) -> Identity:
+def init(url: str, keep_s: int, change: Change = Change.KEEP) -> TableIdentity:
     """Create the table and its identity if missing, then apply *change*. Raises as table_at."""
     kind = _kind(url)
     return kind.initialise(kind.where, keep_s, change.value)

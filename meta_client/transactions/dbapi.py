@@ -24,7 +24,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
 from meta_client.transactions.statements import SqlTable, one_line
-from meta_client.transactions.table import DATABASE, Identity, Opener, brokers_text
+from meta_client.transactions.table import DATABASE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ class Says(Enum):
 class Known:
     """Facts read once per connection."""
 
-    identity: Identity
+    identity: TableIdentity
     table: str  # quoted, with its schema: the search path may change
     schema: str
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SessionState:
     """Facts read at each use."""
 
     session: object = None  # changes when the driver reconnects
@@ -79,7 +79,7 @@ class Kind(Protocol):
     def own(self) -> Sequence[str]:
         """Statements that set up a connection of our own: autocommit, durable, with short lock waits."""
 
-    def state(self, ask: Ask) -> State:
+    def state(self, ask: Ask) -> SessionState:
         """Read the connection's state in one SELECT. Raises CannotEnlist if its commits are no decisions."""
 
     def look_up(self, ask: Ask) -> Known:
@@ -132,14 +132,14 @@ class DbapiSession:
         self._connect = connect
         self._is_managed = is_managed
         self._by_sql = False  # commit by a statement
-        self._state = State()
+        self._state = SessionState()
         self._known: Known
         self._another: Connect
 
     def driver_connection(self) -> object:
         return self._connection
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         driver, kind = self._driver, self._driver.kind
         ask = functools.partial(driver.ask, self._connection)
         try:

@@ -25,7 +25,7 @@ from meta_client.producer.outgoing import payload_bytes
 from meta_client.transactions.drivers import driver_session
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DriverSession, Identity, Opener
+from meta_client.transactions.table import DriverSession, Opener, TableIdentity
 from zk.tree.nodes import Partition
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class DjangoSession:
         self._driver = driver_session(self._connection, is_managed=True)
         return self._connection
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         with self._wrapper.wrap_database_errors:
             identity = self._driver.begin()
         self._opener = self._driver.opener()

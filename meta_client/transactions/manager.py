@@ -14,7 +14,7 @@ from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.outgoing import Outgoing, StickyRoundRobin, parse_partition, view_of
 from meta_client.producer.producer import SEND_TIMEOUT_S
 from meta_client.producer.xa_verbs import XaVerbs
-from meta_client.transactions.branches import Branches
+from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.commit_sequence import Observer
 from meta_client.transactions.databases import session_of, table_at
@@ -88,15 +88,15 @@ class Transactions:
         self._start_resolver(name, lambda: table_at(url))
         return name
 
-    def branches(self, name: TableName, gtrid: str) -> Branches:
+    def branches(self, name: TableName, gtrid: str) -> OpenBranches:
         """Return the branches of a new transaction."""
         if (verbs := self._verbs_of.get(name)) is None:
             verbs = self._verbs_of[name] = self._verbs(name, self._connections)
-        return Branches(verbs, gtrid, self._config.timeout_s)
+        return OpenBranches(verbs, gtrid, self._config.timeout_s)
 
     def add(
         self,
-        branches: Branches,
+        branches: OpenBranches,
         topic: str,
         payload: bytes,
         attribute: str | None,

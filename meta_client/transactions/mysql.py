@@ -17,12 +17,12 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
-from meta_client.transactions.dbapi import Ask, Connect, Driver, Known, Says, State, open_over
+from meta_client.transactions.dbapi import Ask, Connect, Driver, Known, Says, SessionState, open_over
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import SqlTable, one_line
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, TableIdentity
 
 CONNECT_TIMEOUT_S: Final = 5
 ANSWER_TIMEOUT_S: Final = 30  # of our own connections; exceeds the lock timeout
@@ -78,7 +78,7 @@ class _Kind:
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE",
     )
 
-    def state(self, ask: Ask) -> State:
+    def state(self, ask: Ask) -> SessionState:
         ((session, now, is_autocommit, is_checked, is_read_only, flushes, has_log, syncs),) = ask(_STATE)
         if is_read_only not in _OFF:
             raise CannotEnlist(
@@ -98,7 +98,7 @@ class _Kind:
             raise CannotEnlist(
                 "with unique_checks = 0, which is for loading, a key may be inserted twice: SET unique_checks = 1"
             )
-        return State(session, (now,), may_commit_alone=is_autocommit not in _OFF)
+        return SessionState(session, (now,), may_commit_alone=is_autocommit not in _OFF)
 
     def look_up(self, ask: Ask) -> Known:
         ((database, user),) = ask("SELECT DATABASE(), CURRENT_USER()")
@@ -121,7 +121,9 @@ class _Kind:
         ((table_id, home, keep_s),) = rows
         if home != (here := f"{server.get('server_uuid') or server['server_id']}/{database}"):
             raise CopiedTable(database, home, here)
-        return Known(Identity(TableName(table_id), keep_s), f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
+        return Known(
+            TableIdentity(TableName(table_id), keep_s), f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database
+        )
 
     def has_rolled_back(self, code: object) -> bool:
         return code in (ER.LOCK_DEADLOCK, _GROUP_ROLLED_BACK)
@@ -206,7 +208,7 @@ def open_table(url: str) -> SqlTable:
     return open_over(DRIVER, functools.partial(_connect, **parameters(url)))
 
 
-def initialise(url: str, keep_s: int, change: str) -> Identity:
+def initialise(url: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable, CannotEnlist."""
     try:
         connection = _connect(**parameters(url))

@@ -34,7 +34,7 @@ from meta_client.transactions.postgres_table import (
     reason,
 )
 from meta_client.transactions.statements import SqlTable, one_line
-from meta_client.transactions.table import DATABASE, TABLE, Identity, Opener, brokers_text
+from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connection = psycopg.Connection[Any]
 
@@ -61,7 +61,7 @@ _DONE_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)  # t
 class _Known:
     """Facts read once per connection."""
 
-    identity: Identity
+    identity: TableIdentity
     schema: str
     table: str  # quoted, with its schema: the search path may change
     decide: bytes  # constant, so that psycopg prepares it
@@ -98,7 +98,7 @@ class PostgresSession:
     def driver_connection(self) -> object:
         return self._given
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         connection = self._connection
         if connection.closed:
             raise CannotEnlist("the database connection is closed: open a new one")
@@ -232,7 +232,7 @@ def open_over(connect: Callable[[], Connection], schema: str | None = None) -> S
     return SqlTable(connection, known.identity, POSTGRES.statements(known.table, "%s"), (psycopg.Error,))
 
 
-def initialise(dsn: str, keep_s: int, change: str) -> Identity:
+def initialise(dsn: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable."""
     try:
         with psycopg.connect(dsn, connect_timeout=CONNECT_TIMEOUT_S) as connection:

@@ -8,7 +8,7 @@ from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import IDENTITY, TABLE, Identity
+from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
 
@@ -37,7 +37,7 @@ INSIDE_ITS_OWN: Final = (
 LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
 
 
-def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[Identity, str]:
+def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[TableIdentity, str]:
     """Find the table on the search path; return its identity and schema. *ask* returns a query's rows.
 
     Raises CannotEnlist (NoDecisionTable, CopiedTable).
@@ -58,7 +58,7 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[Identity, st
     ((table_id, home, keep_s),) = rows
     if home != here:
         raise CopiedTable(database, home, here)
-    return Identity(TableName(table_id), keep_s), schema
+    return TableIdentity(TableName(table_id), keep_s), schema
 
 
 def is_left_open(error: object) -> bool:
@@ -67,7 +67,7 @@ def is_left_open(error: object) -> bool:
     return sqlstate is None or sqlstate.startswith(LEAVES_OPEN)
 
 
-def reason(error: BaseException, identity: Identity) -> str:
+def reason(error: BaseException, identity: TableIdentity) -> str:
     """Return the reason why the row was not written, for any driver that reports SQLSTATE."""
     match getattr(error, "sqlstate", None):
         case "23505":

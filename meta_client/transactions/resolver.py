@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import DecisionTable, Opener, Outcome, Row
+from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
 
 log = logging.getLogger(__name__)
 
@@ -161,10 +161,10 @@ class Resolver:
             return False
         for broker_id in brokers:
             try:
-                if outcome is Outcome.COMMIT:
+                if outcome is RowDecision.COMMIT:
                     self._brokers.commit(gtrid, broker_id)
                     self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
-                elif self._brokers.rollback(gtrid, broker_id) is Ended.COMMITTED:
+                elif self._brokers.rollback(gtrid, broker_id) is BranchEnd.COMMITTED:
                     self._done.add(gtrid)  # finished meanwhile and its row deleted: ours decides nothing
                     continue
                 else:
@@ -172,7 +172,7 @@ class Resolver:
             except Unreachable as error:
                 self._tell(f"{gtrid} {broker_id}", str(error))
             except HeuristicOutcome as error:
-                if outcome is Outcome.ROLLBACK:
+                if outcome is RowDecision.ROLLBACK:
                     self._mark(table, gtrid, {broker_id: error})
                 # else its row lists every broker: _finish_row
             else:

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from meta_client.coordinator.errors import Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import Closing
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.resolver import Counts, DecidedTransaction, Resolver
@@ -70,7 +70,7 @@ class ResolverThread:
         finally:
             self._queue.put(decided)
 
-    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+    def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
         """Roll back like Brokers.rollback."""
         return self._brokers.rollback(gtrid, broker_id)
 

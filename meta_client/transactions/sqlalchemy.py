@@ -21,7 +21,7 @@ from meta_client.errors import TransactionMisuse
 from meta_client.transactions.drivers import driver_session
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
 from meta_client.transactions.statements import one_line
-from meta_client.transactions.table import DriverSession, Identity, Opener
+from meta_client.transactions.table import DriverSession, Opener, TableIdentity
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class SqlAlchemySession:
         self._transaction, self._root = given.get_transaction(), connection.get_transaction()
         return driver
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         try:
             with self._as_sqlalchemy_raises():
                 identity = self._driver.begin()

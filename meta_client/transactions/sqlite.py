@@ -22,7 +22,7 @@ from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.statements import SqlTable, one_line
-from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Identity, Opener, brokers_text
+from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ class SqliteSession:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._began_s = 0.0  # taken before the database transaction begins
-        self._identity: Identity | None = None
+        self._identity: TableIdentity | None = None
 
     def driver_connection(self) -> object:
         return self._connection
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         connection = self._connection
         try:
             self._identity = _look_up(connection)
@@ -121,7 +121,7 @@ def open_table(path: str) -> SqlTable:
         raise
 
 
-def initialise(path: str, keep_s: int, change: str) -> Identity:
+def initialise(path: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable."""
     connection = _connect(path)
     try:
@@ -144,7 +144,7 @@ def _connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _look_up(connection: sqlite3.Connection) -> Identity:
+def _look_up(connection: sqlite3.Connection) -> TableIdentity:
     path = _file(connection)
     try:
         found = _rows(connection, f"SELECT table_id, home, keep_s FROM {IDENTITY}")
@@ -157,7 +157,7 @@ def _look_up(connection: sqlite3.Connection) -> Identity:
     ((table_id, home, keep_s),) = found
     if not is_same_place(home, here := _here(path)):
         raise CopiedTable(path, home, here)
-    return Identity(TableName(table_id), keep_s)
+    return TableIdentity(TableName(table_id), keep_s)
 
 
 def _file(connection: sqlite3.Connection) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 from meta_client.coordinator.errors import Unreachable
 from meta_client.transactions.dialects import Statements
-from meta_client.transactions.table import DATABASE, GRACE_S, Identity, Outcome, Recorded, Row, parse_brokers
+from meta_client.transactions.table import DATABASE, GRACE_S, Recorded, Row, RowDecision, TableIdentity, parse_brokers
 
 Answer = TypeVar("Answer")
 
@@ -17,7 +17,7 @@ class SqlTable:
     """A DecisionTable over *connection*, which must be in autocommit mode. `close` closes it."""
 
     def __init__(
-        self, connection: Any, identity: Identity, statements: Statements, failures: tuple[type[Exception], ...]
+        self, connection: Any, identity: TableIdentity, statements: Statements, failures: tuple[type[Exception], ...]
     ) -> None:
         """*failures*: the driver's exception classes."""
         self._identity = identity
@@ -26,18 +26,18 @@ class SqlTable:
         self._failures = failures
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> TableIdentity:
         return self._identity
 
-    def resolve(self, gtrid: str) -> Outcome:
+    def resolve(self, gtrid: str) -> RowDecision:
         # A separate statement, and so transaction: the one that waited for the row does not see it.
         if self._do(self._statements.resolve, (gtrid,)) == 1:
-            return Outcome.ROLLBACK
+            return RowDecision.ROLLBACK
         rows = self._ask(self._statements.read, (gtrid,))
         if not rows:
             raise Unreachable(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
         self._make_durable()
-        return Outcome(rows[0][0])
+        return RowDecision(rows[0][0])
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
         found = self._ask(self._statements.rows, (GRACE_S, age_s, limit))
@@ -97,7 +97,7 @@ class SqlTable:
 
 def _recorded(rows: list[tuple[Any, ...]]) -> list[Recorded]:
     return [
-        Recorded(gtrid, Outcome(outcome), parse_brokers(brokers) if brokers else (), hazard, float(age_s))
+        Recorded(gtrid, RowDecision(outcome), parse_brokers(brokers) if brokers else (), hazard, float(age_s))
         for gtrid, outcome, brokers, hazard, age_s in rows
     ]
 

@@ -19,7 +19,7 @@ DATABASE: Final = "the database"  # for messages
 GRACE_S: Final = 60.0  # age at which a resolver may delete a row
 
 
-class Outcome(Enum):
+class RowDecision(Enum):
     """Decision in a row."""
 
     COMMIT = "commit"
@@ -41,14 +41,14 @@ class Recorded:
     """One row, of either outcome. A rollback names no brokers."""
 
     gtrid: str
-    outcome: Outcome
+    outcome: RowDecision
     brokers: tuple[int, ...]
     hazard: str | None
     age_s: float  # by the database's clock
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class TableIdentity:
     """Identity of a table. *keep_s*: retention of rollback rows, by the database's clock; a transaction older than half
     of that can no longer commit."""
 
@@ -68,9 +68,9 @@ class DecisionTable(Protocol):
     """
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> TableIdentity: ...
 
-    def resolve(self, gtrid: str) -> Outcome:
+    def resolve(self, gtrid: str) -> RowDecision:
         """Decide to roll back unless a decision exists; return the decision, which is durable and final.
 
         Waits briefly for a transaction that has inserted the row and not ended, then raises Unreachable.
@@ -109,7 +109,7 @@ class Session(Protocol):
         """Return the driver's connection, which can be in one transaction with messages at a time. Call it first.
         Raises as `begin`."""
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         """Check the connection, and begin or join a database transaction. Raises CannotEnlist, TransactionMisuse,
         Unreachable, leaving the connection unchanged."""
 

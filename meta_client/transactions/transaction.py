@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from meta_client.errors import TransactionMisuse
 from meta_client.producer.branch_batch import BranchHandle
 from meta_client.producer.producer import Producer
-from meta_client.transactions.branches import Branches
+from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.commit_sequence import CommitSequence, Observer
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver_thread import ResolverThread
@@ -23,13 +23,13 @@ class Host(Protocol):
     @property
     def observer(self) -> Observer | None: ...
 
-    def branches(self, name: TableName, gtrid: str) -> Branches: ...
+    def branches(self, name: TableName, gtrid: str) -> OpenBranches: ...
 
     def resolver_thread(self, name: TableName, session: Session) -> ResolverThread: ...
 
     def add(
         self,
-        branches: Branches,
+        branches: OpenBranches,
         topic: str,
         payload: bytes,
         attribute: str | None,
@@ -51,7 +51,7 @@ class Transaction:
         self._session = session
         self._waits = waits
         self._producers: list[Producer] = []
-        self._branches: Branches | None = None
+        self._branches: OpenBranches | None = None
         self._sequence: CommitSequence | None = None
         self._recorded: tuple[int, ...] = ()
         invalidate_after_fork(self)
@@ -154,7 +154,7 @@ class Transaction:
             gtrid, self._session, self._branches, resolver_thread, resolver_thread.closing.wait, self._host.observer
         )
 
-    def _open_branches(self) -> Branches:
+    def _open_branches(self) -> OpenBranches:
         if self._branches is None:
             raise TransactionMisuse(
                 "the transaction is not open: `with client.transaction(...) as transaction` opens it"

@@ -12,7 +12,7 @@ from journal.wal.recovery_point import read_recovery_point
 from journal.wal.segments import (
     SEGMENT_BYTES_MAX,
     SEGMENT_HEADER_BYTES,
-    Identity,
+    JournalIdentity,
     SegmentHeader,
     read_header,
     segment_name,
@@ -57,7 +57,7 @@ def plan(path: Path) -> list[SegmentSlice]:
     bases = _bases(path)
     fsynced = read_recovery_point(DirectoryStorage.open_for_reading(path))
     slices: list[SegmentSlice] = []
-    owner: Identity | None = None
+    owner: JournalIdentity | None = None
     for index, base in enumerate(bases):
         if slices and slices[-1].end < base:
             hole = UnreadableRange(slices[-1].end, base, "a segment is missing")
@@ -113,7 +113,7 @@ def _read_header(path: Path, base: int) -> tuple[SegmentHeader | InvalidContent,
         file.close()
 
 
-def _contradictions(header: SegmentHeader, base: int, size: int, owner: Identity) -> list[UnreadableRange]:
+def _contradictions(header: SegmentHeader, base: int, size: int, owner: JournalIdentity) -> list[UnreadableRange]:
     reasons = []
     if header.base != base:
         reasons.append(f"the segment header names LSN {header.base}")

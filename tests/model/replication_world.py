@@ -8,7 +8,7 @@ from collections import deque
 
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.replication.link_protocol import (
     Accept,
@@ -28,7 +28,7 @@ from meta_broker.replication.master.in_sync_replicas import InSyncReplicas
 from meta_broker.replication.replica.handshake import ReplicaJournal, ReplicaLinkState
 from zk.brokers.replication import ReplicationNode
 
-IDENTITY = Identity("metaq", 0)
+IDENTITY = JournalIdentity("metaq", 0)
 UNIT = struct.Struct("<BHI49x")  # epoch, incarnation, unit at which the life began; as long as a record is at least
 
 

@@ -19,9 +19,9 @@ from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import BranchUnknown, CoordinatorError, PrepareFailed, Unreachable
 from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.names import LogName
-from meta_client.coordinator.participants import Ended, Participant
+from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing
-from meta_client.coordinator.recovery import Recovered, recover
+from meta_client.coordinator.recovery import RecoveredTransaction, recover
 from meta_client.coordinator.recovery_policy import Action
 from meta_client.coordinator.transaction import CoordinatedTransaction, Shared
 from tests.model.playing import Counted, play
@@ -94,11 +94,11 @@ class _Resource:
         self.name = name
         self.active: set[Xid] = set()
         self.prepared: set[Xid] = set()
-        self.ended: dict[Xid, Ended] = {}
+        self.ended: dict[Xid, BranchEnd] = {}
         self.is_down = False
         self.loses_answers = 0
 
-    def end(self, xid: Xid, how: Ended) -> None:
+    def end(self, xid: Xid, how: BranchEnd) -> None:
         if xid not in self.prepared:
             raise BranchUnknown(xid, self.name)
         self.prepared.remove(xid)
@@ -141,7 +141,7 @@ class _Participant:
 
     def commit(self, xid: Xid) -> None:
         with self._asked() as resource:
-            resource.end(xid, Ended.COMMITTED)
+            resource.end(xid, BranchEnd.COMMITTED)
 
     def commit_one_phase(self, xid: Xid) -> None:
         raise NotImplementedError
@@ -150,13 +150,13 @@ class _Participant:
         with self._asked() as resource:
             resource.active.discard(xid)
             if xid in resource.prepared:
-                resource.end(xid, Ended.ROLLED_BACK)
+                resource.end(xid, BranchEnd.ROLLED_BACK)
 
-    def outcome(self, xid: Xid, receipt: str) -> Ended:
+    def outcome(self, xid: Xid, receipt: str) -> BranchEnd:
         with self._asked() as resource:
             if xid in resource.prepared:
-                return Ended.NOT_ENDED
-            return resource.ended.get(xid, Ended.UNKNOWN)
+                return BranchEnd.NOT_ENDED
+            return resource.ended.get(xid, BranchEnd.UNKNOWN)
 
     def prepared(self) -> list[Xid]:
         with self._asked() as resource:
@@ -188,7 +188,7 @@ class CoordinatorMachine(Counted):
         self.returned: set[Xid] = set()  # its block ended without an exception
         self.refused: set[Xid] = set()  # its block told that nothing is committed
         self.touched: set[Xid] = set()  # by an operator
-        self.reports: list[Recovered] = []
+        self.reports: list[RecoveredTransaction] = []
         self.begun: set[Xid] = set()  # in this process
         self.numbers = itertools.count(1)
 
@@ -294,7 +294,7 @@ class CoordinatorMachine(Counted):
         self.count()
         places = [(side, xid) for side in (self.database, self.broker) for xid in sorted(side.prepared)]
         side, xid = places[data.draw(st.sampled_from(range(len(places))))]
-        side.end(xid, data.draw(st.sampled_from((Ended.COMMITTED, Ended.ROLLED_BACK))))
+        side.end(xid, data.draw(st.sampled_from((BranchEnd.COMMITTED, BranchEnd.ROLLED_BACK))))
         self.touched.add(xid)
 
     def _bury(self) -> None:
@@ -325,11 +325,11 @@ class CoordinatorMachine(Counted):
             assert number < first or report.problem is None, f"a problem that does not end: {report}"
             if report.action is Action.ROLL_BACK:
                 ends = self.database.ended.get(report.xid), self.broker.ended.get(report.xid)
-                assert Ended.COMMITTED not in ends, f"not rolled back at all: {report}"
+                assert BranchEnd.COMMITTED not in ends, f"not rolled back at all: {report}"
         assert self.log.decisions.keys() <= self.touched, "a decision that nobody forgets"
 
     def _check(self, xid: Xid) -> None:
-        row, message = (side.ended.get(xid) is Ended.COMMITTED for side in (self.database, self.broker))
+        row, message = (side.ended.get(xid) is BranchEnd.COMMITTED for side in (self.database, self.broker))
         if xid in self.returned:
             assert row, "the block ended well, and there is no row"
             assert message, "the block ended well, and there is no message"

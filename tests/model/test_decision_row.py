@@ -22,14 +22,14 @@ from meta_client.coordinator.errors import (
     PrepareFailed,
     Unreachable,
 )
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.producer.xa_verbs import Listing
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.commit_sequence import CommitSequence
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import DecidedTransaction, Resolver
-from meta_client.transactions.table import DATABASE, KEEP_S, Identity, Outcome, Row
+from meta_client.transactions.table import DATABASE, KEEP_S, Row, RowDecision, TableIdentity
 from tests.model.playing import Counted, play
 from tests.model.process import Dead, Process
 
@@ -57,7 +57,7 @@ class _Database:
     """Rows, committed or in flight. A row in flight belongs to one open transaction."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, tuple[Outcome, tuple[int, ...]]] = {}
+        self.rows: dict[str, tuple[RowDecision, tuple[int, ...]]] = {}
         self.kept: dict[str, int] = {}  # rows of rollbacks: since when
         self.hazards: dict[str, str] = {}
         self.in_flight: dict[str, _Session] = {}
@@ -112,7 +112,7 @@ class _Session:
             if not self._is_open:
                 raise CommitUnknown("lost")
         if self._brokers is not None:
-            database.rows[self._gtrid] = Outcome.COMMIT, self._brokers
+            database.rows[self._gtrid] = RowDecision.COMMIT, self._brokers
         database.committed.add(self._gtrid)
         self.end()
         if loses:
@@ -135,7 +135,7 @@ class _Session:
 class _Table:
     """The table, over a connection of its own."""
 
-    identity = Identity(NAME, KEEP_S)
+    identity = TableIdentity(NAME, KEEP_S)
 
     def __init__(self, database: _Database, process: _Process) -> None:
         self._database = database
@@ -149,14 +149,14 @@ class _Table:
         yield self._database
         self._process.pause()
 
-    def resolve(self, gtrid: str) -> Outcome:
+    def resolve(self, gtrid: str) -> RowDecision:
         with self._asked() as database:
             if gtrid in database.in_flight:
                 raise Unreachable(DATABASE, "in flight")
             if gtrid not in database.rows:
-                database.rows[gtrid] = Outcome.ROLLBACK, ()
+                database.rows[gtrid] = RowDecision.ROLLBACK, ()
                 database.kept[gtrid] = database.now
-                return Outcome.ROLLBACK
+                return RowDecision.ROLLBACK
         with self._asked() as database:  # a second statement, as a real one
             if gtrid not in database.rows:
                 raise Unreachable(DATABASE, "deleted meanwhile")
@@ -167,7 +167,7 @@ class _Table:
             return [
                 Row(gtrid, brokers, database.hazards.get(gtrid), is_old=True)  # the grace is not counted on
                 for gtrid, (outcome, brokers) in database.rows.items()
-                if outcome is Outcome.COMMIT
+                if outcome is RowDecision.COMMIT
             ]
 
     def delete(self, gtrids: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ class _Table:
         with self._asked() as database:
             old = [gtrid for gtrid, since in database.kept.items() if database.now - since > KEEP_S]
             for gtrid in old:
-                if database.rows.get(gtrid, (None,))[0] is Outcome.ROLLBACK and gtrid not in database.hazards:
+                if database.rows.get(gtrid, (None,))[0] is RowDecision.ROLLBACK and gtrid not in database.hazards:
                     del database.rows[gtrid]
                 del database.kept[gtrid]
             return len(old)
@@ -196,7 +196,7 @@ class _Broker:
         self.id = broker_id
         self.active: set[str] = set()
         self.prepared: set[str] = set()
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, BranchEnd] = {}
         self.findings: set[str] = set()
         self.is_down = False
         self.loses_answers = 0
@@ -262,22 +262,22 @@ class _Asking:
         with self._asked(broker_id) as broker:
             if gtrid in broker.prepared:
                 broker.prepared.remove(gtrid)
-                broker.ended[gtrid] = Ended.COMMITTED
+                broker.ended[gtrid] = BranchEnd.COMMITTED
                 return True
         with self._asked(broker_id) as broker:
-            if (ended := broker.ended.get(gtrid)) is not Ended.COMMITTED:
-                raise HeuristicOutcome(Xid(1, b"", b""), "a broker", "commit", "no", ended or Ended.UNKNOWN)
+            if (ended := broker.ended.get(gtrid)) is not BranchEnd.COMMITTED:
+                raise HeuristicOutcome(Xid(1, b"", b""), "a broker", "commit", "no", ended or BranchEnd.UNKNOWN)
         return False
 
-    def roll_back(self, gtrid: str, broker_id: int) -> Ended:
+    def roll_back(self, gtrid: str, broker_id: int) -> BranchEnd:
         with self._asked(broker_id) as broker:
             broker.active.discard(gtrid)
             if gtrid in broker.prepared:
                 broker.prepared.remove(gtrid)
-                broker.ended[gtrid] = Ended.ROLLED_BACK
-                return Ended.ROLLED_BACK
+                broker.ended[gtrid] = BranchEnd.ROLLED_BACK
+                return BranchEnd.ROLLED_BACK
         with self._asked(broker_id) as broker:
-            return broker.ended.get(gtrid, Ended.UNKNOWN)
+            return broker.ended.get(gtrid, BranchEnd.UNKNOWN)
 
     rollback = roll_back
 
@@ -450,8 +450,12 @@ class DecisionRowMachine(Counted):
             self.database.now += int(days * KEEP_S)
 
     @precondition(lambda self: any(broker.prepared for broker in self.brokers.values()))
-    @rule(data=st.data(), how=st.sampled_from((Ended.COMMITTED, Ended.ROLLED_BACK, None)), chance=st.integers(1, 3))
-    def operate(self, data: st.DataObject, how: Ended | None, chance: int) -> None:
+    @rule(
+        data=st.data(),
+        how=st.sampled_from((BranchEnd.COMMITTED, BranchEnd.ROLLED_BACK, None)),
+        chance=st.integers(1, 3),
+    )
+    def operate(self, data: st.DataObject, how: BranchEnd | None, chance: int) -> None:
         """An operator ends a branch, or its broker forgets it."""
         if chance > 1:
             return
@@ -480,14 +484,14 @@ class DecisionRowMachine(Counted):
             self._run_to_its_end(lambda: self._look(self.beside))
         left = [gtrid for broker in self.brokers.values() for gtrid in broker.prepared]
         assert not left, "a branch stays prepared though somebody looks"
-        commits = {gtrid for gtrid, (outcome, _) in self.database.rows.items() if outcome is Outcome.COMMIT}
+        commits = {gtrid for gtrid, (outcome, _) in self.database.rows.items() if outcome is RowDecision.COMMIT}
         assert commits <= self.touched, "a row that nobody deletes"
         for gtrid, where in self.wants.items():
             self._check(gtrid, where)
 
     def _check(self, gtrid: str, where: tuple[int, ...]) -> None:
         row = gtrid in self.database.committed
-        messages = [self.brokers[broker_id].ended.get(gtrid) is Ended.COMMITTED for broker_id in where]
+        messages = [self.brokers[broker_id].ended.get(gtrid) is BranchEnd.COMMITTED for broker_id in where]
         if gtrid in self.touched:
             if row and not all(messages):
                 assert gtrid in self.database.hazards, "row and message differ, and nobody is told"

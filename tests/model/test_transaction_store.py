@@ -24,7 +24,7 @@ from journal.records.heuristics import HeuristicDecision
 from journal.records.index_updates import IndexUpdate
 from journal.records.ledger import Disagreement
 from journal.records.record import PartitionName, RollbackReason
-from journal.records.states import BranchState, HeuristicallyEnded, XaCode, XaError
+from journal.records.states import BranchState, HeuristicallyEnded, VerbRefused, XaCode
 from journal.records.xid import LocalKey, XaKey, parse_key
 from journal.repair.check import check
 from journal.state.checkpoint import Checkpoint
@@ -184,7 +184,7 @@ class TransactionStoreMachine(Counted):
         data = self.data(size)
         if live.state is BranchState.PREPARED:
             end = self.store.journal.end
-            with pytest.raises(XaError, match="Cannot put now"):
+            with pytest.raises(VerbRefused, match="Cannot put now"):
                 self.store.transactional_put(live, name, [data], len(data), 1)
             assert self.store.journal.end == end
             return
@@ -198,7 +198,7 @@ class TransactionStoreMachine(Counted):
             return
         before, end = live.state, self.store.journal.end
         if isinstance(live.key, LocalKey) or before is BranchState.PREPARED:
-            with pytest.raises(XaError, match=r"Prepare not implemented|Cannot call prepare now"):
+            with pytest.raises(VerbRefused, match=r"Prepare not implemented|Cannot call prepare now"):
                 self.store.prepare(live)
             assert self.store.journal.end == end
             return
@@ -226,7 +226,7 @@ class TransactionStoreMachine(Counted):
             return
         before, end = live.state, self.store.journal.end
         if not one_phase and before is not BranchState.PREPARED and not isinstance(live.key, LocalKey):
-            with pytest.raises(XaError, match="Cannot do 2 phase commit"):
+            with pytest.raises(VerbRefused, match="Cannot do 2 phase commit"):
                 self.store.commit(live, one_phase=False)
             assert (live.state, self.store.journal.end) == (before, end)
             one_phase = True
@@ -257,7 +257,7 @@ class TransactionStoreMachine(Counted):
             return
         end = self.store.journal.end
         if live.state is not BranchState.PREPARED:
-            with pytest.raises(XaError, match=r"Cannot decide for it|Cannot"):
+            with pytest.raises(VerbRefused, match=r"Cannot decide for it|Cannot"):
                 self.store.decide(live, decision, "the model", "to see")
             assert self.store.journal.end == end
             return

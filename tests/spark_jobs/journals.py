@@ -26,11 +26,11 @@ from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import ScannedRecord, Scanner
-from journal.wal.segments import Identity, Segments, segment_name
+from journal.wal.segments import JournalIdentity, Segments, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_client.protocol.messages import encode_frame
 
-IDENTITY = Identity("test", 3)
+IDENTITY = JournalIdentity("test", 3)
 SEGMENT_BYTES = 16 * 1024
 ORDERS = PartitionName("orders", 0)
 REFUNDS = PartitionName("refunds", 1)

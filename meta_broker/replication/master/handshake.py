@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from journal.records.epoch_history import WriterEpoch, divergence_lsn
 from journal.records.header import HEADER_BYTES, Lsn
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, VERSION, Handshake, LinkRefused
 
 PROOF_BYTES_MAX: Final = 4096
@@ -41,7 +41,7 @@ class StartResync(NamedTuple):
 
 def decide_start(
     handshake: Handshake,
-    identity: Identity,
+    identity: JournalIdentity,
     ours: MasterJournal,
     *,
     is_authority: bool = False,
@@ -58,7 +58,7 @@ def decide_start(
         raise LinkRefused(
             f"the slave speaks version {handshake.version} of the link, the master {VERSION}: update the older"
         )
-    theirs = Identity(handshake.cluster, handshake.broker_id)
+    theirs = JournalIdentity(handshake.cluster, handshake.broker_id)
     if theirs != identity:
         raise LinkRefused(f"the slave's journal is of {theirs}, the master's of {identity}: name another master")
     lives = [WriterEpoch(epoch, incarnation, Lsn(lsn)) for epoch, incarnation, lsn in handshake.lives]

@@ -4,7 +4,7 @@ from enum import Enum, auto
 from typing import Final, Literal, NamedTuple, assert_never
 
 from journal.records.header import Lsn
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import (
     VERSION,
     Accept,
@@ -97,7 +97,7 @@ class ReplicaLinkState:
     """State of one link, from HANDSHAKE on. Any protocol violation raises LinkRefused and ends the link."""
 
     def __init__(
-        self, identity: Identity, slave_id: int, journal: ReplicaJournal, *, serves: bool, product: str
+        self, identity: JournalIdentity, slave_id: int, journal: ReplicaJournal, *, serves: bool, product: str
     ) -> None:
         self.handshake = Handshake(
             version=VERSION,

@@ -15,7 +15,7 @@ from journal.state.initial_sync import begin_initial_sync, initial_sync_names
 from journal.state.saved_tail import DivergentTail
 from journal.state.truncation import clear, truncate
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity, segment_base
+from journal.wal.segments import JournalIdentity, segment_base
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, write_watermark
 from meta_broker.config.broker_config import BrokerConfig
@@ -33,7 +33,7 @@ def resync(config: BrokerConfig, what: Resync) -> None:
     Interrupted by a crash, it is repeated, or finished by the next start. Raises ConfigError if an operator has to
     decide, ForeignStream, StorageFailed.
     """
-    identity = Identity(config.broker.cluster, config.broker_id)
+    identity = JournalIdentity(config.broker.cluster, config.broker_id)
     storage = DirectoryStorage.open_for_writing(config.data)
     try:
         if what.checkpoint is None:
@@ -51,7 +51,7 @@ def restore_tail(config: BrokerConfig, lost: LostTail) -> None:
     tail. A crash in between leaves less, which is fetched again. Raises BrokerError if an operator has to decide,
     ForeignStream, StorageFailed.
     """
-    identity = Identity(config.broker.cluster, config.broker_id)
+    identity = JournalIdentity(config.broker.cluster, config.broker_id)
     storage = DirectoryStorage.open_for_writing(config.data)
     try:
         try:
@@ -96,7 +96,7 @@ def why_async_is_unsafe(config: BrokerConfig, node: ReplicationNode | None) -> s
     )
 
 
-def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Resync) -> None:
+def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: JournalIdentity, what: Resync) -> None:
     try:
         saved = truncate(storage, identity, what.lsn, wall_clock_ms())
         _drop_derived(config, "keys")  # these offsets are assigned again; index files are checked against checkpoints
@@ -109,7 +109,7 @@ def _truncate(config: BrokerConfig, storage: DirectoryStorage, identity: Identit
 
 
 def _start_over(
-    config: BrokerConfig, storage: DirectoryStorage, identity: Identity, what: Resync, checkpoint: bytes
+    config: BrokerConfig, storage: DirectoryStorage, identity: JournalIdentity, what: Resync, checkpoint: bytes
 ) -> None:
     is_unfinished = any(initial_sync_names(storage))
     if is_unfinished or any(segment_base(name) is not None for name in storage.names()):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from journal.records.outcomes import Outcome
-from journal.records.states import BranchEvent, BranchNotStarted, BranchState, XaCode, XaError, next_state
+from journal.records.states import BranchEvent, BranchNotStarted, BranchState, VerbRefused, XaCode, next_state
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.requests import TransactionCommand, TransactionVerb
@@ -30,7 +30,7 @@ class MemoryBranch:
     puts: list[tuple[Place, bytes]] = field(default_factory=list)
 
     def step(self, event: BranchEvent) -> None:
-        """Apply *event*. Raises XaError if the table does not allow it."""
+        """Apply *event*. Raises VerbRefused if the table does not allow it."""
         self.state = next_state(self.key, self.state, event)
 
 
@@ -43,9 +43,9 @@ class MemoryBranches:
         self._ended: dict[BranchKey, Outcome] = {}
 
     def find(self, key: BranchKey | None, owner: object) -> MemoryBranch:
-        """Return the live branch. Raises XaError if it was not begun, or is over."""
+        """Return the live branch. Raises VerbRefused if it was not begun, or is over."""
         if key is None:
-            raise XaError(XaCode.XAER_INVAL, "null is no transaction")
+            raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction")
         branch = self._live.get(key)
         if branch is None or (isinstance(key, LocalKey) and branch.owner is not owner):
             raise BranchNotStarted(key)
@@ -58,14 +58,14 @@ class MemoryBranches:
 
     def begin(self, request: TransactionCommand, owner: object, now: float) -> None:
         if request.key is None:
-            raise XaError(XaCode.XAER_INVAL, "null is no transaction to begin")
+            raise VerbRefused(XaCode.XAER_INVAL, "null is no transaction to begin")
         seconds = request.timeout_seconds
         if request.key not in self._live:
             expires_at = now + seconds if seconds else None
             self._live[request.key] = MemoryBranch(request.key, owner, expires_at)
 
     def end(self, request: TransactionCommand, owner: object) -> BranchState:
-        """Prepare, commit or roll back; return the state after it. Raises XaError."""
+        """Prepare, commit or roll back; return the state after it. Raises VerbRefused."""
         branch = self.find(request.key, owner)
         branch.step(_EVENTS[request.verb])
         if branch.state is BranchState.PREPARED:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from journal.records.header import Offset
 from journal.records.producer_state import BatchSequence, SequenceTooOld, StoredBatch
-from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
+from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import LocalKey
 from meta_broker.testing.memory.branches import MemoryBranches, Place
 from meta_broker.testing.memory.partitions import MemoryPartition, MemoryStore
@@ -145,7 +145,7 @@ class MemoryBroker:
             raise Refusal(Status.BAD_REQUEST, f"a broker in memory knows no {type(request).__name__}: take a real one")
         except Refusal as error:
             return Result(error.status, str(error).encode(), opaque)
-        except XaError as error:
+        except VerbRefused as error:
             is_local = isinstance(error, BranchNotStarted) and isinstance(error.key, LocalKey)
             text = error.text if is_local else format_xa_failure(error.code, error.text)
             return Result(Status.INTERNAL_ERROR, text.encode(), opaque)
@@ -281,7 +281,7 @@ class MemoryBroker:
                 message = self._branches.status(request.key, owner).encode()
             case TransactionVerb.FORGET:
                 self._branches.find(request.key, owner)
-                raise XaError(XaCode.XAER_PROTO, "Cannot forget it: there is no heuristic decision.")
+                raise VerbRefused(XaCode.XAER_PROTO, "Cannot forget it: there is no heuristic decision.")
         return Result(Status.SUCCESS, message, request.opaque)
 
     def _partitions(self, topic: str) -> int:

@@ -33,7 +33,7 @@ from meta_client.transactions.postgres_table import (
     reason,
 )
 from meta_client.transactions.statements import SqlTable, one_line
-from meta_client.transactions.table import DATABASE, TABLE, Identity, Opener, brokers_text
+from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connect = Callable[[], Any]  # makes another connection, inside `run`
 
@@ -63,7 +63,7 @@ class AsyncpgSession:
             raise CannotEnlist("the database connection has gone back to its pool: acquire another one")
         return self._driver
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         if self._is_lost():
             raise CannotEnlist("the database connection is closed: open a new one")
         self._block = self._driver._top_xact  # otherwise known only by the error of commit()
@@ -149,7 +149,7 @@ class AsyncpgSession:
             return for_threads_too(functools.partial(_open_over, self._connect))
         return for_threads_too(functools.partial(_open_over, _reconnect(self._driver), self._know()[1]))
 
-    def _know(self) -> tuple[Identity, str]:
+    def _know(self) -> tuple[TableIdentity, str]:
         if (known := _known.get(self._driver)) is None:
             known = _known[self._driver] = look_up(self._rows)
         return known

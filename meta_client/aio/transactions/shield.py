@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from meta_client.aio.bridge import check_cancelled, shielded
-from meta_client.transactions.table import Identity, Opener, Session
+from meta_client.transactions.table import Opener, Session, TableIdentity
 
 
 class ShieldedSession:
@@ -15,7 +15,7 @@ class ShieldedSession:
     def driver_connection(self) -> object:
         return self._session.driver_connection()
 
-    def begin(self) -> Identity:
+    def begin(self) -> TableIdentity:
         with shielded():
             return self._session.begin()
 

@@ -23,7 +23,7 @@ from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import Scanner, Verdict
-from journal.wal.segments import CLUSTER_BYTES_MAX, Identity, Segments
+from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
@@ -91,7 +91,7 @@ class DeadLetterStore:
         cls, storage: Storage, group: str, *, bytes_max: int = BYTES_MAX, segment_bytes: int = SEGMENT_BYTES
     ) -> Self:
         """Open the store in *storage*, as open()."""
-        identity = Identity(CLUSTER + group, 0)
+        identity = JournalIdentity(CLUSTER + group, 0)
         if len(identity.cluster.encode()) > CLUSTER_BYTES_MAX:
             raise ForeignStore(
                 f"group {group!r} has too long a name to keep dead letters: {CLUSTER_BYTES_MAX - 8} bytes"

@@ -47,7 +47,7 @@ from journal.state.checkpoint import Checkpoint, checkpoint_of, decode_checkpoin
 from journal.state.fold import apply
 from journal.state.journal_state import JournalState
 from journal.wal import segments
-from journal.wal.segments import Identity, SegmentHeader
+from journal.wal.segments import JournalIdentity, SegmentHeader
 
 FORMAT = (Path(header.__file__).parents[1] / "FORMAT.md").read_text()
 CODES = {"i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i"}
@@ -261,7 +261,7 @@ def test_the_checkpoint_example_is_the_state_of_the_records_before_it() -> None:
 
 
 def test_a_segment_header_is_what_the_table_says() -> None:
-    header = SegmentHeader(Identity("orders", -3), Lsn(8192), SEGMENT_SIZE)
+    header = SegmentHeader(JournalIdentity("orders", -3), Lsn(8192), SEGMENT_SIZE)
     raw = header.pack()
     fields = struct.unpack(struct_of(rows_under("Segment header")), raw)
     cluster = b"orders".ljust(64, b"\0")

@@ -9,7 +9,7 @@ from journal.errors import InvalidRecord
 from journal.records.header import Lsn
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX, HeuristicDecision
 from journal.records.record import Commit, Heuristic, Rollback, RollbackReason
-from journal.records.states import BranchNotStarted, HeuristicallyEnded, XaCode, XaError
+from journal.records.states import BranchNotStarted, HeuristicallyEnded, VerbRefused, XaCode
 from journal.state import transaction_store
 from journal.state.live_branch import LiveBranch
 from journal.state.transaction_store import JournalTransactionStore
@@ -108,7 +108,7 @@ def test_what_was_decided_when_the_power_went_is_done_at_the_next_start(
 def test_only_a_prepared_branch_is_decided_about(store: JournalTransactionStore, branch: LiveBranch) -> None:
     other = store.begin(xa("order-2"))
     end = store.journal.end
-    with pytest.raises(XaError, match="only a prepared branch is in doubt") as caught:
+    with pytest.raises(VerbRefused, match="only a prepared branch is in doubt") as caught:
         store.decide(other, COMMIT, "ann", "why")
     assert caught.value.code is XaCode.XAER_PROTO
     for who, why in [("", "why"), ("ann", ""), ("a" * (WHO_BYTES_MAX + 1), "why"), ("ann", "y" * (WHY_BYTES_MAX + 1))]:

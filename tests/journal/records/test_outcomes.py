@@ -5,22 +5,22 @@ import pytest
 
 from journal.errors import InvalidContent
 from journal.records import outcomes as module
-from journal.records.outcomes import Ended, Outcome, Outcomes
+from journal.records.outcomes import FinishedBranch, Outcome, Outcomes
 from journal.repair.check import differences
 from journal.state.checkpoint import checkpoint_of, decode_checkpoint, encode_checkpoint, state_of
 from journal.state.journal_state import JournalState
 
 
-def ended(number: int, outcome: Outcome = Outcome.COMMITTED) -> Ended:
-    return Ended(f"XID:1:{number:08x}:62:uq", outcome, number)
+def ended(number: int, outcome: Outcome = Outcome.COMMITTED) -> FinishedBranch:
+    return FinishedBranch(f"XID:1:{number:08x}:62:uq", outcome, number)
 
 
 def test_the_last_end_of_a_name_counts_and_dropping_forgets_it() -> None:
     outcomes = Outcomes()
     first, second = ended(1), ended(2)
-    for one in (first, second, Ended(first.key, Outcome.ROLLED_BACK, 3)):
+    for one in (first, second, FinishedBranch(first.key, Outcome.ROLLED_BACK, 3)):
         outcomes.note(one)
-    assert outcomes.find(first.key) == Ended(first.key, Outcome.ROLLED_BACK, 3)
+    assert outcomes.find(first.key) == FinishedBranch(first.key, Outcome.ROLLED_BACK, 3)
     assert [one.key for one in outcomes] == [second.key, first.key]  # the newest last
     outcomes.drop(first.key)
     outcomes.drop(first.key)
@@ -36,7 +36,9 @@ def test_memory_is_bounded_by_bytes_and_the_oldest_go_first(monkeypatch: pytest.
     assert list(outcomes) == [ended(number) for number in range(15, 25)]
     outcomes.note(ended(20))
     assert len(outcomes) == 10
-    outcomes.note(Ended("XID:1:61:62:" + "q" * 300, Outcome.COMMITTED, 99))  # a long name takes the room of several
+    outcomes.note(
+        FinishedBranch("XID:1:61:62:" + "q" * 300, Outcome.COMMITTED, 99)
+    )  # a long name takes the room of several
     assert len(outcomes) == 6
     for one in list(outcomes):
         outcomes.drop(one.key)
@@ -62,6 +64,8 @@ def test_a_checkpoint_keeps_them_in_their_order_and_the_check_compares_them() ->
 
 @pytest.mark.parametrize("key", ["TX:s:1", "nonsense"])
 def test_an_outcome_of_no_xa_branch_is_damage(key: str) -> None:
-    checkpoint = msgspec.structs.replace(checkpoint_of(JournalState(), {}), outcomes=[Ended(key, Outcome.COMMITTED, 1)])
+    checkpoint = msgspec.structs.replace(
+        checkpoint_of(JournalState(), {}), outcomes=[FinishedBranch(key, Outcome.COMMITTED, 1)]
+    )
     with pytest.raises(InvalidContent):
         decode_checkpoint(encode_checkpoint(checkpoint))

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from journal.records.states import BranchEvent, BranchNotStarted, BranchState, XaCode, XaError, next_state
+from journal.records.states import BranchEvent, BranchNotStarted, BranchState, VerbRefused, XaCode, next_state
 from journal.records.xid import BranchKey, LocalKey
 from tests.fixtures.journals import xa
 
@@ -49,7 +49,7 @@ LOCAL_TABLE = {
 def outcome(key: BranchKey, state: BranchState, event: BranchEvent) -> BranchState | tuple[XaCode, str]:
     try:
         return next_state(key, state, event)
-    except XaError as error:
+    except VerbRefused as error:
         return error.code, error.text
 
 
@@ -67,7 +67,7 @@ def test_local(state: BranchState, event: BranchEvent) -> None:
 @pytest.mark.scenario("U04")
 @pytest.mark.parametrize("event", BranchEvent)
 def test_a_prepared_local_transaction_takes_nothing(event: BranchEvent) -> None:
-    with pytest.raises(XaError):
+    with pytest.raises(VerbRefused):
         next_state(LOCAL, S.PREPARED, event)
 
 

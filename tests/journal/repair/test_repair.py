@@ -24,7 +24,7 @@ from journal.repair.segment_repair import KEPT_PREFIX, find_broken_segments, rep
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import read_checkpoints
 from journal.wal.scan import Scanner, Verdict, record_at
-from journal.wal.segments import Identity, SegmentHeader, Segments, segment_name
+from journal.wal.segments import JournalIdentity, SegmentHeader, Segments, segment_name
 from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, PowerCut
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, write_history
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
@@ -393,7 +393,7 @@ def test_the_last_segments_are_missing_and_a_checkpoint_knows_of_them() -> None:
 def test_a_foreign_segment_is_no_part_of_it(whole: FaultyStorage) -> None:
     storage = damaged(whole, 20)
     file = storage.files[segment_name(SEGMENT_BYTES)]
-    head = SegmentHeader(Identity("other", 9), Lsn(SEGMENT_BYTES), SEGMENT_BYTES).pack()
+    head = SegmentHeader(JournalIdentity("other", 9), Lsn(SEGMENT_BYTES), SEGMENT_BYTES).pack()
     file.write(0, [head])
     file.sync()
     with pytest.raises(NotRepairable, match="broker 9 of cluster 'other'"):

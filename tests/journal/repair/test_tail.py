@@ -9,7 +9,7 @@ import pytest
 from journal.records.header import RecordType
 from journal.records.heuristics import HeuristicDecision
 from journal.records.record import PartitionName, RollbackReason
-from journal.repair.tail import Decided, Tail, TailRange, tail_lines, tail_of
+from journal.repair.tail import OperatorDecision, Tail, TailRange, tail_lines, tail_of
 from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
 from journal.state.live_branch import LiveBranch
@@ -96,7 +96,7 @@ def test_a_branch_is_told_once_by_what_became_of_it() -> None:
     assert tail.prepared.keys == [str(xa("in doubt"))]
     assert tail.committed.keys == [str(xa(name)) for name in ("committed", "by hand", "at once")]
     assert tail.rolled_back.keys == [str(xa("rolled back"))]
-    assert tail.decided.first == [Decided(str(xa("by hand")), "commit", "me", "because")]
+    assert tail.decided.first == [OperatorDecision(str(xa("by hand")), "commit", "me", "because")]
     assert tail.ranges == {str(ORDERS): TailRange(0, 9, 3)}
     assert f"in doubt there: {xa('in doubt')}" in list(tail_lines(tail))
 

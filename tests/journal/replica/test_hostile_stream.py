@@ -12,7 +12,7 @@ from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordType, pack
 from journal.records.record import Put
 from journal.replica.follower import JournalFollower
-from journal.wal.segments import SEGMENT_HEADER_BYTES, Identity, SegmentHeader
+from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, SegmentHeader
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import write_history
@@ -112,7 +112,7 @@ def test_damage_changes_nothing_but_how_long_it_takes(master: FaultyStorage, see
     assert index.entries == found.entries
 
 
-def first_segment(identity: Identity = IDENTITY, base: int = 0, size: int = SEGMENT_BYTES) -> bytes:
+def first_segment(identity: JournalIdentity = IDENTITY, base: int = 0, size: int = SEGMENT_BYTES) -> bytes:
     return SegmentHeader(identity, Lsn(base), size).pack()
 
 
@@ -138,8 +138,8 @@ def with_something_behind_it() -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        pytest.param(first_segment(Identity("test", 8)), "is of broker 8", id="another broker"),
-        pytest.param(first_segment(Identity("other", 7)), "of cluster 'other'", id="another cluster"),
+        pytest.param(first_segment(JournalIdentity("test", 8)), "is of broker 8", id="another broker"),
+        pytest.param(first_segment(JournalIdentity("other", 7)), "of cluster 'other'", id="another cluster"),
         pytest.param(first_segment(base=4096), "at LSN 4096", id="another place"),
         pytest.param(first_segment(size=4096 + 8), "a segment of 4104 bytes", id="an odd size"),
         pytest.param(first_segment(size=1 << 40), "a segment of 1099511627776", id="a size without bound"),

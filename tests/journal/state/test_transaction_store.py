@@ -7,7 +7,7 @@ import pytest
 
 from journal.errors import RecordTooLarge, StorageFailed
 from journal.records.record import PartitionName, RollbackReason
-from journal.records.states import BranchNotStarted, BranchState, XaCode, XaError
+from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import LocalKey
 from journal.state.journal_state import JournalState
 from journal.state.live_branch import LiveBranch
@@ -112,7 +112,7 @@ def test_a_prepared_branch_takes_neither_put_nor_prepare(store: JournalTransacti
     put(store, branch, b"x")
     store.prepare(branch)
     end = store.journal.end
-    with pytest.raises(XaError) as caught:
+    with pytest.raises(VerbRefused) as caught:
         VERBS[verb](store, branch)
     assert caught.value.code is XaCode.XAER_PROTO
     assert store.journal.end == end

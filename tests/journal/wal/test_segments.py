@@ -17,7 +17,7 @@ from journal.wal.segments import (
     MAGIC,
     SEGMENT_BYTES_MIN,
     SEGMENT_HEADER_BYTES,
-    Identity,
+    JournalIdentity,
     SegmentHeader,
     Segments,
     segment_name,
@@ -52,8 +52,8 @@ def test_another_version_is_foreign() -> None:
         opened(storage)
 
 
-@pytest.mark.parametrize("owner", [Identity("test", 8), Identity("other", 7)])
-def test_another_broker_is_foreign(owner: Identity) -> None:
+@pytest.mark.parametrize("owner", [JournalIdentity("test", 8), JournalIdentity("other", 7)])
+def test_another_broker_is_foreign(owner: JournalIdentity) -> None:
     with pytest.raises(ForeignJournal, match=f"belongs to {IDENTITY}, not to {owner}: start that broker here"):
         Segments.open(written({}), owner, SEGMENT_BYTES, writable=False)
 
@@ -104,7 +104,7 @@ def test_a_size_no_segment_can_have(size: int) -> None:
 @pytest.mark.parametrize("cluster", ["", "ü" * (CLUSTER_BYTES_MAX // 2 + 1)])
 def test_a_cluster_name_no_header_takes(cluster: str) -> None:
     with pytest.raises(ValueError, match="is not 1 to 64 bytes long"):
-        SegmentHeader(Identity(cluster, 1), Lsn(0), SEGMENT_BYTES).pack()
+        SegmentHeader(JournalIdentity(cluster, 1), Lsn(0), SEGMENT_BYTES).pack()
 
 
 def test_locate() -> None:

@@ -12,7 +12,7 @@ from journal.errors import DirectoryInUse, ForeignJournal, StorageFailed
 from journal.records.record import PartitionName
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from journal.wal.storage_file import IOV_MAX
 from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
@@ -193,12 +193,12 @@ def test_another_brokers_directory_is_refused_and_left_as_it_was(tmp_path: Path)
     open_store(storage).close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(ForeignJournal, match="belongs to broker 7 of cluster 'test', not to broker 8"):
-        open_as(storage, Identity("test", 8))
+        open_as(storage, JournalIdentity("test", 8))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     storage.close()
 
 
-def open_as(storage: DirectoryStorage, identity: Identity) -> JournalTransactionStore:
+def open_as(storage: DirectoryStorage, identity: JournalIdentity) -> JournalTransactionStore:
     return JournalTransactionStore.open(storage, identity, JournalConfig(segment_bytes=SEGMENT_BYTES), version="test")
 
 

@@ -14,7 +14,7 @@ from journal.records.xid import XaKey, Xid
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from journal.wal.reserve import NAME as RESERVE
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import Get, Put, TopicVerb, TransactionVerb
@@ -241,7 +241,7 @@ def test_a_start_that_has_no_room_for_its_first_record_applies_retention_first(t
 def fill_last_segment(directory: Path) -> None:
     storage = DirectoryStorage.open_for_writing(directory)
     store = JournalTransactionStore.open(
-        storage, Identity("metaq", 0), JournalConfig(segment_bytes=524_288), version="test"
+        storage, JournalIdentity("metaq", 0), JournalConfig(segment_bytes=524_288), version="test"
     )
     while (left := store.journal.segments.end - store.journal.end) > 96:
         size = min(left - 96, 60_000)

@@ -16,7 +16,7 @@ from journal.state.inspection import read_checkpoints
 from journal.state.live_branch import AppendResult
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import Verdict
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
@@ -258,7 +258,7 @@ def test_a_copy_whose_own_clock_is_ahead_keeps_what_its_master_keeps(tmp_path: P
 
 def open_copy(storage: DirectoryStorage, indexes: Indexes) -> JournalFollower:
     config = JournalConfig(segment_bytes=SEGMENT_BYTES)
-    return JournalFollower.open(storage, Identity("metaq", 0), config, sink=indexes)
+    return JournalFollower.open(storage, JournalIdentity("metaq", 0), config, sink=indexes)
 
 
 def test_a_branch_in_doubt_keeps_what_it_put_and_everything_behind_it(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from journal.errors import CorruptJournal
 from journal.records.xid import Xid
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.errors import CopiedLog, ForeignLog, LogInUse
-from meta_client.coordinator.names import InvalidName, new_nonce
+from meta_client.coordinator.names import InvalidCoordinatorName, new_nonce
 
 SEGMENT_BYTES = 4096
 
@@ -105,14 +105,14 @@ def test_another_coordinators_directory_is_refused(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(ForeignLog, match="'shop', not of 'bank'"):
         open_log(tmp_path, "bank")
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidCoordinatorName):
         open_log(tmp_path, "a:b")
     open_log(tmp_path, "shop").close()
 
 
 def test_a_brokers_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
-    broker = Segments.open(storage, Identity("metaq", 7), SEGMENT_BYTES, writable=True)
+    broker = Segments.open(storage, JournalIdentity("metaq", 7), SEGMENT_BYTES, writable=True)
     broker.roll()
     broker.close()
     storage.close()

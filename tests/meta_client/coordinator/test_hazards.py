@@ -9,7 +9,7 @@ import pytest
 from journal.records.xid import Xid
 from meta_client.coordinator import CoordinatorError, HeuristicOutcome, TwoPhaseStep
 from meta_client.coordinator.names import BROKER, DATABASE, branch
-from meta_client.coordinator.recovery import Recovered
+from meta_client.coordinator.recovery import RecoveredTransaction
 from tests.meta_client.coordinator.conftest import World
 
 Damage = Callable[[World, Xid], None]
@@ -45,7 +45,7 @@ def work_with(world: World, damage: Damage, at: TwoPhaseStep) -> tuple[Heuristic
     return caught.value, xids[0]
 
 
-def check_kept(world: World, xid: Xid, code: str) -> Recovered:
+def check_kept(world: World, xid: Xid, code: str) -> RecoveredTransaction:
     """Every recovery reports it, until it is forgotten; returns the last report."""
     with world.coordinator() as coordinator:
         coordinator.recover([world.connection], [world.producer()])

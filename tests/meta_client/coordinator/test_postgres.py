@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from journal.records.xid import Xid
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator.errors import BranchUnknown, CannotEnlist, PrepareFailed, Unreachable
-from meta_client.coordinator.participants import Ended
+from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.postgres import PostgresParticipant
 from tests.fixtures.postgres import Connection, Database
 
@@ -64,23 +64,23 @@ def test_rollback(database: Database, connection: Connection, is_prepared: bool)
     connection.commit()
 
 
-@pytest.mark.parametrize(("commits", "ended"), [(True, Ended.COMMITTED), (False, Ended.ROLLED_BACK)])
+@pytest.mark.parametrize(("commits", "ended"), [(True, BranchEnd.COMMITTED), (False, BranchEnd.ROLLED_BACK)])
 def test_how_a_branch_ended_is_known_afterwards(
-    database: Database, connection: Connection, commits: bool, ended: Ended
+    database: Database, connection: Connection, commits: bool, ended: BranchEnd
 ) -> None:
     participant = begun(connection)
     participant.prepare(XID)
     receipt = participant.receipt()
     assert participant.reaches(receipt)
-    assert participant.outcome(XID, receipt) is Ended.NOT_ENDED
+    assert participant.outcome(XID, receipt) is BranchEnd.NOT_ENDED
     (participant.commit if commits else participant.rollback)(XID)
     with participant.spare() as spare:
         assert spare.outcome(XID, receipt) is ended
     where, _, known = receipt.partition("@")
     number, _, timeline = known.partition(".")
     # A promoted standby: the number is one of the future, or it was given to another transaction since.
-    assert participant.outcome(XID, f"{where}@{int(number) + 1_000_000}.{timeline}") is Ended.UNKNOWN
-    assert participant.outcome(XID, f"{where}@{number}.0000000A") is Ended.UNKNOWN
+    assert participant.outcome(XID, f"{where}@{int(number) + 1_000_000}.{timeline}") is BranchEnd.UNKNOWN
+    assert participant.outcome(XID, f"{where}@{number}.0000000A") is BranchEnd.UNKNOWN
     connection.execute("INSERT INTO rows VALUES (2)")  # an ordinary connection again
     connection.commit()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Coordinator, Recovered, TwoPhaseStep
+from meta_client.coordinator import Coordinator, RecoveredTransaction, TwoPhaseStep
 from meta_client.coordinator.broker import BrokerParticipant
 from meta_client.coordinator.decision_log import DecisionLog
 from tests.meta_client.coordinator.conftest import World
@@ -92,7 +92,7 @@ def test_what_begins_while_it_looks_is_left_alone(
 
 def test_what_ends_while_it_looks_is_not_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listed as prepared by one side, it is over before the log is asked."""
-    reports: list[Recovered] = []
+    reports: list[RecoveredTransaction] = []
     recovering: list[threading.Thread] = []
     listed, go_on = threading.Event(), threading.Event()
 

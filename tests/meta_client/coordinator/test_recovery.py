@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from journal.records.xid import Xid
-from meta_client.coordinator import Coordinator, Recovered, TwoPhaseStep
+from meta_client.coordinator import Coordinator, RecoveredTransaction, TwoPhaseStep
 from meta_client.coordinator.errors import CopiedLog
 from meta_client.coordinator.names import BROKER, DATABASE, branch
 from meta_client.coordinator.recovery_policy import Action
@@ -29,7 +29,7 @@ def crash(world: World, number: int, step: TwoPhaseStep, *, directory: Path | No
     assert process.wait() == -signal.SIGKILL
 
 
-def recover(world: World) -> list[Recovered]:
+def recover(world: World) -> list[RecoveredTransaction]:
     with world.coordinator() as coordinator:
         reports = coordinator.recover([world.connection], [world.producer()])
         assert coordinator.recover([world.connection], [world.producer()]) == []
@@ -137,7 +137,7 @@ def test_others_transactions_are_left_alone(world: World, tmp_path: Path, caplog
     ],
 )
 def test_what_is_in_flight_is_left_alone(world: World, at: TwoPhaseStep) -> None:
-    reports: list[list[Recovered]] = []
+    reports: list[list[RecoveredTransaction]] = []
     opened: list[Coordinator] = []
 
     def recover_beside(step: TwoPhaseStep, xid: Xid) -> None:

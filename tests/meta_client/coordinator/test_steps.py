@@ -6,7 +6,7 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.records.xid import GTRID_BYTES_MAX, Xid
-from meta_client.coordinator.names import InvalidName, LogName, new_nonce
+from meta_client.coordinator.names import InvalidCoordinatorName, LogName, new_nonce
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery_policy import Action, action_for
 from meta_client.coordinator.steps import DECIDED_STEPS, NEXT, TwoPhaseStep, next_step
@@ -67,7 +67,7 @@ def test_recovery_commits_what_was_decided_and_touches_only_its_own(
 
 @pytest.mark.parametrize("name", ["", "-a", "a:b", "a.b", "a b", "é", "x" * 33])
 def test_a_name_that_would_break_an_identifier_is_refused(name: str) -> None:
-    with pytest.raises(InvalidName):
+    with pytest.raises(InvalidCoordinatorName):
         LogName(name, "0123abcd")
 
 

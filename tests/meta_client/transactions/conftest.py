@@ -15,7 +15,7 @@ import pytest
 from meta_client import Client
 from meta_client.transactions import TransactionConfig
 from meta_client.transactions.databases import init, table_at
-from meta_client.transactions.table import KEEP_S, DecisionTable, Identity
+from meta_client.transactions.table import KEEP_S, DecisionTable, TableIdentity
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.mariadb import MariaDatabase
 from tests.fixtures.postgres import Database
@@ -32,7 +32,7 @@ class Deciding:
 
     kind: str
     url: str
-    identity: Identity
+    identity: TableIdentity
     connect: Callable[[], Any]
 
     def rows(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from meta_client.transactions import postgres
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.dbapi import DbapiSession
 from meta_client.transactions.postgres_table import LOCK_TIMEOUT_MS
-from meta_client.transactions.table import DecisionTable, Outcome, Row
+from meta_client.transactions.table import DecisionTable, Row, RowDecision
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import Deciding, ask, do, make, make_postgres, make_sqlite
 
@@ -86,7 +86,7 @@ def test_the_first_insert_decides(caller: tuple[Deciding, Any], table: DecisionT
     do(connection, "INSERT INTO numbers VALUES (1)")
     session.decide(gtrid, (0, 3))
     session.commit()
-    assert [table.resolve(gtrid), table.resolve(gtrid)] == [Outcome.COMMIT] * 2
+    assert [table.resolve(gtrid), table.resolve(gtrid)] == [RowDecision.COMMIT] * 2
     assert table.rows(-1, 9) == [Row(gtrid, (0, 3), None, is_old=False)]
 
     other = deciding.identity.name.new_gtrid()
@@ -96,7 +96,7 @@ def test_the_first_insert_decides(caller: tuple[Deciding, Any], table: DecisionT
         ("wal",)
     ]:  # else readers keep writers out
         ask(connection, "SELECT count(*) FROM numbers")  # its snapshot is older than the row
-    assert [table.resolve(other), table.resolve(other)] == [Outcome.ROLLBACK] * 2
+    assert [table.resolve(other), table.resolve(other)] == [RowDecision.ROLLBACK] * 2
     with pytest.raises(PrepareFailed):
         session.decide(other, (0,))
     session.rollback()
@@ -113,7 +113,7 @@ def test_a_row_in_flight_is_waited_for(caller: tuple[Deciding, Any], table: Deci
     session.decide(gtrid, (0,))
     with pytest.raises(Unreachable):  # after a second: an answer before the transaction's end would be a guess
         table.resolve(gtrid)
-    found: list[Outcome] = []
+    found: list[RowDecision] = []
 
     def resolve() -> None:
         for _ in itertools.count():
@@ -130,7 +130,7 @@ def test_a_row_in_flight_is_waited_for(caller: tuple[Deciding, Any], table: Deci
     else:
         session.rollback()
     resolver.join(60)
-    assert found == [Outcome.COMMIT if commits else Outcome.ROLLBACK]
+    assert found == [RowDecision.COMMIT if commits else RowDecision.ROLLBACK]
     assert deciding.numbers() == ([1] if commits else [])
 
 
@@ -143,7 +143,7 @@ def test_a_savepoint_that_is_rolled_back_takes_the_row_along(deciding: Deciding)
         session.decide(gtrid, (0,))
         do(connection, "ROLLBACK TO SAVEPOINT inner_one")
         session.commit()
-        assert table.resolve(gtrid) is Outcome.ROLLBACK  # which is what the table says, whatever the caller thinks
+        assert table.resolve(gtrid) is RowDecision.ROLLBACK  # which is what the table says, whatever the caller thinks
 
 
 def test_a_transaction_that_is_too_old_decides_nothing(deciding: Deciding) -> None:

@@ -22,7 +22,7 @@ from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.transactions import CommitStep, CopiedTable, NoDecisionTable
 from meta_client.transactions.databases import Change, ddl_for, init, session_of, table_at
 from meta_client.transactions.mysql import parameters
-from meta_client.transactions.table import Outcome
+from meta_client.transactions.table import RowDecision
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.mariadb import EmbeddedMariaDb, MariaDatabase, made_in, need_mariadb
 from tests.fixtures.replicas import wait_until
@@ -394,7 +394,7 @@ def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Pa
     environment = {"LD_PRELOAD": str(slow_directory / "slow.so"), "SLOW_FLAG": str(flag)}
     with EmbeddedMariaDb(environment=environment) as server:
         deciding = make_mariadb(made_in(server))
-        gtrid, believed = deciding.identity.name.new_gtrid(), list[Outcome]()
+        gtrid, believed = deciding.identity.name.new_gtrid(), list[RowDecision]()
         with closing(deciding.connect()) as connection, closing(deciding.table()) as table:
             session = session_of(connection)
             session.begin()
@@ -413,7 +413,7 @@ def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Pa
                 flag.unlink()
             committing.join()
             resolving.join()
-    assert believed == [Outcome.COMMIT]
+    assert believed == [RowDecision.COMMIT]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from journal.errors import ForeignJournal, StorageFailed
-from journal.wal.segments import Identity, SegmentHeader, segment_name
+from journal.wal.segments import JournalIdentity, SegmentHeader, segment_name
 from spark_jobs.source.directory import SegmentSlice, UnreadableRange, plan
 from tests.spark_jobs.journals import SEGMENT_BYTES, segment_bases
 
@@ -46,15 +46,15 @@ def test_a_truncated_segment(honest: Path) -> None:
         (lambda raw: bytes(128) + raw[128:], "no segment header"),
         (lambda raw: raw[:20] + b"\xff" + raw[21:], "segment header checksum"),
         (
-            lambda raw: SegmentHeader(Identity("test", 4), SEGMENT_BYTES, SEGMENT_BYTES).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
+            lambda raw: SegmentHeader(JournalIdentity("test", 4), SEGMENT_BYTES, SEGMENT_BYTES).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
             "belongs to broker 4 of cluster 'test', the journal to broker 3 of cluster 'test'",
         ),
         (
-            lambda raw: SegmentHeader(Identity("test", 3), 64, SEGMENT_BYTES).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
+            lambda raw: SegmentHeader(JournalIdentity("test", 3), 64, SEGMENT_BYTES).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
             "the segment header names LSN 64",
         ),
         (
-            lambda raw: SegmentHeader(Identity("test", 3), SEGMENT_BYTES, 1 << 60).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
+            lambda raw: SegmentHeader(JournalIdentity("test", 3), SEGMENT_BYTES, 1 << 60).pack() + raw[128:],  # type: ignore[arg-type]  # an Lsn is an int
             f"the segment header names a size of {1 << 60} bytes",
         ),
         (lambda raw: raw + b"more", f"a file of {SEGMENT_BYTES + 4} bytes that should hold {SEGMENT_BYTES}"),

@@ -4,7 +4,7 @@ import pytest
 
 from journal.records.epoch_history import WriterEpoch
 from journal.records.header import Lsn
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, Handshake, LinkRefused
 from meta_broker.replication.master.handshake import (
     MasterJournal,
@@ -19,7 +19,7 @@ from meta_broker.replication.master.handshake import (
 OURS = MasterJournal(
     [WriterEpoch(1, 1, Lsn(128)), WriterEpoch(1, 2, Lsn(1000)), WriterEpoch(2, 3, Lsn(5000))], Lsn(128), Lsn(9000)
 )
-IDENTITY = Identity("metaq", 7)
+IDENTITY = JournalIdentity("metaq", 7)
 
 
 def handshake(

@@ -3,7 +3,7 @@
 import pytest
 
 from journal.records.header import Lsn
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from meta_broker.replication.link_protocol import (
     Accept,
     FetchTail,
@@ -34,7 +34,7 @@ HOLDING = ReplicaJournal(((1, 1, 128), (2, 2, 4000)), Lsn(128), Lsn(9000))
 
 
 def side(holding: ReplicaJournal = HOLDING) -> ReplicaLinkState:
-    return ReplicaLinkState(Identity("metaq", 7), 1, holding, serves=True, product="test")
+    return ReplicaLinkState(JournalIdentity("metaq", 7), 1, holding, serves=True, product="test")
 
 
 def welcome(parting: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Accept:

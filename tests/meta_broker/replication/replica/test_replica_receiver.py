@@ -12,7 +12,7 @@ from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.replay import PendingUpdates
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.errors import BrokerError
 from meta_broker.replication.replica.receiver import ReplicaReceiver
@@ -51,7 +51,7 @@ class Copy:
 
         self.follower = JournalFollower.open(
             self.storage,
-            Identity("metaq", 0),
+            JournalIdentity("metaq", 0),
             JournalConfig(segment_bytes=1 << 20),
             on_progress=wake,
         )
@@ -206,7 +206,9 @@ def test_an_empty_directory_and_a_foreign_master(master: BrokerProcess, tmp_path
         copy.follower.close()
         copy.storage.close()
         copy.storage = DirectoryStorage.open_for_writing(tmp_path / "other")
-        copy.follower = JournalFollower.open(copy.storage, Identity("another", 0), JournalConfig(segment_bytes=1 << 20))
+        copy.follower = JournalFollower.open(
+            copy.storage, JournalIdentity("another", 0), JournalConfig(segment_bytes=1 << 20)
+        )
         task = asyncio.create_task(copy.link.run())
         await copy.until(lambda: len(copy.told) >= 2)
         task.cancel()

@@ -18,7 +18,7 @@ from journal.state.checkpoint import encode_checkpoint
 from journal.state.checkpointed import wall_clock_ms
 from journal.state.initial_sync import begin_initial_sync
 from journal.wal.open_journal import JournalConfig
-from journal.wal.segments import Identity
+from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
@@ -113,7 +113,7 @@ def open_stage(tmp_path: Path) -> Iterator[Open]:
             config,
             lambda storage, indexes: JournalFollower.open(
                 storage,
-                Identity("metaq", 0),
+                JournalIdentity("metaq", 0),
                 JournalConfig(segment_bytes=SEGMENT_BYTES),
                 sink=indexes,
                 publish_below=Lsn(facts.high_watermark),

@@ -13,7 +13,7 @@ from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.journal import Journal
 from journal.wal.open_journal import JournalConfig
 from journal.wal.scan import Scanner
-from journal.wal.segments import Identity, segment_base
+from journal.wal.segments import JournalIdentity, segment_base
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.slave_section import SlaveSection
@@ -22,7 +22,7 @@ from meta_broker.replication.replica.resync import resync
 from meta_broker.replication.replica.state import Resync
 from tests.fixtures.replicas import copied_bytes
 
-IDENTITY = Identity("metaq", 0)
+IDENTITY = JournalIdentity("metaq", 0)
 JOURNAL = JournalConfig(segment_bytes=8192)
 ORDERS = PartitionName("orders", 0)
 

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from journal.errors import CorruptJournal, JournalError, StorageFailed
-from journal.wal.segments import Identity, Segments
+from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.dead_letters.index import ENTRY_BYTES, MessageAddress
@@ -76,7 +76,7 @@ def test_a_directory_belongs_to_one_consumer_of_one_group(tmp_path: Path, store:
 
 def test_a_brokers_journal_is_no_store(tmp_path: Path) -> None:
     storage = DirectoryStorage.open_for_writing(tmp_path)
-    broker = Segments.open(storage, Identity("metaq", 7), SEGMENT_BYTES, writable=True)
+    broker = Segments.open(storage, JournalIdentity("metaq", 7), SEGMENT_BYTES, writable=True)
     broker.roll()
     broker.close()
     storage.close()
