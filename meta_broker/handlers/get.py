@@ -7,7 +7,7 @@ from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.message_reader import Answer, MessageReader
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.store.partition_index import PartitionIndex
-from meta_client.protocol.answers import OffsetRange, format_offset_range
+from meta_client.protocol.answers import PartitionOffsets, format_offset_range
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OFFSET_END, Fetch, Find, Get, OffsetQuery, Offsets
 from meta_client.protocol.status import Status
@@ -65,10 +65,10 @@ class GetHandler:
     def _look_up_offsets(self, query: Offsets) -> Answer:
         index = visible_index(self._context, PartitionName(query.topic, query.partition))
         if index is not None:
-            found = OffsetRange(index.start, index.end, index.at_time(query.time_ms))
+            found = PartitionOffsets(index.start, index.end, index.at_time(query.time_ms))
             answer = encode_result(Status.SUCCESS, format_offset_range(found), query.opaque)
         elif self._context.topics.offers(query.topic, query.partition):
-            answer = encode_result(Status.SUCCESS, format_offset_range(OffsetRange(0, 0, 0)), query.opaque)
+            answer = encode_result(Status.SUCCESS, format_offset_range(PartitionOffsets(0, 0, 0)), query.opaque)
         else:
             answer = unknown_partition(query)
         self._count(query)

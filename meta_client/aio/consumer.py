@@ -18,7 +18,7 @@ from meta_client.consumer.filtering import Accept
 from meta_client.consumer.position import Position
 from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.subscription import Acknowledge
-from meta_client.consumer.watchdog import Finding
+from meta_client.consumer.watchdog import PartitionFinding
 from meta_client.errors import ConsumerMisuse
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition, TopicPartition
@@ -161,7 +161,7 @@ class Consumer:
         """Results of the last hundred rebalances of this consumer, oldest first. Also logged."""
         return self._rules.rebalances()
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[PartitionFinding, ...]:
         """Stalled partitions and partitions without an owner, as found by the watchdog, with remedies. Each is logged
         once."""
         return self._rules.findings()

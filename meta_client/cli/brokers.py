@@ -22,14 +22,14 @@ STATS_TIMEOUT_S = 5.0
 _COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch")
 
 
-class Report(NamedTuple):
+class ReplicationReport(NamedTuple):
     """Content of a master's `stats replication`: its own line, and those of its slaves, by id."""
 
     master: Mapping[str, str]
     slaves: Mapping[int, Mapping[str, str]]
 
 
-def parse_report(text: str) -> Report:
+def parse_report(text: str) -> ReplicationReport:
     """Parse the answer; ignores unknown items. Accepts any text: a broker without slaves, or without that item, reports
     none."""
     master: Mapping[str, str] = {}
@@ -41,11 +41,11 @@ def parse_report(text: str) -> Report:
                 master = dict(zip(pairs[::2], pairs[1::2], strict=False))
             case ["slave", number, *pairs] if number.isascii() and number.isdigit() and len(number) < 20:
                 slaves[int(number)] = dict(zip(pairs[::2], pairs[1::2], strict=False))
-    return Report(master, slaves)
+    return ReplicationReport(master, slaves)
 
 
 def rows_of(
-    broker_id: int, entry: BrokerEntry, report: Report | None, node: ReplicationNode | None
+    broker_id: int, entry: BrokerEntry, report: ReplicationReport | None, node: ReplicationNode | None
 ) -> Iterator[dict[str, object]]:
     """Return the master's row, then those of all slaves known to it or to ZooKeeper. *report* None: the master is down
     or does not answer."""
@@ -100,7 +100,7 @@ def brokers(zk: str, as_json: bool) -> None:
     print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker is registered")
 
 
-def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> Report | None:
+def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
     if entry.master is None:
         return None
     try:

@@ -24,11 +24,11 @@ from meta_client.cli.inputs import (
 )
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
-from meta_client.cli.places import STORED, End, PartitionName, Start
+from meta_client.cli.places import STORED, EndParam, PartitionParam, StartParam
 from meta_client.cli.positions import PutTimes
 from meta_client.cli.progress import Progress
 from meta_client.cli.reading import Span, read_topic_messages
-from meta_client.cli.sending import NotYetReplicated, Outcome, Sending, Stopped
+from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
 from meta_client.cli.waiting import Waiting
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
@@ -74,7 +74,7 @@ class _Template(click.ParamType[Show]):
 )
 @click.option("--header", is_flag=True, help="With --key-column N: the first record of each FILE is no message.")
 @click.option("--key-field", metavar="NAME", help="Lines are JSON objects; that field is the message's attribute.")
-@click.option("--partition", type=PartitionName(), metavar="B-P", help="Send everything to this partition.")
+@click.option("--partition", type=PartitionParam(), metavar="B-P", help="Send everything to this partition.")
 @click.option("--by-key", is_flag=True, help="Messages of one attribute go to one partition, and stay in order.")
 @click.option("--compression", type=click.Choice(LABELS), help="Compress what gets smaller, if TOPIC allows it.")
 @click.option(
@@ -186,7 +186,7 @@ def _items(files: tuple[str, ...], reader: Reader) -> Iterator[Item]:
 
 
 def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
-    line = {"source": item.source, "line": item.line, "outcome": Outcome.of(told)}
+    line = {"source": item.source, "line": item.line, "outcome": SendReport.of(told)}
     if isinstance(told, SendResult):
         line |= told._asdict() | {"partition": str(told.partition)}
     else:
@@ -201,12 +201,12 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.option(
     "--from",
     "start",
-    type=Start(),
+    type=StartParam(),
     metavar="earliest|latest|stored|OFFSET|TIME",
     help="Where to begin; stored: where the group stopped.  [default: earliest; stored with --group]",
 )
-@click.option("--until", type=End(), metavar="OFFSET|TIME", help="End before this.")
-@click.option("--partition", "partitions", multiple=True, type=PartitionName(), metavar="B-P", help="Only this one.")
+@click.option("--until", type=EndParam(), metavar="OFFSET|TIME", help="End before this.")
+@click.option("--partition", "partitions", multiple=True, type=PartitionParam(), metavar="B-P", help="Only this one.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
 @click.option("--follow", is_flag=True, help="Wait for more when there are no more, until Ctrl-C.")
 @click.option("--format", "template", type=_Template(), metavar="TEXT", default=TEMPLATE, help="See above.")

@@ -25,7 +25,7 @@ class Moment(click.ParamType[datetime.datetime]):
             self.fail(f"{value} is no time: write it {_TIME[7:]}", param, ctx)
 
 
-class Start(click.ParamType[Position | Literal["stored"]]):
+class StartParam(click.ParamType[Position | Literal["stored"]]):
     """Start position: earliest, latest, stored, an offset, or a time."""
 
     name = "start"
@@ -41,7 +41,7 @@ class Start(click.ParamType[Position | Literal["stored"]]):
         return found
 
 
-class End(click.ParamType[int | datetime.datetime]):
+class EndParam(click.ParamType[int | datetime.datetime]):
     """End position, exclusive: an offset or a time."""
 
     name = "end"
@@ -54,7 +54,7 @@ class End(click.ParamType[int | datetime.datetime]):
         return found
 
 
-class PartitionName(click.ParamType[Partition]):
+class PartitionParam(click.ParamType[Partition]):
     """Partition, as in listings."""
 
     name = "partition"

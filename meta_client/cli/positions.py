@@ -17,7 +17,7 @@ from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
-from meta_client.protocol.answers import OffsetRange, parse_offset, parse_offset_range
+from meta_client.protocol.answers import PartitionOffsets, parse_offset, parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
@@ -184,7 +184,7 @@ class PutTimes:
         return connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
 
 
-def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: int) -> OffsetRange | None:
+def ask_range(connection: Transport, topic: str, partition: Partition, time_ms: int) -> PartitionOffsets | None:
     """Return a partition's start, end, and offset at *time_ms*; None if the broker has no times. Raises MetaError."""
     if "offsets" not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
         return None

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import click
 
-from meta_client.cli.places import PartitionName, offset_or_time
+from meta_client.cli.places import PartitionParam, offset_or_time
 from zk.tree.nodes import Partition
 
 SHIFT_MAX: Final = 1_000_000  # messages; their offsets are in memory while shifting back
@@ -74,7 +74,7 @@ class PlaceName(click.ParamType[tuple[str | None, Partition | None]]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str | None, Partition | None]:
         topic, slash, partition = str(value).partition("/")
-        return topic or None, PartitionName().convert(partition, param, ctx) if slash else None
+        return topic or None, PartitionParam().convert(partition, param, ctx) if slash else None
 
 
 class MemberRule(click.ParamType[float | Literal["force"]]):

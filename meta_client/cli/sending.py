@@ -30,7 +30,7 @@ class NotYetReplicated(click.ClickException):
     exit_code = 3
 
 
-class Outcome(StrEnum):
+class SendReport(StrEnum):
     """Outcome of a message, as printed by --json."""
 
     STORED = "stored"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     NOT_STORED = "not_stored"
 
     @classmethod
-    def of(cls, told: SendResult | MetaError) -> "Outcome":
+    def of(cls, told: SendResult | MetaError) -> "SendReport":
         match told:
             case NotReplicated():
                 return cls.NOT_REPLICATED
@@ -51,10 +51,10 @@ class Outcome(StrEnum):
 
 
 _TOLD: Final = {  # after "stopped after 3 messages, which are stored"
-    Outcome.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is in "
+    SendReport.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is in "
     "sync, unless the master is lost before, and sending them again may double them",
-    Outcome.UNKNOWN: "; {} more may be stored or not, no answer came",
-    Outcome.NOT_STORED: "; {} are not",
+    SendReport.UNKNOWN: "; {} more may be stored or not, no answer came",
+    SendReport.NOT_STORED: "; {} are not",
 }
 
 
@@ -81,7 +81,7 @@ class Sending:
         self._under_way: Queue[tuple[Handle, Item] | None] = Queue(UNDER_WAY_MAX)
         self._listener = threading.Thread(target=self._listen, name="metaq produce", daemon=True)
         # The listener's, which others only read.
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[SendReport] = Counter()
         self._first: str | None = None  # the first failure
         self._interruption: OSError | None = None  # the output was closed
         self._listener.start()
@@ -89,7 +89,7 @@ class Sending:
     @property
     def stored(self) -> int:
         """Number of stored messages."""
-        return self._outcomes[Outcome.STORED]
+        return self._outcomes[SendReport.STORED]
 
     @property
     def has_failed(self) -> bool:
@@ -116,7 +116,7 @@ class Sending:
             return
         text = f"stopped after {self.stored} messages, which are stored"
         text += "".join(told.format(count) for outcome, told in _TOLD.items() if (count := self._outcomes[outcome]))
-        if why is None and not self._outcomes.keys() - {Outcome.STORED, Outcome.NOT_REPLICATED}:
+        if why is None and not self._outcomes.keys() - {SendReport.STORED, SendReport.NOT_REPLICATED}:
             raise NotYetReplicated(f"{text}: {reason}")
         raise Stopped(f"{text}: {reason}")
 
@@ -132,7 +132,7 @@ class Sending:
                     timeout_s = 0  # one time-out covers all: they were sent before
                 self._first = self._first or f"{item.where}: {error}"
                 told = error
-            self._outcomes[Outcome.of(told)] += 1
+            self._outcomes[SendReport.of(told)] += 1
             if self._interruption is None:
                 try:
                     self._show(item, told)

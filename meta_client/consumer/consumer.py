@@ -26,7 +26,7 @@ from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.rebalance_plan import Member
 from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
-from meta_client.consumer.watchdog import Finding
+from meta_client.consumer.watchdog import PartitionFinding
 from meta_client.consumer.workers import ThreadWorkers, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.net.identity import host_name
@@ -215,7 +215,7 @@ class Consumer:
         """Return the last hundred rebalances of this consumer, oldest first. Each is logged too."""
         return self._member.rebalances() if isinstance(self._member, GroupMember) else ()
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[PartitionFinding, ...]:
         """Return the watchdog's current findings, with remedies: partitions without progress or owner. Each is logged
         once."""
         return self._member.findings() if isinstance(self._member, GroupMember) else ()

@@ -11,7 +11,7 @@ from meta_client.consumer.offsets import OffsetEntry
 from zk.tree.nodes import TopicPartition
 
 
-class Failure(NamedTuple):
+class DeliveryFailure(NamedTuple):
     """A rejected message or batch: it is delivered again, or the partition stops there."""
 
     error: Exception
@@ -20,12 +20,12 @@ class Failure(NamedTuple):
     stops: bool = False
 
 
-class Outcome(NamedTuple):
+class DeliveryResult(NamedTuple):
     """Result of a delivery: continue at *next_offset*; everything before *consumed*, if given, is consumed."""
 
     next_offset: int
     consumed: OffsetEntry | None = None
-    failure: Failure | None = None
+    failure: DeliveryFailure | None = None
 
 
 class Delivery(Protocol):
@@ -35,7 +35,7 @@ class Delivery(Protocol):
     def window(self) -> AckWindow | None:
         """Window of manual acknowledgement; None: automatic."""
 
-    def deliver(self, batch: Batch) -> Outcome:
+    def deliver(self, batch: Batch) -> DeliveryResult:
         """Deliver a batch. Called on a runner thread, never concurrently. Raises nothing that a user's function
         raises."""
 

@@ -11,7 +11,7 @@ from typing import Literal
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import Batch, decode_batch
 from meta_client.consumer.delay_queue import DelayQueue
-from meta_client.consumer.delivery import Failure
+from meta_client.consumer.delivery import DeliveryFailure
 from meta_client.consumer.fetch_client import FetchClient, FetchReply
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
@@ -274,7 +274,7 @@ class Fetcher:
         else:
             self._on_failure(request, outcome.next_offset, outcome.failure)
 
-    def _on_failure(self, request: FetchedPartition, offset: int, failure: Failure) -> None:
+    def _on_failure(self, request: FetchedPartition, offset: int, failure: DeliveryFailure) -> None:
         request.failed(offset, failure.backoff_s_min)
         request.last_error = f"its listener raises {failure.error!r} at offset {offset}, attempt {failure.attempt}"
         if failure.stops:

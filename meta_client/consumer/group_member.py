@@ -18,7 +18,7 @@ from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.rebalance_history import Rebalance, Rebalances
 from meta_client.consumer.rebalance_plan import GroupSnapshot, Member, plan_rebalance
-from meta_client.consumer.watchdog import Cure, Finding
+from meta_client.consumer.watchdog import Cure, PartitionFinding
 from meta_client.consumer.watching import Watching
 from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
@@ -121,7 +121,7 @@ class GroupMember:
         """Return the last rebalances, oldest first. Any thread."""
         return self._rebalances.recent()
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[PartitionFinding, ...]:
         """Return the watchdog's current findings. Any thread."""
         return self._watching.current()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch, ReceivedMessage
-from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
+from meta_client.consumer.delivery import DeliveryFailure, DeliveryResult, consumed_up_to
 from meta_client.consumer.error_policy import Attempts, ErrorPolicy, Retry
 from meta_client.consumer.filtering import MessageFilter
 from zk.tree.nodes import TopicPartition
@@ -49,7 +49,7 @@ class MessageDelivery(_ListenerDelivery):
         super().__init__(policy, message_filter, window)
         self._listener = listener
 
-    def deliver(self, batch: Batch) -> Outcome:
+    def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
             self.window.open(batch.offset, batch.next_offset)
         following = enumerate(batch.messages)
@@ -61,7 +61,7 @@ class MessageDelivery(_ListenerDelivery):
             if (failure := self._failure(batch.messages[index], cause)) is not None:
                 return self._stopped_before(batch, index, failure)
 
-    def _go_through(self, batch: Batch, following: Iterator[tuple[int, ReceivedMessage]]) -> Outcome:
+    def _go_through(self, batch: Batch, following: Iterator[tuple[int, ReceivedMessage]]) -> DeliveryResult:
         """Deliver the messages left in *following*. Raises _NotTaken."""
         listener, window = self._listener, self.window
         accepts = None if self._filter.passes_all else self._filter.accepts
@@ -79,30 +79,30 @@ class MessageDelivery(_ListenerDelivery):
         self._attempts.clear()
         return self._taken(batch, len(batch.messages))
 
-    def _taken(self, batch: Batch, count: int) -> Outcome:
+    def _taken(self, batch: Batch, count: int) -> DeliveryResult:
         """Return the outcome after the first *count* messages of *batch* were delivered."""
         next_offset = batch.messages[count - 1].next_offset if count else batch.offset
         if self.window is not None or not count:
-            return Outcome(next_offset)
+            return DeliveryResult(next_offset)
         self._filter.remember(batch.messages[:count])
-        return Outcome(next_offset, consumed_up_to(batch.messages[count - 1]))
+        return DeliveryResult(next_offset, consumed_up_to(batch.messages[count - 1]))
 
-    def _stopped_before(self, batch: Batch, index: int, failure: Failure) -> Outcome:
+    def _stopped_before(self, batch: Batch, index: int, failure: DeliveryFailure) -> DeliveryResult:
         return self._taken(batch, index)._replace(failure=failure)
 
-    def _failure(self, message: ReceivedMessage, error: Exception) -> Failure | None:
+    def _failure(self, message: ReceivedMessage, error: Exception) -> DeliveryFailure | None:
         """Return the failure of *message* after *error*; None if it was rejected and disposed of."""
         attempt = self._attempts.count(message.offset)
         if not self._policy.is_exhausted(error, attempt):
-            return Failure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
+            return DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
         if self._policy.reject is None:
             self._attempts.clear()  # after resume() the message has all its retries again
-            return Failure(error, attempt, stops=True)
+            return DeliveryFailure(error, attempt, stops=True)
         try:
             self._policy.reject(message, error)
         except Exception as failed:
             failed.__context__ = error
-            return Failure(failed, attempt)
+            return DeliveryFailure(failed, attempt)
         return None
 
 
@@ -128,7 +128,7 @@ class BatchDelivery(_ListenerDelivery):
             lambda message: listener(Batch.of(message)), no_repetition, message_filter, window
         )
 
-    def deliver(self, batch: Batch) -> Outcome:
+    def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
             self.window.open(batch.offset, batch.next_offset)
         try:
@@ -139,15 +139,17 @@ class BatchDelivery(_ListenerDelivery):
         except Exception as error:
             attempt = self._attempts.count(batch.offset)
             if not self._policy.is_exhausted(error, attempt):
-                return Outcome(
-                    batch.offset, None, Failure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
+                return DeliveryResult(
+                    batch.offset,
+                    None,
+                    DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0),
                 )
         else:
             self._attempts.clear()
             if self.window is not None:
-                return Outcome(batch.next_offset)
+                return DeliveryResult(batch.next_offset)
             self._filter.remember(batch.messages)
-            return Outcome(batch.next_offset, consumed_up_to(batch.messages[-1]))
+            return DeliveryResult(batch.next_offset, consumed_up_to(batch.messages[-1]))
         outcome = self._singly.deliver(batch)
         if outcome.failure is None:
             self._attempts.clear()

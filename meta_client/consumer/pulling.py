@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.assignments import Assignments
 from meta_client.consumer.batch import Batch, ReceivedMessage
-from meta_client.consumer.delivery import Failure, Outcome, consumed_up_to
+from meta_client.consumer.delivery import DeliveryFailure, DeliveryResult, consumed_up_to
 from meta_client.consumer.error_policy import Attempts
 from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetTracker
@@ -246,17 +246,17 @@ class PullDelivery:
         if is_seek:
             self._filter.clear(key)
 
-    def deliver(self, batch: Batch) -> Outcome:
+    def deliver(self, batch: Batch) -> DeliveryResult:
         last = batch.messages[-1]
         try:
             wanted = batch.messages if self._filter.passes_all else self._filter.filter(batch.messages)
         except Exception as error:
-            return Outcome(batch.offset, None, Failure(error, self._attempts.count(batch.offset)))
+            return DeliveryResult(batch.offset, None, DeliveryFailure(error, self._attempts.count(batch.offset)))
         if wanted:
             self._buffer.put(Fetched(self, wanted, last))
         elif not self._buffer.pass_over(self, last) and (self.window is None or self.window.is_settled):
-            return Outcome(batch.next_offset, consumed_up_to(last))
-        return Outcome(batch.next_offset)
+            return DeliveryResult(batch.next_offset, consumed_up_to(last))
+        return DeliveryResult(batch.next_offset)
 
     def handed_out(self, first: ReceivedMessage, last: ReceivedMessage) -> None:
         """Open the window for messages from *first* to *last*. Under the buffer's lock."""

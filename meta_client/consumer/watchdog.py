@@ -42,7 +42,7 @@ class Cure(Enum):
     RECLAIM = "reclaim"  # releases the partition and claims it again
 
 
-class Finding(NamedTuple):
+class PartitionFinding(NamedTuple):
     """A partition without progress or owner. *text* says for how long, the cause if known, and the remedy."""
 
     key: TopicPartition
@@ -66,9 +66,9 @@ class Watchdog:
         self._unowned_s = unowned_s
         self._still: dict[TopicPartition, _Since] = {}
         self._unowned: dict[TopicPartition, _Since] = {}
-        self._current: dict[TopicPartition, Finding] = {}  # replaced as a whole
+        self._current: dict[TopicPartition, PartitionFinding] = {}  # replaced as a whole
 
-    def current(self) -> tuple[Finding, ...]:
+    def current(self) -> tuple[PartitionFinding, ...]:
         """Return the current findings. Any thread."""
         return tuple(self._current.values())
 
@@ -78,10 +78,10 @@ class Watchdog:
         statuses: Iterable[PartitionStatus],
         unowned: Mapping[TopicPartition, tuple[str, Cure]],
         ownerless: Collection[TopicPartition],
-    ) -> list[Finding]:
+    ) -> list[PartitionFinding]:
         """Return the new findings. *unowned*: unread partitions that should have an owner, with the text to log;
         *ownerless*: owned partitions whose owner node is gone."""
-        found: dict[TopicPartition, tuple[_Since, Finding | None]] = {}
+        found: dict[TopicPartition, tuple[_Since, PartitionFinding | None]] = {}
         self._still = {status.key: self._since(self._still, now, status) for status in statuses}
         for key, since in self._still.items():
             if now - since.at >= self._still_s:
@@ -93,10 +93,10 @@ class Watchdog:
             lasted_s = now - since.at
             if key in ownerless:
                 text = "its owner node is gone, so that others may read it too: claiming it again"
-                found[key] = since, Finding(key, text, Cure.RECLAIM)
+                found[key] = since, PartitionFinding(key, text, Cure.RECLAIM)
             elif lasted_s >= self._unowned_s:
                 text, cure = unowned[key]
-                found[key] = since, Finding(key, f"for {lasted_s:.0f} s {text}", cure)
+                found[key] = since, PartitionFinding(key, f"for {lasted_s:.0f} s {text}", cure)
         self._current = {key: finding for key, (_, finding) in found.items() if finding is not None}
         new = []
         for since, finding in found.values():
@@ -116,18 +116,18 @@ class Watchdog:
         return former
 
 
-def _why_still(status: PartitionStatus, lasted_s: float) -> Finding | None:
+def _why_still(status: PartitionStatus, lasted_s: float) -> PartitionFinding | None:
     stands = f"stands at offset {status.offset} for {lasted_s:.0f} s"
     match status.state:
         case FetchState.DELIVERING:
-            return Finding(status.key, f"{stands}: its listener has not returned: see what it waits for")
+            return PartitionFinding(status.key, f"{stands}: its listener has not returned: see what it waits for")
         case FetchState.BUFFER_FULL:
-            return Finding(status.key, f"{stands}: nobody takes what was fetched: call fetch(), or iterate")
+            return PartitionFinding(status.key, f"{stands}: nobody takes what was fetched: call fetch(), or iterate")
         case FetchState.PAUSED:
             return None
         case FetchState.STARVED:
-            return Finding(status.key, f"{stands}: all runners are inside listeners: configure more runners")
+            return PartitionFinding(status.key, f"{stands}: all runners are inside listeners: configure more runners")
         case FetchState.FETCHING if status.last_error is not None:
-            return Finding(status.key, f"{stands}: {status.last_error}", Cure.REBALANCE)
+            return PartitionFinding(status.key, f"{stands}: {status.last_error}", Cure.REBALANCE)
         case FetchState.FETCHING:
-            return Finding(status.key, f"{stands}: its fetch gets no answer: claiming it again", Cure.RECLAIM)
+            return PartitionFinding(status.key, f"{stands}: its fetch gets no answer: claiming it again", Cure.RECLAIM)

@@ -11,7 +11,7 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetcher import Fetcher
 from meta_client.consumer.owned_partitions import OwnedPartitions
 from meta_client.consumer.rebalance_plan import GroupSnapshot, Member
-from meta_client.consumer.watchdog import Cure, Finding, Watchdog
+from meta_client.consumer.watchdog import Cure, PartitionFinding, Watchdog
 from zk.groups.ownership import read_owned
 from zk.groups.strategy import LoadBalanceStrategy
 from zk.session.session import ZooKeeperSession
@@ -47,7 +47,7 @@ class Watching:
         self._call_at = 0.0
         self.look_at = time.monotonic() + self._period_s
 
-    def current(self) -> tuple[Finding, ...]:
+    def current(self) -> tuple[PartitionFinding, ...]:
         """Return the current findings. Any thread."""
         return self._watchdog.current()
 

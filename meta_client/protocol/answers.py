@@ -27,7 +27,7 @@ class PutPlace(NamedTuple):
     offset: int | None
 
 
-class OffsetRange(NamedTuple):
+class PartitionOffsets(NamedTuple):
     """A partition holds [start, end); *at* is the first offset put at a given time or later."""
 
     start: int
@@ -35,12 +35,12 @@ class OffsetRange(NamedTuple):
     at: int
 
 
-def format_offset_range(found: OffsetRange) -> bytes:
+def format_offset_range(found: PartitionOffsets) -> bytes:
     """The text of an offsets' 200."""
     return b"%d %d %d" % found
 
 
-def parse_offset_range(message: bytes) -> OffsetRange:
+def parse_offset_range(message: bytes) -> PartitionOffsets:
     """Read the three numbers of an offsets' 200."""
     try:
         start, end, at = map(int64, message.split(b" "))
@@ -48,7 +48,7 @@ def parse_offset_range(message: bytes) -> OffsetRange:
             raise ValueError("they are in no order")
     except ValueError as error:
         raise _malformed("an offsets' answer", message, error) from error
-    return OffsetRange(start, end, at)
+    return PartitionOffsets(start, end, at)
 
 
 class CheckpointTaken(NamedTuple):

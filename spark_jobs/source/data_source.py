@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from journal.errors import StorageFailed
 from journal.wal.segments import segment_name
 from journal.wal.storage import DirectoryStorage
-from spark_jobs.source.directory import SegmentSlice, UnreadableRange, plan
+from spark_jobs.source.directory import MissingRange, SegmentSlice, plan
 from spark_jobs.source.filters import RowFilter
 from spark_jobs.source.rows import bad_row, record_row
 from spark_jobs.source.schemas import RECORD_ARROW, RECORD_SCHEMA, RecordRow
@@ -109,7 +109,7 @@ class JournalReader(DataSourceReader):
             for found in SegmentReader(
                 file, segment.size, segment.base, is_last=segment.is_last, fsynced=segment.fsynced
             ):
-                if isinstance(found, UnreadableRange):
+                if isinstance(found, MissingRange):
                     yield bad_row(segment.base, found)
                 else:
                     yield record_row(segment.base, found, with_frames=self._with_frames)

@@ -25,7 +25,7 @@ _NAME_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableRange:
+class MissingRange:
     """Bytes [lsn, end) of the journal that are missing or hold no valid records."""
 
     lsn: int
@@ -45,7 +45,7 @@ class SegmentSlice:
     end: int
     size: int
     is_last: bool
-    unreadable: tuple[UnreadableRange, ...] = ()
+    unreadable: tuple[MissingRange, ...] = ()
     fsynced: int | None = None
 
 
@@ -60,13 +60,13 @@ def plan(path: Path) -> list[SegmentSlice]:
     owner: JournalIdentity | None = None
     for index, base in enumerate(bases):
         if slices and slices[-1].end < base:
-            hole = UnreadableRange(slices[-1].end, base, "a segment is missing")
+            hole = MissingRange(slices[-1].end, base, "a segment is missing")
             slices.append(SegmentSlice(hole.lsn, hole.end, 0, False, (hole,)))
         header, size = _read_header(path, base)
-        known: list[UnreadableRange] = []
+        known: list[MissingRange] = []
         end = base + size
         if isinstance(header, InvalidContent):
-            known.append(UnreadableRange(base, base + SEGMENT_HEADER_BYTES, str(header)))
+            known.append(MissingRange(base, base + SEGMENT_HEADER_BYTES, str(header)))
         else:
             owner = owner or header.identity
             known += _contradictions(header, base, size, owner)
@@ -74,7 +74,7 @@ def plan(path: Path) -> list[SegmentSlice]:
                 end = base + header.size
         if slices and base < slices[-1].end:
             known.append(
-                UnreadableRange(base, base + SEGMENT_HEADER_BYTES, f"the segment before it ends at {slices[-1].end}")
+                MissingRange(base, base + SEGMENT_HEADER_BYTES, f"the segment before it ends at {slices[-1].end}")
             )
         slices.append(SegmentSlice(base, end, min(size, end - base), index == len(bases) - 1, tuple(known), fsynced))
     return slices
@@ -113,7 +113,7 @@ def _read_header(path: Path, base: int) -> tuple[SegmentHeader | InvalidContent,
         file.close()
 
 
-def _contradictions(header: SegmentHeader, base: int, size: int, owner: JournalIdentity) -> list[UnreadableRange]:
+def _contradictions(header: SegmentHeader, base: int, size: int, owner: JournalIdentity) -> list[MissingRange]:
     reasons = []
     if header.base != base:
         reasons.append(f"the segment header names LSN {header.base}")
@@ -124,6 +124,6 @@ def _contradictions(header: SegmentHeader, base: int, size: int, owner: JournalI
     elif size != header.size:
         short = f"a file of {size} bytes that should hold {header.size}"
         if size < header.size:
-            return [UnreadableRange(base + size, base + header.size, short)]
+            return [MissingRange(base + size, base + header.size, short)]
         reasons.append(short)
-    return [UnreadableRange(base, base + SEGMENT_HEADER_BYTES, "; ".join(reasons))] if reasons else []
+    return [MissingRange(base, base + SEGMENT_HEADER_BYTES, "; ".join(reasons))] if reasons else []

@@ -30,13 +30,13 @@ from journal.wal.scan import ScannedRecord
 from meta_client.protocol.compression import codec_number
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import walk_frames
-from spark_jobs.source.directory import LSN_MAX, UnreadableRange
+from spark_jobs.source.directory import LSN_MAX, MissingRange
 from spark_jobs.source.schemas import BAD, OffsetAssignmentRow, RecordRow
 
 TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999: the last moment Python and Spark can show
 
 
-def bad_row(segment: int, unreadable: UnreadableRange) -> RecordRow:
+def bad_row(segment: int, unreadable: MissingRange) -> RecordRow:
     return RecordRow(segment, unreadable.lsn, unreadable.end, BAD, reason=unreadable.reason)
 
 

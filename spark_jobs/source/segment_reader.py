@@ -14,7 +14,7 @@ from journal.wal.record_window import RecordWindow, Unreadable, read_some
 from journal.wal.scan import SEARCH_CHUNK_BYTES, ScannedRecord, candidates
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import StorageFile
-from spark_jobs.source.directory import UnreadableRange
+from spark_jobs.source.directory import MissingRange
 
 # The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.
 CHUNK_BYTES_MIN = 4096
@@ -45,7 +45,7 @@ class SegmentReader:
         self._is_told = fsynced is not None  # else the records name it
         self._durable = fsynced or 0  # the highest durable LSN of any valid record so far
 
-    def __iter__(self) -> Iterator[ScannedRecord | UnreadableRange]:
+    def __iter__(self) -> Iterator[ScannedRecord | MissingRange]:
         base, size, window = self._base, self._size, self._window
         position = SEGMENT_HEADER_BYTES
         while position + HEADER_BYTES <= size:
@@ -63,7 +63,7 @@ class SegmentReader:
             if isinstance(self._judge(position), RecordHeader):
                 continue  # it was being written when it was judged, and is whole now
             end = size if resume is None else resume
-            yield UnreadableRange(base + position, base + end, found.reason)
+            yield MissingRange(base + position, base + end, found.reason)
             position = end
 
     def _judge(self, position: int) -> RecordHeader | InvalidHeader:

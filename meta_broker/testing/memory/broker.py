@@ -17,7 +17,7 @@ from journal.records.xid import LocalKey
 from meta_broker.testing.memory.branches import MemoryBranches, Place
 from meta_broker.testing.memory.partitions import MemoryPartition, MemoryStore
 from meta_client.net.pending_reply import PendingReply
-from meta_client.protocol.answers import OffsetRange, PutPlace, format_keys, format_offset_range, format_put_place
+from meta_client.protocol.answers import PartitionOffsets, PutPlace, format_keys, format_offset_range, format_put_place
 from meta_client.protocol.id_layout import BIRTH_MS, BROKER_BITS, SEQUENCE_BITS
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_frame
 from meta_client.protocol.requests import (
@@ -134,7 +134,7 @@ class MemoryBroker:
                     return Result(Status.SUCCESS, b"%d" % self._known(request).nearest(request.offset), opaque)
                 case Offsets():
                     known = self._store.find(request.topic, request.partition) or self._empty(request)
-                    found = OffsetRange(0, known.end, known.at_time(request.time_ms))
+                    found = PartitionOffsets(0, known.end, known.at_time(request.time_ms))
                     return Result(Status.SUCCESS, format_offset_range(found), opaque)
                 case TransactionCommand():
                     return self._transaction(request, owner)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meta_client.consumer.acknowledging import AckWindow
 from meta_client.consumer.batch import Batch, ReceivedMessage
-from meta_client.consumer.delivery import Delivery, Outcome
+from meta_client.consumer.delivery import Delivery, DeliveryResult
 from meta_client.consumer.error_policy import ErrorPolicy, Reject, RejectHandler
 from meta_client.consumer.filtering import DuplicateCache, MessageFilter
 from meta_client.consumer.listening import BatchDelivery, MessageDelivery
@@ -66,9 +66,9 @@ def test_an_exit_on_the_main_thread_ends_the_program(kind: type[MessageDelivery 
         delivery.deliver(batch(0, 1))
 
 
-def run(delivery: Delivery, total: int, sizes: list[int]) -> tuple[list[Outcome], int]:
+def run(delivery: Delivery, total: int, sizes: list[int]) -> tuple[list[DeliveryResult], int]:
     """Fetch and deliver until all is consumed, with batches of these sizes in turn; returns how far it is."""
-    outcomes: list[Outcome] = []
+    outcomes: list[DeliveryResult] = []
     at = 0
     for turn in range(1000):
         if at == total:

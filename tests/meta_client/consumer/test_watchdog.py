@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_client.consumer.watchdog import Cure, FetchState, Finding, PartitionStatus, Watchdog
+from meta_client.consumer.watchdog import Cure, FetchState, PartitionFinding, PartitionStatus, Watchdog
 from zk.tree.nodes import Partition
 
 KEY = "orders", Partition(0, 3)
@@ -15,7 +15,7 @@ def status(
     return PartitionStatus(KEY, 700, rounds, epoch, state, last_error)
 
 
-def look(watchdog: Watchdog, now: float, *statuses: PartitionStatus) -> list[Finding]:
+def look(watchdog: Watchdog, now: float, *statuses: PartitionStatus) -> list[PartitionFinding]:
     return watchdog.look(now, statuses, {}, ())
 
 
@@ -73,7 +73,7 @@ def test_a_partition_without_an_owner_is_told_when_nobody_has_had_the_time() -> 
     assert watchdog.look(5, (), {}, ()) == []  # it has an owner: the time starts again
     assert watchdog.look(10, (), unowned, ()) == []
     assert watchdog.look(20, (), unowned, ()) == []
-    assert watchdog.look(23, (), unowned, ()) == [Finding(KEY, f"for 13 s {text}", Cure.CALL)]
+    assert watchdog.look(23, (), unowned, ()) == [PartitionFinding(KEY, f"for 13 s {text}", Cure.CALL)]
     assert watchdog.look(33, (), unowned, ()) == []
     assert len(watchdog.current()) == 1
 

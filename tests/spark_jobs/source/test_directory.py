@@ -9,7 +9,7 @@ import pytest
 
 from journal.errors import ForeignJournal, StorageFailed
 from journal.wal.segments import JournalIdentity, SegmentHeader, segment_name
-from spark_jobs.source.directory import SegmentSlice, UnreadableRange, plan
+from spark_jobs.source.directory import MissingRange, SegmentSlice, plan
 from tests.spark_jobs.journals import SEGMENT_BYTES, segment_bases
 
 
@@ -26,7 +26,7 @@ def test_a_missing_segment_is_a_gap(honest: Path) -> None:
     _, second, third, *_ = segment_bases(honest)
     (honest / segment_name(second)).unlink()
     gap = plan(honest)[1]
-    assert gap == SegmentSlice(second, third, 0, False, (UnreadableRange(second, third, "a segment is missing"),))
+    assert gap == SegmentSlice(second, third, 0, False, (MissingRange(second, third, "a segment is missing"),))
 
 
 def test_a_truncated_segment(honest: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_truncated_segment(honest: Path) -> None:
         file.truncate(5000)
     segment = plan(honest)[1]
     reason = f"a file of 5000 bytes that should hold {SEGMENT_BYTES}"
-    bad = UnreadableRange(base + 5000, base + SEGMENT_BYTES, reason)
+    bad = MissingRange(base + 5000, base + SEGMENT_BYTES, reason)
     assert segment == SegmentSlice(base, base + SEGMENT_BYTES, 5000, False, (bad,))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from journal.records.header import HEADER_BYTES, RecordType
 from journal.wal.scan import ScannedRecord
 from journal.wal.segments import SEGMENT_HEADER_BYTES
-from spark_jobs.source.directory import UnreadableRange
+from spark_jobs.source.directory import MissingRange
 from spark_jobs.source.segment_reader import SegmentReader
 from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, MemoryFile
 from tests.spark_jobs.journals import ORDERS, Pen, records_of
@@ -32,14 +32,12 @@ def file_of(raw: bytes) -> MemoryFile:
     return MemoryFile(FaultyStorage(Random(1)), "a segment", raw)
 
 
-def walk(raw: bytes, *, is_last: bool = False) -> list[ScannedRecord | UnreadableRange]:
+def walk(raw: bytes, *, is_last: bool = False) -> list[ScannedRecord | MissingRange]:
     return list(SegmentReader(file_of(raw), len(raw), 0, is_last=is_last))
 
 
-def lsns(found: list[ScannedRecord | UnreadableRange]) -> list[tuple[int, int]]:
-    return [
-        (one.lsn, one.end) if isinstance(one, UnreadableRange) else (one.header.lsn, one.header.end) for one in found
-    ]
+def lsns(found: list[ScannedRecord | MissingRange]) -> list[tuple[int, int]]:
+    return [(one.lsn, one.end) if isinstance(one, MissingRange) else (one.header.lsn, one.header.end) for one in found]
 
 
 def test_an_undamaged_segment_is_its_records_and_its_pad(segment: bytes) -> None:
@@ -60,7 +58,7 @@ def test_any_flipped_bit_is_found_and_costs_one_record(segment: bytes, data: st.
     raw = bytearray(segment)
     raw[position] ^= 1 << data.draw(st.integers(0, 7), label="bit")
     found = walk(bytes(raw))
-    assert [one for one in found if isinstance(one, UnreadableRange)] == [found[index]]
+    assert [one for one in found if isinstance(one, MissingRange)] == [found[index]]
     assert lsns(found) == records  # everything before and after it is still read
 
 
@@ -78,12 +76,12 @@ def test_a_bad_record_is_corruption_only_below_what_was_durable(segment: bytes) 
     start, _ = records[5]
     raw = bytearray(segment)
     raw[start + 60] ^= 1
-    assert [one for one in walk(bytes(raw), is_last=True) if isinstance(one, UnreadableRange)] != []
+    assert [one for one in walk(bytes(raw), is_last=True) if isinstance(one, MissingRange)] != []
     # The same record as the last one: nobody was told that it was durable, and the journal ends before it.
     torn = bytes(raw[: records[5][1]]).ljust(SEGMENT, b"\0")
     assert lsns(walk(torn, is_last=True)) == records[:5]
     # In a segment that another follows, it and the emptiness behind it cannot be.
-    assert walk(torn)[5:] == [UnreadableRange(start, SEGMENT, "header checksum")]
+    assert walk(torn)[5:] == [MissingRange(start, SEGMENT, "header checksum")]
 
 
 def test_a_record_that_becomes_whole_while_it_is_judged(segment: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +106,7 @@ def test_a_sector_that_cannot_be_read_costs_the_records_in_it(segment: bytes, *,
         file = file_of(segment)
         file.bad_sectors.add(sector)
         found = list(SegmentReader(file, file.size, 0, is_last=is_last))
-        ((lsn, end, reason),) = [(one.lsn, one.end, one.reason) for one in found if isinstance(one, UnreadableRange)]
+        ((lsn, end, reason),) = [(one.lsn, one.end, one.reason) for one in found if isinstance(one, MissingRange)]
         assert f"bytes {sector} to {sector + SECTOR_BYTES} cannot be read" in reason
         assert lsn <= sector < sector + SECTOR_BYTES <= end
         others = [each for each in lsns(found) if each != (lsn, end)]
@@ -125,7 +123,7 @@ def test_an_older_incarnation_is_no_successor(tmp_path: Path) -> None:
     end = records_of(first)[-1].header.lsn
     spliced = (second / f"{0:020d}.journal").read_bytes()[:end] + (first / f"{0:020d}.journal").read_bytes()[end:]
     found = walk(spliced)
-    assert found[1:] == [UnreadableRange(end, SEGMENT, "incarnation 1 after 2")]
+    assert found[1:] == [MissingRange(end, SEGMENT, "incarnation 1 after 2")]
 
 
 def test_in_a_copy_the_mark_says_what_was_fsynced_and_records_do_not(segment: bytes) -> None:
@@ -135,7 +133,7 @@ def test_in_a_copy_the_mark_says_what_was_fsynced_and_records_do_not(segment: by
     raw = bytearray(segment)
     raw[start + HEADER_BYTES] ^= 1
 
-    def found(fsynced: int | None) -> list[ScannedRecord | UnreadableRange]:
+    def found(fsynced: int | None) -> list[ScannedRecord | MissingRange]:
         return list(SegmentReader(file_of(bytes(raw)), len(raw), 0, is_last=True, fsynced=fsynced))
 
     assert [one for one in lsns(found(None)) if one == (start, end)]
