@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from meta_broker.demo.generator import INVOICES, write_orders
 from meta_broker.demo.kills import INVOICES_MIN
 from meta_broker.demo.orders import Invoice, read_invoices
-from meta_broker.demo.report import Report
+from meta_broker.demo.report import RunReport
 from meta_broker.demo.show import Show
 from meta_broker.demo.stage import staged
 from meta_broker.demo.verdict import judge
@@ -79,7 +79,7 @@ def demo(
         show = Show(stack.enter_context(staged(directory, paths)), given, on_status, on_progress)
         show.perform(random.Random(seed))  # noqa: S311 - repeatable is the point
         evidence = show.gather()
-    report = Report(judge(evidence), show.kills, show.rolled_back, evidence.audit, seed, time.monotonic() - started)
+    report = RunReport(judge(evidence), show.kills, show.rolled_back, evidence.audit, seed, time.monotonic() - started)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

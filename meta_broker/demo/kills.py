@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from meta_broker.demo.stage import Stage
-from meta_broker.demo.talk import Recovered, Trapped, Work
+from meta_broker.demo.talk import RecoveryDone, Trapped, Work
 from meta_client.coordinator import TwoPhaseStep
 from meta_client.coordinator.recovery_policy import Action
 
@@ -101,7 +101,7 @@ def kill_producers_before_commit(stage: Stage, dice: random.Random, until: int) 
     stage.producers.kill()
     prepared = stage.in_doubt_in_database() & stage.in_doubt_on_broker()
     stage.start_producers(until)
-    actions = stage.producers.wait_for(Recovered, RECOVERY_TIMEOUT_S).actions
+    actions = stage.producers.wait_for(RecoveryDone, RECOVERY_TIMEOUT_S).actions
     seconds = time.monotonic() - started
     expected = {transaction: expected_by_step[step] for step, transaction in held.items()}
     if len(expected) < len(expected_by_step) or not prepared >= {*expected} or not actions.items() >= expected.items():

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meta_broker.demo.kills import Kill
-from meta_broker.demo.verdict import Audit, Verdict
+from meta_broker.demo.verdict import Audit, RunVerdict
 
 _LINES = {
     "ordered": "lines ordered",
@@ -16,10 +16,10 @@ _LINES = {
 }
 
 
-class Report(NamedTuple):
+class RunReport(NamedTuple):
     """Results of a run."""
 
-    verdict: Verdict
+    verdict: RunVerdict
     kills: list[Kill]
     rolled_back: int
     audit: Audit

@@ -15,7 +15,7 @@ from meta_broker.demo.orders import Invoice
 from meta_broker.demo.schema import LEDGER, ORPHANS, REVENUE
 from meta_broker.demo.stage import Stage
 from meta_broker.demo.talk import Finished, RolledBack
-from meta_broker.demo.verdict import Account, Audit, Evidence, Revenue
+from meta_broker.demo.verdict import Account, Audit, Revenue, RunEvidence
 from meta_broker.testing.launch import command
 from meta_broker.testing.processes import ProgramFailed, metaq
 
@@ -76,7 +76,7 @@ class Show:
             )
         return done
 
-    def gather(self) -> Evidence:
+    def gather(self) -> RunEvidence:
         """Collect every account: consumers and broker are stopped on the way, the audit comes last.
 
         Raises MetaError, ZooKeeperError, ProgramFailed.
@@ -89,7 +89,7 @@ class Show:
         in_doubt = sorted(stage.in_doubt_in_database() | stage.in_doubt_on_broker())
         stage.broker.stop()
         self.on_status("Spark audits the log")
-        return Evidence(
+        return RunEvidence(
             ordered=self.invoices,
             database={number: Account(*facts) for number, *facts in stage.connection.execute(LEDGER)},
             invoice_messages=headers,

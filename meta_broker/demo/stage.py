@@ -17,7 +17,7 @@ from journal.records.xid import InvalidXid, Xid
 from meta_broker.demo.messages import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
-from meta_broker.demo.talk import Child, Start
+from meta_broker.demo.talk import Begin, Child
 from meta_broker.testing.launch import server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_broker.testing.processes import BrokerProgram
@@ -64,7 +64,7 @@ class Stage:
         """
         orders = [str(path.resolve()) for path in self.orders]
         decisions = str(self.directory / "decisions")
-        start = Start(dsn=self.dsn, zookeeper=self.zookeeper, decisions=decisions, orders=orders, limit=limit)
+        start = Begin(dsn=self.dsn, zookeeper=self.zookeeper, decisions=decisions, orders=orders, limit=limit)
         self.producers.start(start)
 
     def progress(self) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
         for name in ("consumers", "producers"):
             children.append(Child(f"the {name}", f"meta_broker.demo.{name}", directory / f"{name}.log"))
             stack.callback(children[-1].kill)
-        children[0].start(Start(dsn=dsn, zookeeper=zookeeper.connect, consumers=CONSUMERS))
+        children[0].start(Begin(dsn=dsn, zookeeper=zookeeper.connect, consumers=CONSUMERS))
         yield Stage(directory, orders, dsn, zookeeper.connect, connection, broker, client, *children)
 
 

@@ -28,7 +28,7 @@ class _Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
 
-class Start(_Said, frozen=True, kw_only=True):
+class Begin(_Said, frozen=True, kw_only=True):
     """Stage: begin. Producers recover, then send every invoice of *orders* that the database lacks; consumers consume
     until their input ends."""
 
@@ -48,7 +48,7 @@ class Work(_Said, frozen=True):
     steps: list[str] = []
 
 
-class Recovered(_Said, frozen=True):
+class RecoveryDone(_Said, frozen=True):
     """Producers: recovery is done, work begins. By transaction: COMMIT or ROLL_BACK."""
 
     actions: dict[str, str]
@@ -69,7 +69,7 @@ class Finished(_Said, frozen=True):
     """Every invoice is committed, or every consumer closed."""
 
 
-Said = Start | Work | Recovered | RolledBack | Trapped | Finished
+Said = Begin | Work | RecoveryDone | RolledBack | Trapped | Finished
 decode: Final[Callable[[bytes], Said]] = msgspec.json.Decoder(Said).decode
 
 _writing = threading.Lock()
@@ -86,12 +86,12 @@ def _input() -> io.FileIO:
     return io.FileIO(0, "rb", closefd=False)
 
 
-def begun() -> Start:
+def begun() -> Begin:
     """Return the first order of a child process, whose log goes to stderr."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(name)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     start = decode(_input().readline(LINE_BYTES_MAX))
-    assert isinstance(start, Start)
+    assert isinstance(start, Begin)
     return start
 
 
@@ -110,7 +110,7 @@ def listen(on_work: Callable[[Work], None]) -> None:
         on_work(order)
 
 
-_E = TypeVar("_E", Recovered, Trapped)
+_E = TypeVar("_E", RecoveryDone, Trapped)
 
 
 class Child(Program):
@@ -122,14 +122,14 @@ class Child(Program):
         self._module = module
         self._events: queue.SimpleQueue[Said | None] = queue.SimpleQueue()
 
-    def start(self, order: Start) -> None:
+    def start(self, order: Begin) -> None:
         """Start the process with its first order. Returns at once."""
         process = self._launch([sys.executable, "-m", self._module], is_piped=True)
         self._events = queue.SimpleQueue()
         threading.Thread(target=self._listen, args=(process, self._events), name=self.name, daemon=True).start()
         self.send(order)
 
-    def send(self, order: Start | Work) -> None:
+    def send(self, order: Begin | Work) -> None:
         """Send an order. Raises ProgramFailed if the process has ended."""
         assert self._process is not None
         assert self._process.stdin is not None

@@ -39,7 +39,7 @@ class Audit(NamedTuple):
     in_doubt: int
 
 
-class Evidence(NamedTuple):
+class RunEvidence(NamedTuple):
     """All accounts, taken after everything had stopped."""
 
     ordered: Sequence[Invoice]
@@ -52,7 +52,7 @@ class Evidence(NamedTuple):
     audit: Audit
 
 
-class Verdict(NamedTuple):
+class RunVerdict(NamedTuple):
     """Result of the comparison. `problems` is empty if and only if all accounts agree."""
 
     invoices: Mapping[str, int]  # both, neither, mixed
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
     problems: Sequence[str]
 
 
-def judge(evidence: Evidence) -> Verdict:
+def judge(evidence: RunEvidence) -> RunVerdict:
     """Compare the accounts. Every difference becomes a problem, the first few of a kind by name."""
     database, audit = evidence.database, evidence.audit
     ordered = {it.number: Account(it.country, len(it.lines), it.total) for it in evidence.ordered}
@@ -98,7 +98,7 @@ def judge(evidence: Evidence) -> Verdict:
     }
     problems = [f"{what}: {one}" for what, ones in found.items() for one in ones[:SHOWN_MAX]]
     problems += [f"{what}: and {len(ones) - SHOWN_MAX} more" for what, ones in found.items() if len(ones) > SHOWN_MAX]
-    return Verdict(
+    return RunVerdict(
         {kind: counts[kind] for kind in ("both", "neither", "mixed")},
         {
             **{side: sum(account.lines for account in of.values()) for side, of in list(said.items())[:2]},

@@ -11,8 +11,8 @@ import pytest
 from meta_broker.demo.kills import Kill, appointments
 from meta_broker.demo.messages import invoice_message, line_messages
 from meta_broker.demo.orders import Invoice, Line
-from meta_broker.demo.report import Report
-from meta_broker.demo.verdict import Account, Audit, Evidence, Revenue, judge
+from meta_broker.demo.report import RunReport
+from meta_broker.demo.verdict import Account, Audit, Revenue, RunEvidence, judge
 
 
 def invoice(number: str, country: str, *prices: str) -> Invoice:
@@ -27,11 +27,11 @@ def add(sums: Revenue, lines: int, amount: Decimal) -> Revenue:
     return Revenue(sums.lines + lines, sums.amount + amount)
 
 
-def good() -> Evidence:
+def good() -> RunEvidence:
     summed: dict[str, Revenue] = {}
     for one in ORDERED:
         summed[one.country] = add(summed.get(one.country, Revenue()), len(one.lines), one.total)
-    return Evidence(
+    return RunEvidence(
         ordered=ORDERED,
         database={one.number: Account(one.country, len(one.lines), one.total) for one in ORDERED},
         invoice_messages=[invoice_message(one) for one in ORDERED],
@@ -51,22 +51,22 @@ def test_accounts_that_agree() -> None:
     assert verdict.top == [("France", Revenue(3, Decimal("27.00"))), ("EIRE", Revenue(1, Decimal("1.70")))]
 
 
-def without_row(e: Evidence) -> Evidence:
+def without_row(e: RunEvidence) -> RunEvidence:
     return e._replace(database={k: v for k, v in e.database.items() if k != "1"})
 
 
-def without_messages(e: Evidence) -> Evidence:
+def without_messages(e: RunEvidence) -> RunEvidence:
     return e._replace(
         invoice_messages=[m for m in e.invoice_messages if m.invoice != "1"],
         line_messages=[m for m in e.line_messages if m.invoice != "1"],
     )
 
 
-def spoil_row(e: Evidence) -> Evidence:
+def spoil_row(e: RunEvidence) -> RunEvidence:
     return e._replace(database={**e.database, "1": Account("France", 2, Decimal("7.01"))})
 
 
-SPOILED: dict[str, tuple[Callable[[Evidence], Evidence], str, tuple[int, int, int]]] = {
+SPOILED: dict[str, tuple[Callable[[RunEvidence], RunEvidence], str, tuple[int, int, int]]] = {
     "row lost": (without_row, "invoice is mixed: 1 (on the broker only)", (2, 0, 1)),
     "messages lost": (without_messages, "invoice is mixed: 1 (in the database only)", (2, 0, 1)),
     "both lost": (lambda e: without_messages(without_row(e)), "invoice is in neither: 1", (2, 1, 0)),
@@ -145,7 +145,7 @@ def test_many_differences_are_counted_not_listed() -> None:
 def test_a_kill_that_was_not_what_it_claims_is_a_problem(problem: str | None) -> None:
     evidence = good()
     kill = Kill("broker", "seen", 1.0, problem)
-    report = Report(judge(evidence), [kill], 3, evidence.audit, seed=1, seconds=2.0)
+    report = RunReport(judge(evidence), [kill], 3, evidence.audit, seed=1, seconds=2.0)
     assert bool(report.problems) is (problem is not None)
     assert report.as_json()["well"] is (problem is None)
     assert report.table().row_count > 10
