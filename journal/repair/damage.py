@@ -24,7 +24,7 @@ from journal.records.record import (
     Rollback,
     TxPut,
 )
-from journal.records.xid import BranchKey
+from journal.records.xid import BranchKey, parse_key
 from journal.state.checkpoint import Checkpoint
 from journal.state.journal_state import JournalState
 from journal.wal.record_window import unreadable_ranges
@@ -66,26 +66,38 @@ class AffectedBranch(NamedTuple):
     why: str
 
 
+class UnknownLoss(NamedTuple):
+    """Losses that nothing left can name: *bytes* at most, of *names* and perhaps of other partitions."""
+
+    bytes: int
+    names: tuple[PartitionName, ...]
+    why: str
+
+
 @dataclass(slots=True)
 class Damage:
     """Losses by corruption, as far as the remaining records show.
 
-    *unreadable*: unreadable bytes of the gaps; whole blocks, which may extend beyond them.
+    *unreadable*: unreadable bytes of the gaps; whole blocks, which may extend beyond them. *unknown*: what the other
+    lists may lack.
     """
 
     gaps: list[Gap] = field(default_factory=list)
     unreadable: list[UnreadableBytes] = field(default_factory=list)
     offsets: list[LostOffsets] = field(default_factory=list)
     branches: list[AffectedBranch] = field(default_factory=list)
+    unknown: list[UnknownLoss] = field(default_factory=list)
 
 
 def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpoint: Checkpoint | None) -> Damage:
     """Return the damage of the corruption that begins at *end*.
 
-    *state*: the fold of every record before it; None if there is none, in which case only the gaps are reported.
-    *checkpoint*: the newest one, if it holds records after *end*.
+    *state*: the fold of every record before it; None if there is none: retention dropped the records before the first
+    segment, and no checkpoint lies between, or records contradict one another. Then the records of the segments before
+    it are read again, and *checkpoint* tells where partitions begin. *checkpoint*: the newest one, if it holds records
+    after *end*.
     """
-    survey = _Survey(state or JournalState())
+    survey = _Survey(state, Lsn(0)) if state is not None else _survey_before(segments, end.end, checkpoint)
     stop = end
     while True:
         survey.add_gap(Gap(stop.end, stop.next_valid_lsn, stop.reason, stop.writer_epoch, stop.is_unreadable))
@@ -98,12 +110,25 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
         stop = scanner.finish()
         if stop.verdict is not Verdict.CORRUPT:
             break
-    if state is None:
-        return Damage(survey.damage.gaps, survey.damage.unreadable)
     if checkpoint is not None:
         survey.add_checkpoint(checkpoint)
     survey.finish()
+    if state is None:
+        survey.add_unknown(segments, checkpoint)
     return survey.damage
+
+
+def _survey_before(segments: Segments, end: Lsn, checkpoint: Checkpoint | None) -> "_Survey":
+    """Return a survey of the records before *end*, without a fold of those that retention dropped."""
+    survey = _Survey(JournalState(), segments.start)
+    for entry in checkpoint.partitions if checkpoint is not None else ():
+        survey.begin(PartitionName(entry.topic, entry.partition), Offset(entry.start))
+    for record in Scanner(segments, segments.start):
+        if record.header.lsn >= end:
+            break
+        survey.add(record)
+    survey.damage = Damage()  # it began with what the first records assume, which is not lost
+    return survey
 
 
 def _unreadable(segments: Segments, start: int, end: int) -> Iterator[UnreadableBytes]:
@@ -116,8 +141,10 @@ def _unreadable(segments: Segments, start: int, end: int) -> Iterator[Unreadable
 class _Survey:
     """Survey of the records after the first gap."""
 
-    def __init__(self, state: JournalState) -> None:
+    def __init__(self, state: JournalState, start: Lsn) -> None:
+        """*start*: branches that began below it are unknown to *state*."""
         self.damage = Damage()
+        self._start = start
         self._ends = {name: offset_range.end for name, offset_range in state.offset_ranges.items()}
         self._unconfirmed: set[PartitionName] = set()  # partitions not named after the last gap
         # By first LSN of a branch, before or after the gap: its key and its bytes in each partition.
@@ -129,6 +156,10 @@ class _Survey:
             for lsn, branch in state.branches.items()
         }
         self._undecided: set[Lsn] = set()  # those that were live before it
+
+    def begin(self, name: PartitionName, start: Offset) -> None:
+        """Record where a partition begins."""
+        self._ends[name] = start
 
     def add_gap(self, gap: Gap) -> None:
         self.damage.gaps.append(gap)
@@ -165,7 +196,8 @@ class _Survey:
                     self._advance(assignment.name, assignment.base, assignment.bytes)
                     if is_affected:  # all of it: a branch is never published in part
                         end = Offset(assignment.base + assignment.bytes)
-                        why = f"committed by {key}, some of whose messages stood there"
+                        stood = "may have stood" if branch_lsn < self._start else "stood"
+                        why = f"committed by {key}, some of whose messages {stood} there"
                         self.damage.offsets.append(LostOffsets(assignment.name, assignment.base, end, why))
                 self._ended(branch_lsn)
 
@@ -179,6 +211,12 @@ class _Survey:
                 self._unconfirmed.add(name)
         if is_behind_all:
             self._undecided.difference_update(Lsn(live.first_lsn) for live in checkpoint.branches)
+        for live in checkpoint.branches:
+            if any(self._is_in_gap(extent.lsn, extent.bytes) for extent in live.extents):
+                self.damage.branches.append(AffectedBranch(parse_key(live.key), "messages of it stood there"))
+
+    def _is_in_gap(self, lsn: int, size: int) -> bool:
+        return any((gap.end is None or lsn < gap.end) and lsn + size > gap.start for gap in self.damage.gaps)
 
     def finish(self) -> None:
         for name in sorted(self._unconfirmed):
@@ -186,6 +224,15 @@ class _Survey:
             self.damage.offsets.append(LostOffsets(name, self._ends[name], None, why))
         for lsn in sorted(self._undecided):
             self._affects(self._branches[lsn][0], "live before it; its outcome may stand there")
+
+    def add_unknown(self, segments: Segments, checkpoint: Checkpoint | None) -> None:
+        """Record what the survey can't name, since there is no fold of the records before it."""
+        size = sum((segments.end if gap.end is None else gap.end) - gap.start for gap in self.damage.gaps)
+        if checkpoint is None:
+            why = "no checkpoint behind it tells which partitions there are, and where they begin"
+            self.damage.unknown.append(UnknownLoss(size, tuple(sorted(self._ends)), why))
+        why = f"a branch that began before LSN {self._start}, or a decision about it, may have stood there unseen"
+        self.damage.unknown.append(UnknownLoss(size, (), why))
 
     def _advance(self, name: PartitionName, base: Offset, size: int) -> None:
         known = self._ends.get(name, Offset(0))
@@ -197,7 +244,10 @@ class _Survey:
     def _bytes_put(self, key: BranchKey, branch_lsn: Lsn) -> dict[PartitionName, int]:
         """Return the bytes known to have been put to a branch, by partition; an unknown branch began in a gap."""
         if branch_lsn not in self._branches:
-            self._affects(key, "began there")
+            if branch_lsn < self._start:
+                self._affects(key, f"began before LSN {self._start}; messages of it may have stood there")
+            else:
+                self._affects(key, "began there")
             self._branches[branch_lsn] = key, {}
         return self._branches[branch_lsn][1]
 

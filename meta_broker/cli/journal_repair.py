@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ def chain_lines(broken: list[BrokenSegment]) -> Iterator[str]:
     """Yield what keeps the segments from being read; other damage shows once they can be."""
     for segment in broken:
         if segment.is_missing:
+            size = segment.header.size
             yield f"make: {segment.name}, which is missing, to be restored or dropped"
+            yield f"unknown: up to {size} bytes of any partition, in {segment.name}"
         else:
             yield f"write: the header of {segment.name}, which does not read back"
     yield "nothing was changed: say --from COPY --yes or --drop --yes; what would be lost is known only after that"
@@ -112,7 +115,9 @@ def chain_object(broken: list[BrokenSegment], directory: Path) -> dict[str, Any]
         "done": False,
         "verdict": Verdict.CORRUPT.value,
         "sound": False,
-        "segments": [{"name": segment.name, "missing": segment.is_missing} for segment in broken],
+        "segments": [
+            {"name": segment.name, "missing": segment.is_missing, "bytes": segment.header.size} for segment in broken
+        ],
     }
 
 
@@ -131,7 +136,9 @@ def plan_lines(plan: RepairPlan, directory: Path, report: CheckReport, *, is_don
     for number in plan.removed:
         yield f"remove: checkpoint.{number}"
     if plan.dropped:
-        yield from damage_lines(plan.damage)
+        dropped = set(plan.affected)
+        seen = [branch for branch in plan.damage.branches if str(branch.key) not in dropped]
+        yield from damage_lines(replace(plan.damage, branches=seen))
         for branch in plan.affected:
             yield f"affected: branch {branch}: messages of it stood there; it is dropped whole"
     if is_done:

@@ -78,10 +78,16 @@ def torn_text(lsn: int, reason: str, *, is_held: bool) -> str:
 
 def unreadable_text(error: CorruptJournal) -> str:
     """Describe segments that do not form one journal."""
-    return printable(
+    size = "" if error.next_valid_lsn is None else f", up to {_held(error)} bytes"
+    corrupt = (
         f"corrupt at LSN {error.lsn} ({error.reason}): the segments do not form one journal; "
         f"keep a copy of the directory, then see `metaq journal repair`"
     )
+    return f"{printable(corrupt)}\nunknown: what is affected{size} of any partition: no record was read"
+
+
+def _held(error: CorruptJournal) -> int | None:
+    return None if error.next_valid_lsn is None else error.next_valid_lsn - error.lsn
 
 
 def unreadable_object(error: CorruptJournal, directory: Path) -> dict[str, Any]:
@@ -92,6 +98,7 @@ def unreadable_object(error: CorruptJournal, directory: Path) -> dict[str, Any]:
         "end": error.lsn,
         "reason": error.reason,
         "resumes": error.next_valid_lsn,
+        "affected": {"unknown": [{"bytes": _held(error), "partitions": [], "why": "no record was read"}]},
     }
 
 
@@ -144,6 +151,10 @@ def damage_lines(damage: Damage) -> Iterator[str]:
         yield f"affected: {lost.name} from offset {lost.start} to {end}: {lost.why}"
     for branch in damage.branches:
         yield f"affected: branch {branch.key}: {branch.why}"
+    for unknown in damage.unknown:
+        names = ", ".join(map(str, unknown.names))
+        of = f" of partitions {names}, and perhaps of others" if names else " of any partition"
+        yield f"unknown: up to {unknown.bytes} bytes{of}: {unknown.why}"
 
 
 def report_object(report: CheckReport, directory: Path, *, is_held: bool) -> dict[str, Any]:
@@ -190,4 +201,12 @@ def damage_object(damage: Damage) -> dict[str, Any]:
             for lost in damage.offsets
         ],
         "branches": [{"key": str(branch.key), "why": branch.why} for branch in damage.branches],
+        "unknown": [
+            {
+                "bytes": unknown.bytes,
+                "partitions": [{"topic": name.topic, "partition": name.partition} for name in unknown.names],
+                "why": unknown.why,
+            }
+            for unknown in damage.unknown
+        ],
     }

@@ -18,8 +18,9 @@ from journal.wal.scan import Verdict
 from journal.wal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, flip, write_history
-from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, open_store, xa
+from tests.fixtures.journals import IDENTITY, ORDERS, SEGMENT_BYTES, STOCK, Index, open_store, xa
 from tests.fixtures.raw_journal import opened
+from tests.fixtures.retention import choose, drop
 
 
 @pytest.fixture
@@ -280,3 +281,77 @@ def test_a_checkpoint_that_forgot_a_producers_batch() -> None:
     edit(storage, 1, batches=[msgspec.structs.replace(batches, stored=batches.stored[:1])])
     (file,) = checked(storage).checkpoints
     assert file.problems == ("the batches of producer shop-1 to orders-0 are not those of the records",)
+
+
+def shortened() -> FaultyStorage:
+    """A journal whose first segments retention dropped; its checkpoints are behind every record that is left."""
+    storage = FaultyStorage(Random(0))
+    index = Index()
+    store = open_store(storage, sink=index)
+
+    def wait() -> None:
+        store.journal.wait_flushed(store.journal.end)
+
+    for number in range(60):
+        put = store.put(ORDERS if number % 2 else STOCK, [(b"put %d " % number).ljust(700)], 700, 1)
+        index.publish_all(put.updates)
+        wait()
+    new = store.begin(xa("new"))
+    store.transactional_put(new, ORDERS, [b"y" * 50], 50, 1)
+    store.transactional_put(new, ORDERS, [b"z" * 50], 50, 1)
+    wait()
+    cut = choose(store, index, 6)
+    assert cut is not None
+    taken = store.snapshot()
+    store.on_checkpoint(store.write_checkpoint(taken, {}), taken)
+    assert drop(store, cut)
+    store.close()
+    return storage
+
+
+def test_damage_after_retention_is_named_from_the_records_that_are_left() -> None:
+    storage = shortened()
+    puts = [entry for entry, record in entries_of(storage) if isinstance(record, Put) and record.name == ORDERS]
+    lost, (_, record) = puts[1].header, entries_of(storage)[[entry for entry, _ in entries_of(storage)].index(puts[1])]
+    assert isinstance(record, Put)
+    flip(storage, lost.body_lsn)
+    report = checked(storage)
+    assert (report.verdict, report.start > SEGMENT_BYTES) == (Verdict.CORRUPT, True)
+    assert report.damage.offsets == [
+        (ORDERS, record.base, record.base + 700, "stood there, or was committed there"),
+    ]
+    assert report.damage.branches == []
+    (unknown,) = report.damage.unknown
+    assert (unknown.bytes, unknown.names) == (lost.end - lost.lsn, ())
+    assert "a branch that began before LSN" in unknown.why
+
+
+def test_damage_at_the_first_record_that_is_left_is_named_from_the_checkpoint() -> None:
+    storage = shortened()
+    first, record = entries_of(storage)[0]
+    assert isinstance(record, Put)
+    flip(storage, first.header.body_lsn)
+    found = checked(storage).damage.offsets
+    assert [each[:3] for each in found] == [(record.name, record.base, record.base + 700)]
+
+
+def test_a_live_branch_with_a_damaged_message_is_affected() -> None:
+    storage = shortened()
+    messages = [entry for entry, record in entries_of(storage) if isinstance(record, TxPut) and record.key == xa("new")]
+    flip(storage, messages[1].header.body_lsn)
+    damage = checked(storage).damage
+    assert (xa("new"), "messages of it stood there") in damage.branches
+
+
+def test_without_a_checkpoint_the_rest_is_unknown() -> None:
+    storage = shortened()
+    puts = [entry for entry, record in entries_of(storage) if isinstance(record, Put)]
+    lost = puts[3].header
+    flip(storage, lost.body_lsn)
+    for name in [name for name in storage.blobs if name.startswith("checkpoint.")]:
+        storage.blobs[name] = b"rubbish"
+    damage = checked(storage).damage
+    first, second = damage.unknown
+    assert (first.bytes, first.names) == (lost.end - lost.lsn, (ORDERS, STOCK))
+    assert "no checkpoint behind it tells which partitions there are" in first.why
+    assert second.bytes == first.bytes

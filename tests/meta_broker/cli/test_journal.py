@@ -16,7 +16,7 @@ from journal.records.record import PartitionName
 from journal.state.inspection import read_checkpoints
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.scan import Scanner
-from journal.wal.segments import Segments, segment_name
+from journal.wal.segments import Segments, segment_base, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal import journal
 from tests.fixtures.forked import run_metaq
@@ -148,7 +148,7 @@ def test_check_as_json(data: Path) -> None:
     assert status == 0
     assert (report["verdict"], report["sound"], report["held"], report["records"]) == ("whole", True, False, 10)
     assert report["prepared"] == [str(xa("in-doubt"))]
-    assert report["affected"] == {"lsns": [], "unreadable": [], "offsets": [], "branches": []}
+    assert report["affected"] == {"lsns": [], "unreadable": [], "offsets": [], "branches": [], "unknown": []}
     assert report["checkpoints"][0]["problems"] == []
 
 
@@ -198,8 +198,26 @@ def test_a_corrupt_segment_header_is_status_1(data: Path, command: str) -> None:
     assert status == 1
     assert f"corrupt at LSN {SEGMENT_BYTES} (segment header checksum)" in out + err
     if command == "check":
+        assert "unknown: what is affected of any partition: no record was read" in out
         report = json.loads(run("check", data, "--json")[1])
         assert (report["verdict"], report["end"], report["sound"]) == ("corrupt", SEGMENT_BYTES, False)
+        assert report["affected"]["unknown"] == [{"bytes": None, "partitions": [], "why": "no record was read"}]
+
+
+def test_a_missing_segment_names_the_bytes_it_may_have_held(data: Path) -> None:
+    storage = DirectoryStorage.open_for_writing(data)
+    store = open_store(storage)
+    for _ in range(10):
+        store.put(ORDERS, [b"x" * 1000], 1000, 10)
+    store.close()
+    storage.close()
+    bases = sorted(base for path in data.iterdir() if (base := segment_base(path.name)) is not None)
+    (data / segment_name(bases[1])).unlink()
+    status, out, _ = run("check", data)
+    size = bases[2] - bases[1]
+    assert (status, f"unknown: what is affected, up to {size} bytes of any partition" in out) == (1, True)
+    status, out, _ = run("repair", data)
+    assert (status, f"unknown: up to {size} bytes of any partition" in out) == (1, True)
 
 
 def test_a_damaged_checkpoint_is_status_1(data: Path) -> None:
