@@ -22,7 +22,7 @@ from journal.state.checkpoint import Checkpoint, state_of
 from journal.state.fold import apply
 from journal.state.inspection import RecordReader
 from journal.state.journal_state import JournalState
-from journal.wal.scan import ScannedRecord, Scanner, Verdict
+from journal.wal.scan import EndVerdict, ScannedRecord, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 
 PROGRESS_BYTES = 1 << 20  # between two calls of *on_progress*
@@ -49,7 +49,7 @@ class CheckReport:
     end: Lsn
     records: int
     bytes: int
-    verdict: Verdict
+    verdict: EndVerdict
     reason: str
     next_valid_lsn: Lsn | None
     contradiction: str | None  # the first record that cannot follow those before it
@@ -64,7 +64,7 @@ class CheckReport:
     def is_sound(self) -> bool:
         """True if the journal is whole or has only a torn tail, and nothing contradicts anything."""
         return (
-            self.verdict is not Verdict.CORRUPT
+            self.verdict is not EndVerdict.CORRUPT
             and self.contradiction is None
             and not any(file.problems for file in self.checkpoints)
         )
@@ -90,11 +90,11 @@ def check(
     end = reading.end
     audit.compare_up_to(end.end)
     verdict, reason, damage = end.verdict, end.reason, Damage()
-    if audit.pending and verdict is not Verdict.CORRUPT:
+    if audit.pending and verdict is not EndVerdict.CORRUPT:
         number, checkpoint = audit.pending[0]
-        verdict = Verdict.CORRUPT
+        verdict = EndVerdict.CORRUPT
         reason = f"{reason}, but checkpoint.{number} was taken at LSN {checkpoint.lsn}"
-    if verdict is Verdict.CORRUPT:
+    if verdict is EndVerdict.CORRUPT:
         damage = assess(segments, end, audit.state, audit.pending[-1][1] if audit.pending else None)
     for number, checkpoint in audit.pending:
         audit.files[number] = CheckedFile(number, Lsn(checkpoint.lsn), False, ())

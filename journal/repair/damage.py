@@ -28,7 +28,7 @@ from journal.records.xid import BranchKey, parse_key
 from journal.state.checkpoint import Checkpoint
 from journal.state.journal_state import JournalState
 from journal.wal.record_window import unreadable_ranges
-from journal.wal.scan import ScanEnd, ScannedRecord, Scanner, Verdict
+from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner
 from journal.wal.segments import Segments
 
 
@@ -108,7 +108,7 @@ def assess(segments: Segments, end: ScanEnd, state: JournalState | None, checkpo
         for entry in scanner:
             survey.add(entry)
         stop = scanner.finish()
-        if stop.verdict is not Verdict.CORRUPT:
+        if stop.verdict is not EndVerdict.CORRUPT:
             break
     if checkpoint is not None:
         survey.add_checkpoint(checkpoint)

@@ -14,7 +14,7 @@ from journal.state.recovery import IndexSink, Recovered, check_reaches, recover
 from journal.state.replay import RecordFold, replay
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 
@@ -48,7 +48,7 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
         scanner = Scanner(segments, state.lsn)
         deque(replay(scanner, RecordFold(state)), maxlen=0)
         end = scanner.finish()
-        if end.verdict is Verdict.CORRUPT:
+        if end.verdict is EndVerdict.CORRUPT:
             raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
         yield state, segments
 

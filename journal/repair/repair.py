@@ -21,7 +21,7 @@ from journal.repair.damage import Damage
 from journal.repair.repair_source import RepairSource
 from journal.repair.segment_repair import KEPT_PREFIX, recreate_file
 from journal.state.checkpoint import Checkpoint, encode_checkpoint
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments, segment_name
 
 KEPT_BYTES_MAX = 64 * 1024 * 1024  # of one saved file: a gap may be as long as a segment
@@ -83,7 +83,7 @@ def plan_repair(
             f"them is sound: put one from a slave or a backup there"
         )
     plan = RepairPlan(report, removed=refused)
-    if report.verdict is not Verdict.CORRUPT:
+    if report.verdict is not EndVerdict.CORRUPT:
         return plan
     known = max((Lsn(one.lsn) for one in sound.values()), default=Lsn(0))
     left: list[tuple[Lsn, Lsn, tuple[int, int]]] = []

@@ -34,7 +34,7 @@ from journal.records.record import (
 from journal.records.topic_changes import TopicChange, describe_change
 from journal.records.xid import BranchKey
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
-from journal.wal.scan import ScanEnd, ScannedRecord, Scanner, Verdict, record_at
+from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner, record_at
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.wal.storage import Storage
 
@@ -161,7 +161,7 @@ class RecordReader:
     def __iter__(self) -> Iterator[ScannedRecord]:
         scanner = self._scanner
         yield from scanner
-        while (end := scanner.finish()).verdict is not Verdict.WHOLE:
+        while (end := scanner.finish()).verdict is not EndVerdict.WHOLE:
             stopped = scanner.end
             yield from scanner
             if scanner.end == stopped:

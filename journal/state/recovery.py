@@ -23,7 +23,7 @@ from journal.state.truncation import finish_truncation
 from journal.wal.high_watermark import LSN_MAX
 from journal.wal.open_journal import make_end_durable
 from journal.wal.recovery_point import remove_recovery_point
-from journal.wal.scan import ScanEnd, ScannedRecord, Scanner, Verdict
+from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES, Segments
 from journal.wal.watermark_file import lower_watermark
 
@@ -140,7 +140,7 @@ def clear_torn_tail(segments: Segments, scanner: Scanner) -> ScanEnd:
     """Judge the end of *scanner*'s records, and clear a torn tail. The rest is durable on return. Raises
     CorruptJournal, StorageFailed."""
     end = scanner.finish()
-    if end.verdict is Verdict.CORRUPT:
+    if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if end.trailing_garbage:
         log.warning("torn tail cut lsn=%d reason=%s", end.end, end.reason)

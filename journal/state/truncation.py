@@ -14,7 +14,7 @@ from journal.state.saved_tail import DivergentTail, save_tail
 from journal.wal.lsn_file import read_lsn, remove_file, write_lsn
 from journal.wal.open_journal import make_end_durable
 from journal.wal.recovery_point import read_recovery_point, remove_recovery_point, write_recovery_point
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import SEGMENT_BYTES_MIN, SEGMENT_HEADER_BYTES, JournalIdentity, Segments
 from journal.wal.storage import Storage
 from journal.wal.watermark_file import lower_watermark
@@ -118,6 +118,6 @@ def _save_from(segments: Segments, lsn: int, time_ms: int) -> DivergentTail | No
     scanner = Scanner(segments, lsn)
     count = sum(1 for _ in scanner)
     scan = scanner.finish()
-    if scan.verdict is Verdict.CORRUPT:
+    if scan.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(scan.end, scan.next_valid_lsn, scan.reason, segments.storage.path)
     return save_tail(segments, Lsn(lsn), scan, time_ms) if count else None

@@ -24,7 +24,7 @@ SEARCH_CHUNK_BYTES = 1 << 20
 _ZEROS = bytes(2 * 1024 * 1024)
 
 
-class Verdict(Enum):
+class EndVerdict(Enum):
     """Verdict on the end of a journal."""
 
     WHOLE = "whole"
@@ -59,7 +59,7 @@ class ScanEnd:
     *end*, so a record may stand there. *durable*: LSN below which everything was fsynced here successfully.
     """
 
-    verdict: Verdict
+    verdict: EndVerdict
     end: Lsn
     reason: str
     next_valid_lsn: Lsn | None
@@ -169,16 +169,16 @@ def record_around(segments: Segments, lsn: int) -> ScannedRecord | None:
     return None
 
 
-def judge(trailing_garbage: bool, may_be_lost: bool) -> Verdict:
+def judge(trailing_garbage: bool, may_be_lost: bool) -> EndVerdict:
     """Judge the end of the good records. *trailing_garbage*: bytes other than zeros follow; *may_be_lost*: bytes were,
     or may have been, fsynced there."""
     match trailing_garbage, may_be_lost:
         case _, True:
-            return Verdict.CORRUPT  # zeros too: what was fsynced is gone
+            return EndVerdict.CORRUPT  # zeros too: what was fsynced is gone
         case True, False:
-            return Verdict.TORN
+            return EndVerdict.TORN
         case _:
-            return Verdict.WHOLE
+            return EndVerdict.WHOLE
 
 
 def _later_records(segments: Segments, lsn: int) -> Iterator[tuple[Lsn, RecordHeader | UnreadableRange | None]]:

@@ -16,7 +16,7 @@ from journal.repair.check import check
 from journal.repair.offline import opened_segments
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import RecordReader, describe, read_checkpoints, scanner_from
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal_repair import repair
@@ -86,9 +86,9 @@ def dump(directory: Path, start: int | None, kinds: tuple[str, ...], limit: int 
     except CorruptJournal as error:  # in a segment header, or between segments: the journal cannot be read at all
         click.echo(f"error: {error}", err=True)
         click.get_current_context().exit(UNSOUND)
-    if end.verdict is Verdict.TORN:
+    if end.verdict is EndVerdict.TORN:
         click.echo(torn_text(end.end, end.reason, is_held=is_held), err=True)
-    elif end.verdict is Verdict.CORRUPT:
+    elif end.verdict is EndVerdict.CORRUPT:
         behind = (
             "no record behind it reads back"
             if end.next_valid_lsn is None

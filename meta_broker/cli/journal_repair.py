@@ -17,7 +17,7 @@ from journal.repair.repair_source import RepairSource
 from journal.repair.segment_repair import KEPT_PREFIX, BrokenSegment, find_broken_segments, repair_segments
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import read_checkpoints
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments, segment_base, segment_name
 from journal.wal.storage import DirectoryStorage
 from meta_broker.cli.journal_text import damage_lines, damage_object
@@ -113,7 +113,7 @@ def chain_object(broken: list[BrokenSegment], directory: Path) -> dict[str, Any]
     return {
         "directory": str(directory),
         "done": False,
-        "verdict": Verdict.CORRUPT.value,
+        "verdict": EndVerdict.CORRUPT.value,
         "sound": False,
         "segments": [
             {"name": segment.name, "missing": segment.is_missing, "bytes": segment.header.size} for segment in broken
@@ -155,7 +155,7 @@ def plan_object(plan: RepairPlan, directory: Path, report: CheckReport, *, is_do
         "done": is_done,
         "verdict": report.verdict.value,
         "sound": report.is_sound,
-        "whole": report.verdict is Verdict.WHOLE,
+        "whole": report.verdict is EndVerdict.WHOLE,
         "end": report.end,
         "restored": [{"start": one.start, "end": one.end} for one in plan.restored],
         "dropped": [{"start": one.start, "end": one.end} for one in plan.dropped],

@@ -8,7 +8,7 @@ from journal.errors import CorruptJournal
 from journal.repair.check import CheckedFile, CheckReport
 from journal.repair.damage import Damage
 from journal.state.inspection import RecordSummary, StoredMessages
-from journal.wal.scan import ScannedRecord, Verdict
+from journal.wal.scan import EndVerdict, ScannedRecord
 from meta_client.cli.output import printable, time_text
 from meta_client.protocol.compression import CODEC_NUMBERS, Codec, codec_number
 from meta_client.protocol.errors import InvalidMessage
@@ -93,7 +93,7 @@ def _held(error: CorruptJournal) -> int | None:
 def unreadable_object(error: CorruptJournal, directory: Path) -> dict[str, Any]:
     return {
         "directory": str(directory),
-        "verdict": Verdict.CORRUPT.value,
+        "verdict": EndVerdict.CORRUPT.value,
         "sound": False,
         "end": error.lsn,
         "reason": error.reason,
@@ -118,11 +118,11 @@ def report_lines(report: CheckReport, directory: Path, *, is_held: bool) -> Iter
     if report.contradiction is not None:
         yield printable(f"contradiction: {report.contradiction}")
     match report.verdict:
-        case Verdict.WHOLE:
+        case EndVerdict.WHOLE:
             yield f"whole: every record up to LSN {report.end} reads back"
-        case Verdict.TORN:
+        case EndVerdict.TORN:
             yield torn_text(report.end, report.reason, is_held=is_held)
-        case Verdict.CORRUPT:
+        case EndVerdict.CORRUPT:
             yield printable(
                 f"corrupt at LSN {report.end} ({report.reason}): what was once fsynced there does not read back; "
                 f"keep a copy of the directory, then see `metaq journal repair`"
@@ -171,7 +171,7 @@ def report_object(report: CheckReport, directory: Path, *, is_held: bool) -> dic
         "bytes": report.bytes,
         "start": report.start,
         "end": report.end,
-        "reason": None if report.verdict is Verdict.WHOLE else report.reason,
+        "reason": None if report.verdict is EndVerdict.WHOLE else report.reason,
         "resumes": report.next_valid_lsn,
         "contradiction": report.contradiction,
         "dropped": [{"start": start, "end": end} for start, end in report.dropped],

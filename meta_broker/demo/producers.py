@@ -128,7 +128,7 @@ def recover(coordinator: Coordinator, dsn: str, client: Client) -> dict[str, str
     raise MetaError(f"recovery is not done after {RECOVERY_ATTEMPTS} attempts: see the log above for what is away")
 
 
-def work(start: talk.Start, coordinator: Coordinator, client: Client, hold: Hold) -> None:
+def work(start: talk.Begin, coordinator: Coordinator, client: Client, hold: Hold) -> None:
     """Send what the database lacks, on all threads. Raises the error that ended a thread early."""
     with psycopg.connect(start.dsn) as connection:
         done = {number for (number,) in connection.execute(INVOICE_NUMBERS)}
@@ -153,7 +153,7 @@ def main() -> None:
         Client(start.zookeeper) as client,
         Coordinator.open(start.decisions, QUALIFIER, observer=hold.observe) as coordinator,
     ):
-        talk.tell(talk.Recovered(recover(coordinator, start.dsn, client)))
+        talk.tell(talk.RecoveryDone(recover(coordinator, start.dsn, client)))
         threading.Thread(target=talk.listen, args=(hold.obey,), name="orders", daemon=True).start()
         work(start, coordinator, client, hold)
         talk.tell(talk.Finished())

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from journal.records.heuristics import HeuristicDecision
-from journal.records.states import BranchState
-from journal.records.states import VerbRefused as StateError
+from journal.records.states import BranchState, VerbRefused
 from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
 from journal.state.journal_state import Branch, JournalState
@@ -23,7 +22,7 @@ from meta_client.net.transport import Transport
 from meta_client.producer.xa_verbs import LEDGER, REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report, decided_report, finding_report, live_report
-from meta_client.protocol.errors import MetaError, RemoteProtocolError
+from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
@@ -181,7 +180,7 @@ class OfflineBranches:
         try:
             with opened_store(self._directory, version("metaq-broker")) as store:
                 store.journal.wait_flushed(store.decide(store.find(key), decision, who, why).lsn)
-        except (StateError, ValueError) as error:  # not in doubt, or a who or why that does not fit a record
+        except (VerbRefused, ValueError) as error:  # not in doubt, or a who or why that does not fit a record
             raise NoBranch(str(error)) from error
         return self.show(key, broker_id)
 

@@ -25,7 +25,7 @@ from meta_client.doctor.applier import apply, note
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import Evidence
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
-from meta_client.doctor.verdicts import CERTAIN, Remedy
+from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 from zk.brokers.cluster import known_broker_ids
 
@@ -107,7 +107,7 @@ def doctor(
         done = _apply(cases, sources.verbs) | _note(cases, sources.verbs, again) if applies else {}
     rows = [problem_row(*problem) for problem in _problems(found)]
     for case in cases:
-        if all(side.verdict is Remedy.DONE for side in case.sides):
+        if all(side.verdict is Verdict.DONE for side in case.sides):
             continue
         for side in case.sides:
             row = row_of(case, side, advice_on(case, side, again), now_ms)
@@ -138,7 +138,7 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
     done: dict[int, tuple[str, bool]] = {}
     for case in cases:
         for side in case.sides:
-            if side.verdict in (Remedy.MIXED, Remedy.HAZARD) and side.at is not None and side.finding is None:
+            if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
                 with _step(f"putting {case.name} on record"):
                     what = note(case, side, who, advice_on(case, side, again).reason, verbs)
                 done[id(side)] = what, False
@@ -160,7 +160,7 @@ def _show(rows: list[Row], *, as_json: bool) -> None:
         return
     print_rows(IN_TABLE, rows, as_json=False, empty="nothing is in doubt")
     for row in rows:
-        if row["verdict"] not in (Remedy.DONE.value, Remedy.WAIT.value):
+        if row["verdict"] not in (Verdict.DONE.value, Verdict.WAIT.value):
             click.echo()
             for line in block(row):
                 click.echo(line)

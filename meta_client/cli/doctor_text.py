@@ -8,7 +8,7 @@ from meta_client.cli.branch_text import age_text, since_ms
 from meta_client.cli.output import printable, time_text
 from meta_client.doctor.advice import Advice
 from meta_client.doctor.cases import Case, Side
-from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Remedy
+from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
 
 IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
 _BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "database", "origin", "bytes", "topics")
@@ -59,7 +59,7 @@ def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> Row:
 
 def problem_row(place: str, reason: str) -> Row:
     """Return the row of a side that could not be asked."""
-    known = {"place": place, "state": "unknown", "verdict": Remedy.UNKNOWN.value, "reason": reason}
+    known = {"place": place, "state": "unknown", "verdict": Verdict.UNKNOWN.value, "reason": reason}
     return dict.fromkeys(COLUMNS) | known | {"certain": False, "needs_person": True, "commands": []}
 
 

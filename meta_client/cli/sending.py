@@ -51,8 +51,8 @@ class SendReport(StrEnum):
 
 
 _TOLD: Final = {  # after "stopped after 3 messages, which are stored"
-    SendReport.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is in "
-    "sync, unless the master is lost before, and sending them again may double them",
+    SendReport.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is "
+    "in sync, unless the master is lost before, and sending them again may double them",
     SendReport.UNKNOWN: "; {} more may be stored or not, no answer came",
     SendReport.NOT_STORED: "; {} are not",
 }

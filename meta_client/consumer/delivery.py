@@ -1,6 +1,6 @@
 """Interface between fetching and delivery.
 
-A fetcher has one Delivery per partition, calls it with one batch at a time, and acts on the Outcome.
+A fetcher has one Delivery per partition, calls it with one batch at a time, and acts on the DeliveryResult.
 """
 
 from typing import NamedTuple, Protocol

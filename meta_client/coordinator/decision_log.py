@@ -24,7 +24,7 @@ from journal.records.xid import BranchKey, XaKey, Xid
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
-from journal.wal.scan import ScanEnd, Scanner, Verdict
+from journal.wal.scan import EndVerdict, ScanEnd, Scanner
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.coordinator.errors import ForeignLog, LogInUse
@@ -247,6 +247,6 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
             case _:
                 pass  # EPOCH: its incarnation stands in every header
     end = scanner.finish()
-    if end.verdict is Verdict.CORRUPT:
+    if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     return _Found(unfinished, incarnation, end.end), end

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
-from meta_client.doctor.verdicts import Owner, OwnerAnswer, Remedy, Said
+from meta_client.doctor.verdicts import Owner, OwnerAnswer, Said, Verdict
 from meta_client.transactions.table import TABLE
 
 MEND = "compare rows and messages, and mend them, first: this only ends the report"
@@ -29,22 +29,22 @@ def advice_on(case: Case, side: Side, again: str) -> Advice:
     """Return the advice for one branch. *again*: the doctor's command line, without --apply."""
     by = case.decision.by
     match side.verdict:
-        case Remedy.DONE:
+        case Verdict.DONE:
             return Advice(f"{side.place}: {side.answer.said.value}")
-        case Remedy.WAIT:
+        case Verdict.WAIT:
             return Advice(_who_is_at_work(case))
-        case Remedy.COMMIT | Remedy.ROLL_BACK:
+        case Verdict.COMMIT | Verdict.ROLL_BACK:
             return Advice(f"{by} says {case.decision.said.value}", (f"{again} --apply",))
-        case Remedy.DECIDE:
+        case Verdict.DECIDE:
             why = f"{by} has no row of it: the row of a rollback decides, and should its transaction live, fails that"
             return Advice(why, (f"{again} --apply",))
-        case Remedy.AGREED:
+        case Verdict.AGREED:
             return Advice(f"an operator ended it as {by} says: it can be forgotten", (f"{again} --apply",))
-        case Remedy.MIXED | Remedy.HAZARD:
+        case Verdict.MIXED | Verdict.HAZARD:
             return _mend(case, side)
-        case Remedy.BY_HAND:
+        case Verdict.BY_HAND:
             return _by_hand(case, side)
-        case Remedy.ASK:
+        case Verdict.ASK:
             return _ask(case, side)
     return _unknown(case, side, again)
 
@@ -68,7 +68,7 @@ def _mend(case: Case, side: Side) -> Advice:
     elif said is Said.PREPARED:
         reason = f"{case.decision.by} says {wanted}, and its database did not commit, so that this must not alone"
     if said is Said.PREPARED:
-        verbs = ("rollback",) if side.verdict is Remedy.MIXED else ("commit", "rollback")
+        verbs = ("rollback",) if side.verdict is Verdict.MIXED else ("commit", "rollback")
         commands = [*_end(side, *verbs), *commands]
     return Advice(reason, tuple(commands), MEND)
 

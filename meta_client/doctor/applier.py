@@ -14,7 +14,7 @@ from meta_client.coordinator.names import branch
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
 from meta_client.doctor.cases import Case, Side
-from meta_client.doctor.verdicts import CERTAIN, Owner, OwnerAnswer, Remedy
+from meta_client.doctor.verdicts import CERTAIN, Owner, OwnerAnswer, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import BranchVerb
@@ -38,7 +38,7 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
     the results."""
     certain = [side for side in case.sides if side.verdict in CERTAIN]
     outcome = case.decision.said
-    if any(side.verdict is Remedy.DECIDE for side in certain):
+    if any(side.verdict is Verdict.DECIDE for side in certain):
         try:
             outcome = _decide(case)
         except (Unreachable, CannotEnlist) as error:  # its transaction may be committing right now
@@ -64,7 +64,7 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
     broker_id, key = side.at
     said = [f"{case.decision.by}: {case.decision.said.value}"]
     said += [f"{one.place}: {one.answer.said.value}" for one in case.sides]
-    verb = BranchVerb.MIXED if side.verdict is Remedy.MIXED else BranchVerb.HAZARD
+    verb = BranchVerb.MIXED if side.verdict is Verdict.MIXED else BranchVerb.HAZARD
     try:
         is_kept = verbs(key.qualifier).note(verb, key, broker_id, who, why, "; ".join(said))
     except XaError as error:

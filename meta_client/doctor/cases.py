@@ -19,7 +19,7 @@ from meta_client.doctor.evidence import (
     OpenSession,
     PreparedXact,
 )
-from meta_client.doctor.verdicts import CERTAIN, Age, Facts, Owner, OwnerAnswer, Remedy, Said, verdict_on
+from meta_client.doctor.verdicts import CERTAIN, Age, Facts, Owner, OwnerAnswer, Said, Verdict, verdict_on
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName, table_of
@@ -46,7 +46,7 @@ class Side:
 
     place: str
     answer: Answer
-    verdict: Remedy
+    verdict: Verdict
     at: BranchAt | None = None
     report: Report | None = None
     xact: PreparedXact | None = None
@@ -200,11 +200,11 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
     for at, answer in answers.items():
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
         if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
-            verdict = Remedy(finding["state"])  # until FORGET
+            verdict = Verdict(finding["state"])  # until FORGET
         sides.append(Side(f"broker {at[0]}", answer, verdict, at, one.at_brokers[at], finding=finding))
     if decision.row is not None and decision.row.hazard is not None and not decision.row.brokers:
         label = decision.by
-        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Remedy.HAZARD))
+        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Verdict.HAZARD))
     return Case(one.owner, one.owner_name, one.xid, decision, age, tuple(sides))
 
 
@@ -237,7 +237,7 @@ def _database_side(one: _Gathered, decision: OwnerDecision, age: Age, found: Evi
         return None
     if decision.receipts is None:
         why = "the log does not say in words of this version which database takes part"
-        return Side("the database", Answer(Said.SILENT, why), Remedy.UNKNOWN)
+        return Side("the database", Answer(Said.SILENT, why), Verdict.UNKNOWN)
     resource, _ = decision.receipts.resource_ids
     reached = next((given for given in found.databases if given.resource_id == resource), None)
     place = f"database {unquote(resource.rpartition('/')[2])}"

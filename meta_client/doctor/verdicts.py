@@ -49,7 +49,7 @@ class Age(IntEnum):
     STUCK = 2  # so old that a living owner should have ended it
 
 
-class Remedy(Enum):
+class Verdict(Enum):
     """Action that one branch needs."""
 
     DONE = "done"  # ended, without contradiction
@@ -65,8 +65,8 @@ class Remedy(Enum):
     UNKNOWN = "unknown"  # a side could not be asked
 
 
-CERTAIN: Final = frozenset({Remedy.COMMIT, Remedy.ROLL_BACK, Remedy.DECIDE, Remedy.AGREED})
-FOR_A_PERSON: Final = frozenset({Remedy.MIXED, Remedy.HAZARD, Remedy.BY_HAND, Remedy.ASK, Remedy.UNKNOWN})
+CERTAIN: Final = frozenset({Verdict.COMMIT, Verdict.ROLL_BACK, Verdict.DECIDE, Verdict.AGREED})
+FOR_A_PERSON: Final = frozenset({Verdict.MIXED, Verdict.HAZARD, Verdict.BY_HAND, Verdict.ASK, Verdict.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,10 @@ class Facts:
     before: Said | None = None
 
 
-V = Remedy
+V = Verdict
 
 # A branch that ended or does not exist, by decision: commit, rollback, unknown.
-_ENDED: Final[Mapping[Said, tuple[Remedy, Remedy, Remedy]]] = {
+_ENDED: Final[Mapping[Said, tuple[Verdict, Verdict, Verdict]]] = {
     Said.COMMITTED: (V.DONE, V.MIXED, V.DONE),
     Said.ROLLED_BACK: (V.MIXED, V.DONE, V.DONE),
     Said.COMMITTED_BY_HAND: (V.AGREED, V.MIXED, V.BY_HAND),
@@ -95,7 +95,7 @@ _ENDED: Final[Mapping[Said, tuple[Remedy, Remedy, Remedy]]] = {
 _COLUMN: Final = {OwnerAnswer.COMMIT: 0, OwnerAnswer.ROLLBACK: 1}
 
 # A prepared branch decided to commit, by its database branch's state: that one commits first.
-_AFTER_ITS_DATABASE: Final[Mapping[Said | None, Remedy]] = {
+_AFTER_ITS_DATABASE: Final[Mapping[Said | None, Verdict]] = {
     None: V.COMMIT,
     Said.PREPARED: V.COMMIT,
     Said.COMMITTED: V.COMMIT,
@@ -105,7 +105,7 @@ _AFTER_ITS_DATABASE: Final[Mapping[Said | None, Remedy]] = {
 }
 
 
-def verdict_on(facts: Facts) -> Remedy:
+def verdict_on(facts: Facts) -> Verdict:
     """Return the verdict on the branch described by *facts*."""
     if facts.said is Said.SILENT:
         return V.UNKNOWN

@@ -26,7 +26,7 @@ UNKNOWN_S: Final = 10.0  # time limit for a database that gave no answer to COMM
 
 
 class BrokerSide(Protocol):
-    """Broker side of the transaction, implemented by branches.Branches."""
+    """Broker side of the transaction, implemented by branches.OpenBranches."""
 
     def prepare(self) -> tuple[int, ...]: ...
 

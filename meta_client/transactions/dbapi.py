@@ -115,7 +115,7 @@ class Driver:
             return rows
 
 
-_Remembered = tuple[object, Known, Connect]  # State.session, and what makes another connection
+_Remembered = tuple[object, Known, Connect]  # SessionState.session, and what makes another connection
 _remembered: weakref.WeakKeyDictionary[object, _Remembered] = weakref.WeakKeyDictionary()  # by connection
 
 

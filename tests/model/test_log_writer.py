@@ -20,7 +20,7 @@ from journal.errors import JournalClosed, StorageFailed
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.inline_commit import INLINE_BYTES_MAX, InlinePolicy
 from journal.wal.journal import Journal
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import Buffer
 from tests.fixtures.faulty_storage import FaultyStorage, MemoryFile, PowerCut
@@ -207,7 +207,7 @@ def test_whatever_the_order_one_writes_and_nothing_is_forgotten(seed: int, monke
         put(journal, b"late")
     scanner = Scanner(opened(disk.after_power_cut(PowerCut.DROPPED, Random(seed))), SEGMENT_HEADER_BYTES)
     kept = [bytes(entry.body) for entry in scanner]
-    assert scanner.finish().verdict is not Verdict.CORRUPT
+    assert scanner.finish().verdict is not EndVerdict.CORRUPT
     assert kept == bodies[: len(kept)]
     assert len(kept) >= sum(end <= journal.flushed for end, _ in world.appended), "it was durable"
 

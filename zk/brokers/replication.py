@@ -89,7 +89,7 @@ def claim_epoch(
     node = msgspec.structs.replace(former, epoch=epoch, master="", claimed_by=who[:_TEXT_MAX])
     if write_replication(session, broker_id, node, found.version) is None:
         raise EpochTaken(
-            f"another process wrote {session.paths.of(ReplicationKey(broker_id))} in the meantime: look up the master of "
-            f"broker {broker_id} now, then try again"
+            f"another process wrote {session.paths.of(ReplicationKey(broker_id))} in the meantime: look up the master "
+            f"of broker {broker_id} now, then try again"
         )
     return epoch

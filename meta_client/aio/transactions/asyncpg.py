@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5
 _DONE_AGAIN: Final = ("40001", "40P01")  # the caller repeats the transaction: a serialization failure, a deadlock
-_known: "weakref.WeakKeyDictionary[object, tuple[Identity, str]]" = weakref.WeakKeyDictionary()  # by connection
+_known: "weakref.WeakKeyDictionary[object, tuple[TableIdentity, str]]" = weakref.WeakKeyDictionary()  # by connection
 
 
 class AsyncpgSession:

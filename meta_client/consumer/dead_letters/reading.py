@@ -7,7 +7,7 @@ from journal.records.dead_letters import DeadLetter
 from journal.records.decoders import decode
 from journal.records.header import Lsn
 from journal.state.inspection import RecordReader
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from meta_client.consumer.batch import ReceivedMessage
@@ -37,7 +37,7 @@ def read_dead_letters(directory: Path) -> Iterator[tuple[DeadLetterEntry, Receiv
                 index.apply(entry.header, record)
         for found in index:
             yield found, message_of(found, segments.read(found.body_lsn, found.body_bytes))
-        if reading.end.verdict is Verdict.CORRUPT:
+        if reading.end.verdict is EndVerdict.CORRUPT:
             raise ForeignStore(
                 f"{directory} is corrupt at LSN {end}: records after it are not listed; see `metaq journal check`"
             )

@@ -22,7 +22,7 @@ from journal.records.record import Epoch, Record
 from journal.wal.flush_mode import FlushMode
 from journal.wal.journal import Journal
 from journal.wal.open_journal import make_end_durable
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
 from meta_client.consumer.batch import ReceivedMessage
@@ -239,7 +239,7 @@ def recover(segments: Segments, *, clear: bool = True) -> tuple[DeadLetterIndex,
         if isinstance(record := decode(entry.header, entry.meta), DeadLetter):
             index.apply(entry.header, record)
     end = scanner.finish()
-    if end.verdict is Verdict.CORRUPT:
+    if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
     if clear:
         if end.trailing_garbage:

@@ -14,7 +14,7 @@ from journal.state.checkpoint import Checkpoint, decode_checkpoint, encode_check
 from journal.state.inspection import read_checkpoints
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, flip, write_history
@@ -39,7 +39,7 @@ def checked(storage: FaultyStorage) -> CheckReport:
 def test_a_whole_journal(storage: FaultyStorage) -> None:
     report = checked(storage)
     assert report.is_sound
-    assert report.verdict is Verdict.WHOLE
+    assert report.verdict is EndVerdict.WHOLE
     assert report.identity == IDENTITY
     assert report.segments == len(storage.files) > 2
     assert report.records == len(entries_of(storage))
@@ -56,7 +56,7 @@ def test_a_torn_tail_is_sound(storage: FaultyStorage) -> None:
     end = checked(storage).end
     flip(storage, end + 8)
     report = checked(storage)
-    assert (report.verdict, report.end, report.is_sound) == (Verdict.TORN, end, True)
+    assert (report.verdict, report.end, report.is_sound) == (EndVerdict.TORN, end, True)
 
 
 def test_progress_ends_at_the_end(storage: FaultyStorage) -> None:
@@ -72,7 +72,7 @@ def test_corruption_below_the_newest_checkpoint_is_found_though_recovery_does_no
     flip(storage, lost.body_lsn)
     open_store(storage).close()
     report = checked(storage)
-    assert (report.verdict, report.end, report.reason) == (Verdict.CORRUPT, lost.lsn, "body checksum")
+    assert (report.verdict, report.end, report.reason) == (EndVerdict.CORRUPT, lost.lsn, "body checksum")
     assert report.next_valid_lsn == lost.end
     assert not report.is_sound
     assert [(file.number, file.compared) for file in report.checkpoints] == [(1, False), (2, False)]
@@ -131,7 +131,7 @@ def test_a_gap_that_nothing_follows_is_measured_by_the_checkpoint(storage: Fault
         if position < file.size:
             file.write(position, [bytes(file.size - position)])
     report = checked(storage)
-    assert (report.verdict, report.end, report.next_valid_lsn) == (Verdict.CORRUPT, start, None)
+    assert (report.verdict, report.end, report.next_valid_lsn) == (EndVerdict.CORRUPT, start, None)
     assert [(gap.start, gap.end) for gap in report.damage.gaps] == [(start, None)]
     assert {(lost.name, lost.start, lost.end) for lost in report.damage.offsets} == {
         (ORDERS, 420, 3 * 420),
@@ -150,7 +150,7 @@ def test_a_checkpoint_beyond_the_last_record_proves_corruption() -> None:
     store.close()
     flip(storage, result.updates[0].extent.lsn)
     report = checked(storage)
-    assert report.verdict is Verdict.CORRUPT
+    assert report.verdict is EndVerdict.CORRUPT
     assert report.reason == f"body checksum, but checkpoint.1 was taken at LSN {taken.lsn}"
     assert report.damage.offsets == [(ORDERS, 0, 1, "stood there, or was committed there")]
 
@@ -159,7 +159,7 @@ def test_a_damaged_checkpoint_is_no_good(storage: FaultyStorage) -> None:
     storage.blobs["checkpoint.1"] = b"rubbish"
     report = checked(storage)
     assert report.checkpoints[0] == CheckedFile(1, None, False, ("does not read back: checksum",))
-    assert report.verdict is Verdict.WHOLE
+    assert report.verdict is EndVerdict.WHOLE
     assert not report.is_sound
 
 
@@ -259,7 +259,7 @@ def test_records_that_contradict_one_another_are_named() -> None:
     report = checked(storage)
     assert report.contradiction is not None
     assert "Commit contradicts what came before: no live branch began at LSN 128" in report.contradiction
-    assert (report.verdict, report.records, report.is_sound) == (Verdict.WHOLE, 4, False)
+    assert (report.verdict, report.records, report.is_sound) == (EndVerdict.WHOLE, 4, False)
 
 
 def test_a_coordinators_decisions() -> None:
@@ -316,7 +316,7 @@ def test_damage_after_retention_is_named_from_the_records_that_are_left() -> Non
     assert isinstance(record, Put)
     flip(storage, lost.body_lsn)
     report = checked(storage)
-    assert (report.verdict, report.start > SEGMENT_BYTES) == (Verdict.CORRUPT, True)
+    assert (report.verdict, report.start > SEGMENT_BYTES) == (EndVerdict.CORRUPT, True)
     assert report.damage.offsets == [
         (ORDERS, record.base, record.base + 700, "stood there, or was committed there"),
     ]

@@ -14,7 +14,7 @@ from journal.records.header import HEADER_BYTES, RecordHeader, RecordType
 from journal.records.record import PartitionName
 from journal.repair.check import check
 from journal.state.inspection import read_checkpoints
-from journal.wal.scan import Scanner, Verdict, record_at
+from journal.wal.scan import EndVerdict, Scanner, record_at
 from journal.wal.segments import SEGMENT_HEADER_BYTES, segment_name
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.histories import write_history
@@ -197,7 +197,7 @@ def test_corruption_below_a_checkpoint_is_passed_by_a_start_and_found_by_a_check
     store = open_store(once_more)
     assert [str(live.key) for live in store.recover()] == expected
     store.close()
-    assert check(opened(once_more), read_checkpoints(once_more)).verdict is Verdict.CORRUPT
+    assert check(opened(once_more), read_checkpoints(once_more)).verdict is EndVerdict.CORRUPT
 
 
 @pytest.mark.parametrize("newest_only", [True, False])

@@ -23,7 +23,7 @@ from journal.repair.repair_source import RepairSource
 from journal.repair.segment_repair import KEPT_PREFIX, find_broken_segments, repair_segments
 from journal.state.checkpoint import Checkpoint
 from journal.state.inspection import read_checkpoints
-from journal.wal.scan import Scanner, Verdict, record_at
+from journal.wal.scan import EndVerdict, Scanner, record_at
 from journal.wal.segments import JournalIdentity, SegmentHeader, Segments, segment_name
 from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, PowerCut
 from tests.fixtures.histories import ROUNDS, content, entries_of, entry_of, write_history
@@ -185,7 +185,7 @@ def test_whatever_is_lost_a_repair_by_dropping_makes_it_sound(
         plan = repaired(storage)
         assert plan.dropped
         report = checked(storage)
-        assert (report.verdict, report.is_sound) == (Verdict.WHOLE, True)
+        assert (report.verdict, report.is_sound) == (EndVerdict.WHOLE, True)
         assert [start for start, _ in report.dropped] == [one.start for one in plan.dropped]
         found = start(storage)
         judge(found, expected, plan, whole)

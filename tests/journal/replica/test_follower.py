@@ -16,7 +16,7 @@ from journal.state.inspection import read_checkpoints
 from journal.wal.flush_mode import SYNC, FlushMode
 from journal.wal.open_journal import MIB
 from journal.wal.recovery_point import write_recovery_point
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import segment_name
 from journal.wal.storage import DirectoryStorage
 from tests.fixtures.copies import copy_of, feed, image, open_follower, said, stream
@@ -134,8 +134,8 @@ def test_a_torn_copy_is_not_taken_for_a_corrupt_one() -> None:
     storage = torn()
     unmarked = copy_of(storage)
     del unmarked.blobs["copy"]
-    assert check(opened(unmarked), {}).verdict is Verdict.CORRUPT
-    assert check(opened(storage), {}).verdict is Verdict.TORN
+    assert check(opened(unmarked), {}).verdict is EndVerdict.CORRUPT
+    assert check(opened(storage), {}).verdict is EndVerdict.TORN
     follower = open_follower(copy_of(storage))
     assert 0 < follower.end < 60 * 600
     follower.close()

@@ -8,7 +8,7 @@ from journal.errors import StorageFailed
 from journal.records.header import HEADER_BYTES, RecordType
 from journal.records.record import RollbackReason
 from journal.state.inspection import RecordReader, describe, read_checkpoints, scanner_from
-from journal.wal.scan import ScanEnd, Scanner, Verdict
+from journal.wal.scan import EndVerdict, ScanEnd, Scanner
 from journal.wal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import content, entries_of, entry_of, flip, write_history
@@ -55,7 +55,7 @@ def test_reading_may_begin_after_corruption(storage: FaultyStorage) -> None:
     assert next(iter(RecordReader(scanner_from(segments, lost.end)))).header.lsn == lost.end
     reading = RecordReader(scanner_from(segments, lost.lsn))
     assert list(reading) == []
-    assert reading.end.verdict is Verdict.CORRUPT
+    assert reading.end.verdict is EndVerdict.CORRUPT
 
 
 def test_a_writer_that_runs_ahead_is_no_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_writer_that_runs_ahead_is_no_corruption(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Scanner, "finish", write_then_finish)
     reading = RecordReader(scanner)
     assert [entry.header.record_type for entry in reading] == [RecordType.EPOCH] + [RecordType.PUT] * 6
-    assert reading.end.verdict is Verdict.WHOLE
+    assert reading.end.verdict is EndVerdict.WHOLE
     store.close()
 
 

@@ -13,7 +13,7 @@ from journal.records.header import Offset
 from journal.records.record import Put
 from journal.wal.flush_mode import SYNC
 from journal.wal.journal import Journal
-from journal.wal.scan import Scanner, Verdict
+from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segment_preallocator import SegmentPreallocator
 from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import PREZERO_BYTES, TMP_SUFFIX, DirectoryStorage
@@ -129,7 +129,7 @@ def test_one_that_was_never_needed_is_no_segment_and_goes_at_the_next_start(cut:
     segments = opened(after)
     scanner = Scanner(segments, 128)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is Verdict.WHOLE
+    assert scanner.finish().verdict is EndVerdict.WHOLE
     again = Journal.start(segments, scanner.end, epoch=1, incarnation=2, flush=SYNC)
     assert list(after.files) == [segment_name(0)]
     assert again.end == end

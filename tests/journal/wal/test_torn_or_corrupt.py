@@ -9,7 +9,7 @@ from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Offset
 from journal.records.record import Put
 from journal.state.recovery import NullSink, recover
-from journal.wal.scan import Scanner, Verdict, judge
+from journal.wal.scan import EndVerdict, Scanner, judge
 from tests.fixtures.journals import ORDERS, SEGMENT_BYTES
 from tests.fixtures.raw_journal import FIRST_LSN, PUT_RECORD_BYTES, opened, pad_record, put_record, written
 
@@ -34,7 +34,7 @@ BEYOND = {
 
 @pytest.mark.parametrize(("trailing_garbage", "was_fsynced"), list(itertools.product((False, True), repeat=2)))
 def test_the_rule(trailing_garbage: bool, was_fsynced: bool) -> None:
-    expected = Verdict.CORRUPT if was_fsynced else Verdict.TORN if trailing_garbage else Verdict.WHOLE
+    expected = EndVerdict.CORRUPT if was_fsynced else EndVerdict.TORN if trailing_garbage else EndVerdict.WHOLE
     assert judge(trailing_garbage, was_fsynced) is expected
 
 
@@ -48,7 +48,7 @@ def test_every_combination(at_the_end: str, beyond: str, later_segment: bool) ->
     end = scanner.finish()
     is_fsynced = later_segment or beyond == "a record that was written after an fsync there"
     is_empty = (at_the_end, beyond) == ("zeros", "nothing")
-    assert end.verdict is (Verdict.CORRUPT if is_fsynced else Verdict.WHOLE if is_empty else Verdict.TORN)
+    assert end.verdict is (EndVerdict.CORRUPT if is_fsynced else EndVerdict.WHOLE if is_empty else EndVerdict.TORN)
     assert end.end == GOOD_END
     assert end.trailing_garbage is not is_empty
     if at_the_end not in ("another LSN's record", "an older incarnation"):
@@ -64,7 +64,7 @@ def test_a_journal_whose_last_segment_is_still_empty_is_whole(padded: bool) -> N
         pieces[FIRST_LSN + len(record)] = pad_record(FIRST_LSN + len(record))
     scanner = Scanner(opened(written(pieces, {})), FIRST_LSN)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is Verdict.WHOLE
+    assert scanner.finish().verdict is EndVerdict.WHOLE
     assert scanner.end == SEGMENT_BYTES + FIRST_LSN
 
 
@@ -73,10 +73,10 @@ def test_a_scan_goes_on_where_a_writer_has_completed_a_record() -> None:
     segments = opened(storage)
     scanner = Scanner(segments, FIRST_LSN)
     assert len(list(scanner)) == 1
-    assert scanner.finish().verdict is Verdict.TORN
+    assert scanner.finish().verdict is EndVerdict.TORN
     segments.locate(GOOD_END)[1].write(GOOD_END, [WHOLE, put_record(LATER, LATER)])
     assert [entry.header.lsn for entry in scanner] == [GOOD_END, LATER]
-    assert scanner.finish().verdict is Verdict.WHOLE
+    assert scanner.finish().verdict is EndVerdict.WHOLE
 
 
 @pytest.mark.parametrize("kind", [99, 200])
@@ -92,11 +92,13 @@ def test_the_body_of_a_pad_is_never_looked_at() -> None:
     storage = written({FIRST_LSN: pad_record(FIRST_LSN), FIRST_LSN + 200: b"left over"}, {})
     scanner = Scanner(opened(storage), FIRST_LSN)
     assert list(scanner) == []
-    assert scanner.finish().verdict is Verdict.WHOLE
+    assert scanner.finish().verdict is EndVerdict.WHOLE
 
 
-@pytest.mark.parametrize(("flipped", "verdict"), [(-1, Verdict.TORN), (0, Verdict.CORRUPT)], ids=["body", "header"])
-def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("flipped", "verdict"), [(-1, EndVerdict.TORN), (0, EndVerdict.CORRUPT)], ids=["body", "header"]
+)
+def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: EndVerdict) -> None:
     """A forged record with the right LSN and checksums, which claims an fsync, is ignored as long as the header around
     it is right. FORMAT.md says so, and what follows where it is not."""
     before = len(put_record(GOOD_END, FIRST_LSN, body=bytes(64))) - 64
@@ -109,4 +111,4 @@ def test_a_record_that_a_client_wrote_into_a_body(flipped: int, verdict: Verdict
     assert len(list(scanner)) == 1
     end = scanner.finish()
     assert (end.verdict, end.end, end.trailing_garbage) == (verdict, GOOD_END, True)
-    assert end.next_valid_lsn == (None if verdict is Verdict.TORN else inner)
+    assert end.next_valid_lsn == (None if verdict is EndVerdict.TORN else inner)

@@ -68,7 +68,7 @@ def test_the_gate_lets_so_many_through() -> None:
 
 @given(line=st.binary(max_size=80))
 def test_what_is_said_reads_back_and_nothing_else_does(line: bytes) -> None:
-    recovered = talk.Recovered({"a": "COMMIT"})
+    recovered = talk.RecoveryDone({"a": "COMMIT"})
     trapped = talk.Trapped("DECIDED", "x")
     for said in (talk.Work(3, ["DECIDED"]), talk.Work(3), recovered, talk.RolledBack(), trapped, talk.Finished()):
         assert talk.decode(talk.encode(said)) == said

@@ -15,7 +15,7 @@ from journal.replica.follower import JournalFollower
 from journal.state.inspection import read_checkpoints
 from journal.state.live_branch import AppendResult
 from journal.wal.open_journal import JournalConfig
-from journal.wal.scan import Verdict
+from journal.wal.scan import EndVerdict
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
@@ -122,7 +122,7 @@ def judged(path: Path) -> Iterator[str]:
     segments = Segments.open(storage, None, SEGMENT_BYTES, writable=False)
     try:
         report = check(segments, checkpoints)
-        assert report.verdict is Verdict.WHOLE
+        assert report.verdict is EndVerdict.WHOLE
         if not report.is_sound:
             yield str(report)
     finally:

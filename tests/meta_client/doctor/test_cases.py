@@ -20,7 +20,7 @@ from meta_client.doctor.evidence import (
     PreparedXact,
 )
 from meta_client.doctor.sources import problem_of
-from meta_client.doctor.verdicts import Owner, Remedy, Said
+from meta_client.doctor.verdicts import Owner, Said, Verdict
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import Recorded, RowDecision
@@ -70,7 +70,7 @@ def _found(*ats: BranchAt, old: bool = True, **more: object) -> Evidence:
     return Evidence(BrokerEvidence(reports, frozenset(ats) if old else frozenset()), **more)  # type: ignore[arg-type]
 
 
-def _verdict(found: Evidence) -> Remedy:
+def _verdict(found: Evidence) -> Verdict:
     (case,) = cases_of(found, NOW_MS, 10)
     (verdict,) = {side.verdict for side in case.sides}
     return verdict
@@ -84,25 +84,25 @@ def test_the_youngest_branch_is_the_age_of_all() -> None:
     """One broker was asked to prepare long ago, the other one just now: its process is at work."""
     second: BranchAt = (1, TABLE.key(GTRID, 1))
     found = _found(AT, second, databases=(HERE,))
-    assert _verdict(found) is Remedy.DECIDE
-    assert _verdict(replace(found, brokers=replace(found.brokers, old=frozenset({AT})))) is Remedy.WAIT
+    assert _verdict(found) is Verdict.DECIDE
+    assert _verdict(replace(found, brokers=replace(found.brokers, old=frozenset({AT})))) is Verdict.WAIT
 
 
 def test_databases_that_answer_to_one_table_are_not_believed() -> None:
     rows = {GTRID: _row(RowDecision.COMMIT)}
     copy = replace(HERE, label="database staging", rows=rows)
-    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows),))) is Remedy.COMMIT
-    assert _verdict(_found(AT, databases=(HERE, copy))) is Remedy.UNKNOWN
-    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows, failure="it went away"),))) is Remedy.UNKNOWN
+    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows),))) is Verdict.COMMIT
+    assert _verdict(_found(AT, databases=(HERE, copy))) is Verdict.UNKNOWN
+    assert _verdict(_found(AT, databases=(replace(HERE, rows=rows, failure="it went away"),))) is Verdict.UNKNOWN
 
 
 def test_a_session_that_may_hold_the_row() -> None:
-    for age_s, verdict in ((None, Remedy.WAIT), (11.0, Remedy.WAIT), (9.0, Remedy.DECIDE)):
+    for age_s, verdict in ((None, Verdict.WAIT), (11.0, Verdict.WAIT), (9.0, Verdict.DECIDE)):
         sessions = (OpenSession("session 7", age_s),)  # one that began after PREPARE is another transaction's
         assert _verdict(_found(AT, databases=(replace(HERE, sessions=sessions),))) is verdict
     stuck = {AT: _report(AT, NOW_MS - int(STUCK_S * 1000) - 1)}
     found = _found(AT, databases=(replace(HERE, sessions=(OpenSession("session 7", 900.0),)),))
-    assert _verdict(replace(found, brokers=replace(found.brokers, reports=stuck))) is Remedy.ASK
+    assert _verdict(replace(found, brokers=replace(found.brokers, reports=stuck))) is Verdict.ASK
 
 
 def test_what_ended_while_it_was_looked_at() -> None:
@@ -110,7 +110,7 @@ def test_what_ended_while_it_was_looked_at() -> None:
     found = _found(AT, databases=(HERE,))
     assert to_ask(found) == ({AT}, {})
     asked = {AT: Answer(Said.COMMITTED)}
-    assert _verdict(replace(found, brokers=replace(found.brokers, asked=asked))) is Remedy.DONE
+    assert _verdict(replace(found, brokers=replace(found.brokers, asked=asked))) is Verdict.DONE
 
 
 def test_a_row_whose_brokers_are_not_in_the_lists() -> None:
@@ -121,22 +121,22 @@ def test_a_row_whose_brokers_are_not_in_the_lists() -> None:
     asked = replace(found, brokers=replace(found.brokers, asked={AT: Answer(Said.UNKNOWN)}))
     (case,) = cases_of(asked, NOW_MS, 10)
     assert {side.place: side.verdict for side in case.sides} == {
-        "broker 0": Remedy.HAZARD,
-        "broker 1": Remedy.UNKNOWN,
+        "broker 0": Verdict.HAZARD,
+        "broker 1": Verdict.UNKNOWN,
     }
     kept = _row(RowDecision.ROLLBACK, (), "the broker committed it")
-    assert _verdict(Evidence(BrokerEvidence(), (replace(HERE, rows={GTRID: kept}),))) is Remedy.HAZARD
+    assert _verdict(Evidence(BrokerEvidence(), (replace(HERE, rows={GTRID: kept}),))) is Verdict.HAZARD
 
 
 def test_a_log_that_can_not_say_where_is_not_acted_on() -> None:
     xid = LOG.xid(new_nonce())
     at: BranchAt = (0, XaKey(branch(xid, BROKER), "shop"))
     log = LogEvidence("/decisions", LOG, {xid: "in words of another version"}, is_held=False, is_copy=False)
-    assert _verdict(_found(at, logs=(log,))) is Remedy.UNKNOWN
-    assert _verdict(_found(at, logs=(replace(log, unfinished={}),))) is Remedy.ASK
-    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_held=True),))) is Remedy.WAIT
-    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_copy=True),))) is Remedy.UNKNOWN
-    assert _verdict(_found(at)) is Remedy.UNKNOWN
+    assert _verdict(_found(at, logs=(log,))) is Verdict.UNKNOWN
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}),))) is Verdict.ASK
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_held=True),))) is Verdict.WAIT
+    assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_copy=True),))) is Verdict.UNKNOWN
+    assert _verdict(_found(at)) is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(

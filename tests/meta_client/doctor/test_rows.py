@@ -21,7 +21,7 @@ from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 
 CRASHING = "tests.meta_client.transactions.crashing"
-KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
+KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT")
 
 
 def kill_at(world: World, driver: str, number: int, step: str) -> None:

@@ -11,8 +11,8 @@ from meta_client.doctor.verdicts import (
     Facts,
     Owner,
     OwnerAnswer,
-    Remedy,
     Said,
+    Verdict,
     verdict_on,
 )
 
@@ -24,10 +24,10 @@ ROLLED_BACK = {Said.ROLLED_BACK, Said.ROLLED_BACK_BY_HAND}
 
 def test_every_combination_has_a_verdict_of_one_kind() -> None:
     for facts in ALL:
-        kinds = [verdict_on(facts) in kind for kind in (CERTAIN, FOR_A_PERSON, {Remedy.DONE, Remedy.WAIT})]
+        kinds = [verdict_on(facts) in kind for kind in (CERTAIN, FOR_A_PERSON, {Verdict.DONE, Verdict.WAIT})]
         assert kinds.count(True) == 1, facts
-    assert {verdict_on(facts) for facts in ALL} == set(Remedy)
-    assert CERTAIN | FOR_A_PERSON | {Remedy.DONE, Remedy.WAIT} == set(Remedy)
+    assert {verdict_on(facts) for facts in ALL} == set(Verdict)
+    assert CERTAIN | FOR_A_PERSON | {Verdict.DONE, Verdict.WAIT} == set(Verdict)
 
 
 @pytest.mark.parametrize("facts", [facts for facts in ALL if verdict_on(facts) in CERTAIN], ids=str)
@@ -35,14 +35,14 @@ def test_certain_takes_a_decision_that_was_made_or_can_be(facts: Facts) -> None:
     """Verdicts are uncertain for a foreign branch, from silence alone, or while its own process may be at work."""
     assert facts.said is Said.PREPARED or facts.said in BY_HAND
     match verdict_on(facts):
-        case Remedy.COMMIT:
+        case Verdict.COMMIT:
             assert facts.decided is OwnerAnswer.COMMIT
             assert facts.before in (None, Said.PREPARED, Said.COMMITTED)  # a row never comes after its message
-        case Remedy.ROLL_BACK:
+        case Verdict.ROLL_BACK:
             assert facts.decided is OwnerAnswer.ROLLBACK
-        case Remedy.DECIDE:
+        case Verdict.DECIDE:
             assert (facts.owner, facts.decided) == (Owner.TABLE, OwnerAnswer.NONE)
-        case Remedy.AGREED:
+        case Verdict.AGREED:
             assert (facts.decided, facts.said) in {
                 (OwnerAnswer.COMMIT, Said.COMMITTED_BY_HAND),
                 (OwnerAnswer.ROLLBACK, Said.ROLLED_BACK_BY_HAND),
@@ -55,18 +55,18 @@ def test_certain_takes_a_decision_that_was_made_or_can_be(facts: Facts) -> None:
 def test_silence_is_never_an_answer() -> None:
     for facts in ALL:
         if facts.said is Said.SILENT:
-            assert verdict_on(facts) is Remedy.UNKNOWN
+            assert verdict_on(facts) is Verdict.UNKNOWN
         if facts.decided is OwnerAnswer.SILENT:
             assert verdict_on(facts) not in CERTAIN
         if facts.decided is OwnerAnswer.COMMIT and facts.before is Said.SILENT and facts.said is Said.PREPARED:
-            assert verdict_on(facts) in {Remedy.UNKNOWN, Remedy.WAIT, Remedy.ASK}
+            assert verdict_on(facts) in {Verdict.UNKNOWN, Verdict.WAIT, Verdict.ASK}
 
 
 def test_what_is_at_work_is_left_to_itself() -> None:
     for facts in ALL:
         if facts.said is Said.PREPARED and (facts.age is Age.YOUNG):
-            assert verdict_on(facts) is Remedy.WAIT
-        if verdict_on(facts) is Remedy.WAIT:
+            assert verdict_on(facts) is Verdict.WAIT
+        if verdict_on(facts) is Verdict.WAIT:
             assert facts.said is Said.PREPARED
             assert facts.age is Age.YOUNG or (facts.decided is OwnerAnswer.OPEN and facts.age is Age.OLD)
 
@@ -78,8 +78,8 @@ def test_sides_that_differ_are_never_called_done() -> None:
             facts.decided is OwnerAnswer.ROLLBACK and facts.said in COMMITTED
         )
         if differ:
-            assert verdict is Remedy.MIXED, facts
+            assert verdict is Verdict.MIXED, facts
         if facts.decided is OwnerAnswer.COMMIT and facts.said in {Said.UNKNOWN, Said.COMPLETED_BY_HAND}:
-            assert verdict is Remedy.HAZARD, facts
-        if verdict is Remedy.DONE:
+            assert verdict is Verdict.HAZARD, facts
+        if verdict is Verdict.DONE:
             assert facts.said in {Said.COMMITTED, Said.ROLLED_BACK, Said.UNKNOWN}

@@ -35,7 +35,7 @@ from tests.meta_client.transactions.conftest import (
 from zk.embedded.chroot import Chroot
 
 CRASHING = "tests.meta_client.transactions.crashing"
-KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "TOLD")
+KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT")
 WRITE = b"INSERT INTO numbers"
 COMMIT = re.compile(rb"(?<![\w'])(COMMIT|commit)")  # a statement, neither AUTOCOMMIT nor what a row says
 # Of resolvers: more than a live transaction takes from PREPARE to its row.
@@ -60,7 +60,7 @@ def test_the_service_is_killed_at_each_step(crashing: tuple[str, World]) -> None
     place = world.deciding.url.removeprefix("sqlite:///")
     children = [start_module(CRASHING, driver, place, world.zookeeper, str(n), step) for n, step in enumerate(KILLED)]
     assert [child.wait() for child in children] == [-9] * len(KILLED)
-    decided = [n for n, step in enumerate(KILLED) if step in ("DECIDED", "TOLD")]
+    decided = [n for n, step in enumerate(KILLED) if step in ("DECIDED", "COMMIT_SENT")]
     assert world.deciding.numbers() == decided
     with world.open_client(**QUICK) as client:
         client.resolve(world.deciding.url)

@@ -212,6 +212,6 @@ def test_a_row_that_a_listener_commits_is_settled_by_the_row(world: World, engin
         ):
             session.execute(sqlalchemy.text("INSERT INTO numbers VALUES (1)"))
             transaction.send("orders", b"1")
-        assert transaction.step is CommitStep.TOLD
+        assert transaction.step is CommitStep.COMMIT_SENT
     world.wait_quiet()
     world.check([1])

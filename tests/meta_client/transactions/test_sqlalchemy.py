@@ -149,7 +149,7 @@ def test_a_listener_that_raises_around_commit(either: World, make_engine: Engine
             with pytest.raises(ZeroDivisionError), either.client.transaction(session) as transaction:  # noqa: PT012
                 session.add(Number(n=number))
                 transaction.send("orders", str(number).encode())
-            assert transaction.step is (CommitStep.TOLD if number == 2 else CommitStep.ROLLED_BACK)
+            assert transaction.step is (CommitStep.COMMIT_SENT if number == 2 else CommitStep.ROLLED_BACK)
     with engine.connect() as connection:
         event.listen(connection, "commit", die)
         with pytest.raises(ZeroDivisionError), either.client.transaction(connection) as transaction:  # noqa: PT012

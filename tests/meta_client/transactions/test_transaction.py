@@ -23,7 +23,7 @@ from tests.meta_client.transactions.conftest import PARTITIONS, World
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
-COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD]
+COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.COMMIT_SENT]
 
 
 def test_both_in_this_order(world: World) -> None:

@@ -112,7 +112,7 @@ async def test_at_every_await(world: World, way: str) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD])
+@pytest.mark.parametrize("at", [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.COMMIT_SENT])
 @in_uvloop
 async def test_at_every_step(world: World, way: str, at: CommitStep) -> None:
     requests: list[asyncio.Task[None]] = []

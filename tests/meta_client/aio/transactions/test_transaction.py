@@ -23,7 +23,7 @@ from tests.meta_client.aio.transactions.ways import WAYS, Opened, asyncpg_words,
 from tests.meta_client.transactions.conftest import World
 from tests.meta_client.transactions.test_sqlalchemy import Number
 
-COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.TOLD]
+COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.COMMIT_SENT]
 every_way = pytest.mark.parametrize("way", WAYS)
 
 
