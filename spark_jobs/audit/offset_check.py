@@ -1,6 +1,6 @@
 """Checks that every offset of every partition is assigned exactly once. Pure.
 
-A PUT takes the offsets of its body, a COMMIT those of its takes. Within a partition they must be contiguous in LSN
+A PUT takes the offsets of its body, a COMMIT those it assigns. Within a partition they must be contiguous in LSN
 order: a gap is a lost message, an overlap a doubled one.
 """
 
@@ -23,13 +23,13 @@ def offset_ranges(records: DataFrame) -> DataFrame:
     )
     assignments = (
         records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("lsn", F.explode("takes").alias("take"))
+        .select("lsn", F.explode("assignments").alias("assignment"))
         .select(
-            "take.topic",
-            "take.partition",
-            F.col("take.base").alias("start"),
-            (F.col("take.base") + F.col("take.bytes")).alias("end"),
-            "take.messages",
+            "assignment.topic",
+            "assignment.partition",
+            F.col("assignment.base").alias("start"),
+            (F.col("assignment.base") + F.col("assignment.bytes")).alias("end"),
+            "assignment.messages",
             "lsn",
         )
     )

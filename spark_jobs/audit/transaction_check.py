@@ -149,15 +149,15 @@ def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int
     )
     assignments = (
         records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("branch_lsn", F.explode("takes").alias("take"))
+        .select("branch_lsn", F.explode("assignments").alias("assignment"))
         .select(
             "branch_lsn",
-            "take.topic",
-            "take.partition",
+            "assignment.topic",
+            "assignment.partition",
             zero.alias("put_messages"),
             zero.alias("put_bytes"),
-            F.col("take.messages").cast(_SUM).alias("taken_messages"),
-            F.col("take.bytes").cast(_SUM).alias("taken_bytes"),
+            F.col("assignment.messages").cast(_SUM).alias("taken_messages"),
+            F.col("assignment.bytes").cast(_SUM).alias("taken_bytes"),
         )
     )
     sums = [F.sum(column).alias(column) for column in ("put_messages", "put_bytes", "taken_messages", "taken_bytes")]
@@ -172,5 +172,5 @@ def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int
         *(F.col("put_messages"), F.col("put_bytes"), partition_name()),
         *(F.col("taken_messages"), F.col("taken_bytes")),
     )
-    taken = finding("take differs", F.col("branch_lsn"), F.col("decided_lsn"), subject, detail)
+    taken = finding("assignment differs", F.col("branch_lsn"), F.col("decided_lsn"), subject, detail)
     return findings(both, (differs, taken))

@@ -25,7 +25,7 @@ from spark_jobs.source.segment_reader import SegmentReader
 
 FORMAT: Final = "metaq-journal"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-# A row is some hundred bytes in Arrow, a take some fifty: a batch stays in the low megabytes.
+# A row is some hundred bytes in Arrow, an assignment some fifty: a batch stays in the low megabytes.
 BATCH_ROWS_MAX = 8192
 BATCH_TAKES_MAX = 32_768
 
@@ -90,7 +90,7 @@ class JournalReader(DataSourceReader):
             if not matches(row):
                 continue
             rows.append(row)
-            assignments += len(row.takes or ())
+            assignments += len(row.assignments or ())
             if len(rows) >= BATCH_ROWS_MAX or assignments >= BATCH_TAKES_MAX:
                 yield _batch(rows)
                 rows, assignments = [], 0

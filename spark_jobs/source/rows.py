@@ -133,7 +133,7 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
                 )
                 for assignment in assignments
             )
-            return head._replace(key=str(key), branch_lsn=branch_lsn, one_phase=one_phase, takes=rows)
+            return head._replace(key=str(key), branch_lsn=branch_lsn, one_phase=one_phase, assignments=rows)
         case Rollback(key, branch_lsn, reason):
             return head._replace(key=str(key), branch_lsn=branch_lsn, reason=reason.name)
         case Relocate(key, branch_lsn, name, _, _, runs):

@@ -30,7 +30,7 @@ MaybeTime = Annotated[int | None, TimestampType()]  # microseconds since 1970, a
 
 
 class OffsetAssignmentRow(NamedTuple):
-    """Offsets [base, base + bytes) of a partition that a COMMIT takes."""
+    """Offsets [base, base + bytes) of a partition that a COMMIT assigns."""
 
     topic: Text
     partition: Long
@@ -68,13 +68,13 @@ class RecordRow(NamedTuple):
     time: MaybeTime = None  # the same, as a timestamp
     key: MaybeText = None  # transaction key as on the wire; of every record of a branch
     branch_lsn: MaybeLong = None  # LSN of the branch's first record, that record's own included
-    topic: MaybeText = None  # PUT, PUT_BATCH, TX_PUT, CARRY, TOPIC; a COMMIT's are in `takes`
+    topic: MaybeText = None  # PUT, PUT_BATCH, TX_PUT, CARRY, TOPIC; a COMMIT's are in `assignments`
     partition: MaybeLong = None
     base_offset: MaybeLong = None  # PUT, PUT_BATCH: where in the partition its first frame stands
     messages: MaybeLong = None  # of the body, or promised by a PREPARE, or that a HEURISTIC decided about
     bytes: MaybeLong = None  # as messages
     body_lsn: MaybeLong = None  # PUT, PUT_BATCH, TX_PUT, CARRY: where the message frames begin
-    takes: MaybeOffsetAssignments = None  # COMMIT
+    assignments: MaybeOffsetAssignments = None  # COMMIT
     one_phase: MaybeFlag = None  # COMMIT
     reason: MaybeText = None  # of a ROLLBACK, of a BAD range; the decision of HEURISTIC, the change of TOPIC
     checkpoint: MaybeLong = None  # CHECKPOINT: number of the file

@@ -140,7 +140,7 @@ def test_a_commit_that_takes_less_than_was_put(tmp_path: Path, audit: Audit) -> 
         pen.prepare("a", branch, 3)
         pen.commit("a", branch, (ORDERS, 0, 1), (REFUNDS, 0, 1))
         pen.put(ORDERS, 100, 1)
-    said = only(audit(tmp_path), "outcomes", "take differs")
+    said = only(audit(tmp_path), "outcomes", "assignment differs")
     assert "puts 2 messages in 200 bytes into orders-0; its COMMIT takes 1 in 100" in said
 
 

@@ -30,8 +30,8 @@ def test_every_record_is_a_row_in_its_place(spark: SparkSession, honest: Path) -
     ]
     assert {row.segment for row in rows} == set(segment_bases(honest))
     assert {row.frames for row in rows} == {None}, "frames are counted only when asked for"
-    commit = next(row for row in rows if row.kind == "COMMIT" and len(row.takes) == 2)
-    assert [(take.topic, take.bytes, take.messages) for take in commit.takes] == [
+    commit = next(row for row in rows if row.kind == "COMMIT" and len(row.assignments) == 2)
+    assert [(each.topic, each.bytes, each.messages) for each in commit.assignments] == [
         ("orders", 400, 4),
         ("refunds", 200, 2),
     ]
@@ -80,7 +80,7 @@ def test_what_is_not_applied_exactly_goes_back_to_spark(honest: Path) -> None:
     returned: list[Filter] = [
         Not(EqualTo(("lsn",), 5)),
         StringContains(("topic",), "x"),
-        EqualTo(("takes", "topic"), "x"),
+        EqualTo(("assignments", "topic"), "x"),
         EqualTo(("lsn",), "5"),
         In(("lsn",), (5, "6")),
         EqualTo(("one_phase",), True),

@@ -74,10 +74,13 @@ def test_the_first_record_of_a_branch_names_itself() -> None:
 
 
 def test_the_columns_of_the_other_kinds() -> None:
-    takes = (OffsetAssignment(ORDERS, Offset(100), 200, 2), OffsetAssignment(PartitionName("a", 1), Offset(0), 100, 1))
-    found = row(Commit(key("a"), Lsn(64), True, takes))
+    assignments = (
+        OffsetAssignment(ORDERS, Offset(100), 200, 2),
+        OffsetAssignment(PartitionName("a", 1), Offset(0), 100, 1),
+    )
+    found = row(Commit(key("a"), Lsn(64), True, assignments))
     assert (found.key, found.branch_lsn, found.one_phase) == (str(key("a")), 64, True)
-    assert found.takes == (OffsetAssignmentRow("orders", 0, 100, 200, 2), OffsetAssignmentRow("a", 1, 0, 100, 1))
+    assert found.assignments == (OffsetAssignmentRow("orders", 0, 100, 200, 2), OffsetAssignmentRow("a", 1, 0, 100, 1))
     assert row(Rollback(key("a"), Lsn(64), RollbackReason.TIMED_OUT)).reason == "TIMED_OUT"
     promised = row(Prepare(key("a"), Lsn(64), 3, 300))
     assert (promised.messages, promised.bytes) == (3, 300)
