@@ -57,7 +57,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionState:
+class DriverState:
     """Facts read at each use."""
 
     session: object = None  # changes when the driver reconnects
@@ -79,7 +79,7 @@ class Kind(Protocol):
     def own(self) -> Sequence[str]:
         """Statements that set up a connection of our own: autocommit, durable, with short lock waits."""
 
-    def state(self, ask: Ask) -> SessionState:
+    def state(self, ask: Ask) -> DriverState:
         """Read the connection's state in one SELECT. Raises CannotEnlist if its commits are no decisions."""
 
     def look_up(self, ask: Ask) -> Known:
@@ -115,7 +115,7 @@ class Driver:
             return rows
 
 
-_Remembered = tuple[object, Known, Connect]  # SessionState.session, and what makes another connection
+_Remembered = tuple[object, Known, Connect]  # DriverState.session, and what makes another connection
 _remembered: weakref.WeakKeyDictionary[object, _Remembered] = weakref.WeakKeyDictionary()  # by connection
 
 
@@ -132,7 +132,7 @@ class DbapiSession:
         self._connect = connect
         self._is_managed = is_managed
         self._by_sql = False  # commit by a statement
-        self._state = SessionState()
+        self._state = DriverState()
         self._known: Known
         self._another: Connect
 

@@ -17,7 +17,7 @@ from pymysql.constants import CR, ER
 from pymysql.cursors import Cursor
 
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
-from meta_client.transactions.dbapi import Ask, Connect, Driver, Known, Says, SessionState, open_over
+from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says, open_over
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
 from meta_client.transactions.names import TableName
@@ -78,7 +78,7 @@ class _Kind:
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE",
     )
 
-    def state(self, ask: Ask) -> SessionState:
+    def state(self, ask: Ask) -> DriverState:
         ((session, now, is_autocommit, is_checked, is_read_only, flushes, has_log, syncs),) = ask(_STATE)
         if is_read_only not in _OFF:
             raise CannotEnlist(
@@ -98,7 +98,7 @@ class _Kind:
             raise CannotEnlist(
                 "with unique_checks = 0, which is for loading, a key may be inserted twice: SET unique_checks = 1"
             )
-        return SessionState(session, (now,), may_commit_alone=is_autocommit not in _OFF)
+        return DriverState(session, (now,), may_commit_alone=is_autocommit not in _OFF)
 
     def look_up(self, ask: Ask) -> Known:
         ((database, user),) = ask("SELECT DATABASE(), CURRENT_USER()")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.dbapi import Ask, Connect, Driver, Known, Says, SessionState
+from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says
 from meta_client.transactions.dialects import POSTGRES, Dialect
 from meta_client.transactions.postgres_table import LEAVES_OPEN, OWN, look_up, quoted
 from meta_client.transactions.table import TABLE
@@ -36,9 +36,9 @@ class _Kind:
     }
     own: Sequence[str] = OWN
 
-    def state(self, ask: Ask) -> SessionState:
+    def state(self, ask: Ask) -> DriverState:
         ask("SELECT 1")
-        return SessionState()
+        return DriverState()
 
     def look_up(self, ask: Ask) -> Known:
         identity, schema = look_up(ask)
