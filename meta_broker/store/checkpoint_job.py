@@ -172,7 +172,7 @@ class CheckpointJob:
         files = await loop.run_in_executor(worker, self._indexes.write, collected)
         checkpoint = await self._retention.choose(loop, worker, checkpoint, collected)
         number = await loop.run_in_executor(worker, self._source.write_checkpoint, checkpoint, collected.marks)
-        await loop.run_in_executor(worker, self._indexes.settle, collected, files)
+        await loop.run_in_executor(worker, self._indexes.install, collected, files)
         for count, _ in enumerate(self._indexes.filed(collected, files), 1):
             if count % FILES_PER_TURN == 0:
                 await asyncio.sleep(0)

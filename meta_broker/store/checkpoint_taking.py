@@ -39,7 +39,7 @@ def _write(
     collected = indexes.collect()
     files = indexes.write(collected)
     number = write(checkpoint, collected.marks)
-    indexes.settle(collected, files)
+    indexes.install(collected, files)
     for _ in indexes.filed(collected, files):
         pass
     return number

@@ -33,12 +33,12 @@ from meta_broker.store.index_layout import (
     ENTRY_BYTES,
     RENEWED_SUFFIX,
     SEAL,
+    install,
     lsns_of,
     offsets_of,
     position,
     renewed,
     seed,
-    settle,
 )
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class IndexFile:
                     offset, _, time_ms, run_bytes, _ = ENTRY.unpack(last)
                     if offset + run_bytes == end:
                         if place != path:
-                            settle(path)
+                            install(path)
                         self._damaged.clear()
                         self.last_ms, self._file = time_ms, file  # in this order: other threads check _file
                         break

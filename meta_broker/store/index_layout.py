@@ -80,7 +80,7 @@ def position(entries: int) -> int:
     return (entries + entries // CHUNK_ENTRIES) * ENTRY_BYTES
 
 
-def settle(path: Path) -> None:
+def install(path: Path) -> None:
     """Rename the renewed file to *path*, once a checkpoint refers to it. A worker's job.
 
     Not durable on return: a start finds it under either name. Raises StorageFailed.

@@ -42,7 +42,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
 
 
 def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFile:
-    """Write as `write`, to a file without the first *unneeded* entries of *before*; `settle` puts it in its place.
+    """Write as `write`, to a file without the first *unneeded* entries of *before*; `install` puts it in its place.
 
     Raises IndexDamaged if a needed part of *before* is damaged, StorageFailed.
     """

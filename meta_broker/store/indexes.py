@@ -41,7 +41,7 @@ async def when_loaded(worker: Executor, ask: Callable[[], T]) -> T:
 
 
 class Indexes:
-    """A journal's IndexSink. Loop thread only, except `write` and `settle`."""
+    """A journal's IndexSink. Loop thread only, except `write` and `install`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -121,12 +121,12 @@ class Indexes:
         except IndexDamaged:
             return None
 
-    def settle(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> None:
+    def install(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> None:
         """Finish renewed files, once the checkpoint *files* were written for is durable. A worker's job. Raises
         StorageFailed.
         """
         for name, file in files.items():
-            self.by_name[name].settle(collected.spills[name], file)
+            self.by_name[name].install(collected.spills[name], file)
 
     def filed(self, collected: "Collected", files: Mapping[PartitionName, IndexFile]) -> Iterator[None]:
         """Drop from memory what *files* hold; one partition a step."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from journal.records.index_updates import IndexUpdate
 from journal.state.checkpoint import IndexFileEntry
 from meta_broker.store.index_file import EMPTY, IndexCold, IndexDamaged, IndexFile
-from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, Spill, offsets_of, settle
+from meta_broker.store.index_layout import ENTRY, ENTRY_BYTES, Spill, install, offsets_of
 from meta_broker.store.index_writing import renew, write
 
 _FIRST = _TIME = struct.Struct("<Q")
@@ -201,7 +201,7 @@ class PartitionIndex:
     def write(self, spill: Spill) -> IndexFile:
         """Add *spill* to the file, durably, and return it for `filed`. A worker's job.
 
-        Call `settle` once a checkpoint refers to it. Raises StorageFailed, IndexDamaged.
+        Call `install` once a checkpoint refers to it. Raises StorageFailed, IndexDamaged.
         """
         file = self._file
         file.open()
@@ -213,12 +213,12 @@ class PartitionIndex:
                 return renew(self._path, spill, file, unneeded)
         return write(self._path, spill, file)
 
-    def settle(self, spill: Spill, file: IndexFile) -> None:
+    def install(self, spill: Spill, file: IndexFile) -> None:
         """Put a renewed *file* in place, once a durable checkpoint refers to it. A worker's job. Raises
         StorageFailed.
         """
         if file.entries < spill.end:
-            settle(self._path)
+            install(self._path)
 
     @property
     def mark(self) -> IndexFileEntry | None:

@@ -85,7 +85,7 @@ class RenewalMachine(RuleBasedStateMachine):
         self.gone += round((self.count - self.gone) * share)
         self.index.trim(self.gone * RUN_BYTES)
 
-    @rule(power_goes=st.sampled_from(["never", "before the checkpoint", "before it is settled", "at the end"]))
+    @rule(power_goes=st.sampled_from(["never", "before the checkpoint", "before it is installed", "at the end"]))
     def checkpoint(self, power_goes: str) -> None:
         spill, marked = self.index.spill(), (self.gone, self.count)
         if spill is None:
@@ -96,8 +96,8 @@ class RenewalMachine(RuleBasedStateMachine):
         assert file is not None
         if power_goes != "before the checkpoint":
             self.mark, self.marked = file.mark, marked
-            if power_goes != "before it is settled":
-                self.index.settle(spill, file)
+            if power_goes != "before it is installed":
+                self.index.install(spill, file)
                 self.index.filed(spill, file)
         if power_goes != "never":
             self.restart()
@@ -136,7 +136,7 @@ def write(index: PartitionIndex) -> None:
     assert spill is not None
     file = index.write(spill)
     assert file is not None
-    index.settle(spill, file)
+    index.install(spill, file)
     index.filed(spill, file)
 
 
