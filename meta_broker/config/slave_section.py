@@ -15,7 +15,7 @@ class SlaveSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     id: int | None = None  # unique among the slaves of one broker id
     master: str | None = None  # HOST:PORT; None: the master registered in ZooKeeper
     rejoin: bool = True  # a superseded master, or one with slave.json in its directory, becomes a slave
-    begin_anew: bool = False  # empty a directory with unusable records; else the slave stops with an error
+    full_resync: bool = False  # empty a directory with unusable records; else the slave stops with an error
     register: bool | None = None  # in ZooKeeper, for consumers; None: unless [replication] mode is "sync"
 
 

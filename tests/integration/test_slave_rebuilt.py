@@ -117,9 +117,9 @@ def test_a_slave_that_fell_behind_retention_gives_up_what_it_has_only_when_told_
         before = copied_bytes(slave.data)
         slave.launch()
         assert slave.wait() == 2
-        assert "set begin_anew = true in [slave]" in slave.log
+        assert "set full_resync = true in [slave]" in slave.log
         assert copied_bytes(slave.data) == before
-        slave.config_path.write_text(FORGETFUL + "\n[slave]\nbegin_anew = true\n")
+        slave.config_path.write_text(FORGETFUL + "\n[slave]\nfull_resync = true\n")
         slave.start()
         wait_until(lambda: "starts over" in slave.log, "it starts over")
         put_all(master.port, 5)

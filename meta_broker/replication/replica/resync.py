@@ -113,10 +113,10 @@ def _start_over(
 ) -> None:
     is_unfinished = any(initial_sync_names(storage))
     if is_unfinished or any(segment_base(name) is not None for name in storage.names()):
-        if not is_unfinished and not config.slave.begin_anew:  # an unfinished initial sync loses nothing
+        if not is_unfinished and not config.slave.full_resync:  # an unfinished initial sync loses nothing
             raise ConfigError(
                 f"{config.data} holds records that are of no use to a slave of this master: {what.reason}; to give "
-                f"them up, empty the directory, or set begin_anew = true in [slave]"
+                f"them up, empty the directory, or set full_resync = true in [slave]"
             )
         clear(storage, identity, None, wall_clock_ms())
         _drop_derived(config, "index", "keys")

@@ -56,8 +56,8 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Master:
     return Master(tmp_path_factory.mktemp("master"))
 
 
-def config_of(data: Path, *, begin_anew: bool = False) -> BrokerConfig:
-    slave = SlaveSection(id=1, begin_anew=begin_anew)
+def config_of(data: Path, *, full_resync: bool = False) -> BrokerConfig:
+    slave = SlaveSection(id=1, full_resync=full_resync)
     return BrokerConfig(data=data, broker_id=0, port=0, zookeeper="127.0.0.1:1", role="slave", slave=slave)
 
 
@@ -107,11 +107,11 @@ def test_a_whole_copy_is_given_up_only_when_told_to(tmp_path: Path, master: Mast
     assert len(before) == 4
     what = Resync(Lsn(0), "its master was replaced", b"")
     with pytest.raises(
-        ConfigError, match=r"of no use to a slave of this master: its master was replaced; .*begin_anew"
+        ConfigError, match=r"of no use to a slave of this master: its master was replaced; .*full_resync"
     ):
         resync(config_of(tmp_path), what)
     assert copied_bytes(tmp_path) == before
-    resync(config_of(tmp_path, begin_anew=True), what)
+    resync(config_of(tmp_path, full_resync=True), what)
     assert copied_bytes(tmp_path) == {}
 
 
