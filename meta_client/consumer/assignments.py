@@ -12,7 +12,6 @@ from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.position import Seek
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.net.pending_reply import PendingReply
-from meta_client.protocol.errors import MetaError
 from zk.tree.nodes import TopicPartition
 
 BUSY_S = 0.05  # back-off of a partition while another delivery of it is in progress
@@ -204,7 +203,7 @@ class Assignments:
                 return True
             return False
 
-    def end_poll(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | MetaError | None) -> bool:
+    def end_poll(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | Exception | None) -> bool:
         """Record the outcome of a long poll; True if the request is to be queued, False if the poll was cancelled."""
         with self.changed:
             if request.poll is not poll or request.state is not S.WAITING:

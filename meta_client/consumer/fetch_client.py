@@ -167,10 +167,12 @@ class FetchClient:
             return
         try:
             connection.submit(outgoing, partial(self._end, request, poll))
-        except MetaError as error:
+        except Exception as error:  # the next round raises it
             self._end(request, poll, error)
+        if request.poll is not poll:  # withdrawn before it was sent
+            poll.abandon()
 
-    def _end(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | MetaError | None) -> None:
+    def _end(self, request: FetchedPartition, poll: LongPoll, outcome: PendingReply | Exception | None) -> None:
         if self._assignments.end_poll(request, poll, outcome):
             if outcome is None:
                 poll.abandon()

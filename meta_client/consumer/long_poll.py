@@ -7,7 +7,6 @@ from meta_client.errors import ReplyTimeout
 from meta_client.net.calls import checked_data
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
-from meta_client.protocol.errors import MetaError
 from meta_client.protocol.responses import Data
 
 EARLY = 0.5  # an empty answer after less than this part of the wait is early
@@ -22,13 +21,13 @@ class LongPoll:
     wait_s: float
     started_at: float = field(default_factory=lambda: time.monotonic())
     waited_s: float = 0.0  # once it has ended
-    outcome: PendingReply | MetaError | None = None  # answer, or why it was not sent; None: it expired
+    outcome: PendingReply | Exception | None = None  # answer, or why it was not sent; None: it expired
 
     def is_overdue(self, patience_s: float) -> bool:
         """Return True if it should have ended *patience_s* ago."""
         return self.started_at + self.wait_s + patience_s <= time.monotonic()
 
-    def end(self, outcome: PendingReply | MetaError | None) -> None:
+    def end(self, outcome: PendingReply | Exception | None) -> None:
         """Record the outcome."""
         self.outcome, self.waited_s = outcome, time.monotonic() - self.started_at
 
@@ -43,7 +42,7 @@ class LongPoll:
                 raise ReplyTimeout(
                     f"{what}: no answer within {self.waited_s:.1f} s, though the broker sends heart-beats"
                 )
-            case MetaError():
+            case Exception():
                 raise self.outcome
             case _:
                 return checked_data(self.outcome.wait(0), what)

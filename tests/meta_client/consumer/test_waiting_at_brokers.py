@@ -12,6 +12,8 @@ from meta_client.client import Client
 from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.fetch_client import WAITING_BYTES_MAX
+from meta_client.net.connection import Connection
+from meta_client.net.pending_reply import OnDone, PendingReply
 from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Fetch, Get, Request, Version
 from tests.fixtures.broker import BrokerProcess
@@ -19,6 +21,7 @@ from tests.fixtures.wire import WireClient
 from tests.meta_client.conftest import StartBroker
 from tests.meta_client.peer import ok, opaque_of
 from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 SLOW_TO_ASK = ConsumerConfig(runners=1, backoff_s_max=120.0)  # what comes quickly was waited for at the broker
 
@@ -213,6 +216,52 @@ def test_a_request_that_the_broker_forgot_is_repeated(
         wait_until(lambda: len(script.asked_to_wait) > 1)
         assert "get orders/0-0 at 25: no answer within" in caplog.text
         script.waits = lambda fetch: b"data 25 50 m %d\r\n%b" % (fetch.opaque, script.FRAME)
+        seen.wait_for(2)
+
+
+def test_a_long_poll_that_is_cancelled_while_it_is_sent_is_not_waited_for(
+    client: Client, seen: Seen, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_broker(0, {"orders": 1}, Script(lambda fetch: None))
+    polls: list[tuple[Connection, int]] = []
+    send = Connection.submit
+
+    def submit(connection: Connection, request: Request, on_done: OnDone | None = None) -> PendingReply:
+        if isinstance(request, Fetch) and request.wait_ms:
+            polls.append((connection, request.opaque))
+            if len(polls) == 1:
+                assert consumer.seek("orders", Partition(0, 0), 0)
+        return send(connection, request, on_done)
+
+    monkeypatch.setattr(Connection, "submit", submit)
+    with client.consumer("group", config=replace(SLOW_TO_ASK, runners=2)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
+        seen.wait_for(2)
+        wait_until(lambda: len(polls) == 2)
+        wait_until(lambda: polls[0][1] not in polls[0][0]._pending)
+        wait_until(lambda: polls[1][1] in polls[1][0]._pending)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_partition_goes_on_though_sending_its_long_poll_raised_what_nobody_expects(
+    client: Client, seen: Seen, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(lambda fetch: b"data 25 50 m %d\r\n%b" % (fetch.opaque, script.FRAME))
+    start_broker(0, {"orders": 1}, script)
+    send = Connection.submit
+    failed: list[Request] = []
+
+    def submit(connection: Connection, request: Request, on_done: OnDone | None = None) -> PendingReply:
+        if isinstance(request, Fetch) and request.wait_ms and not failed:
+            failed.append(request)
+            raise RuntimeError("injected")
+        return send(connection, request, on_done)
+
+    monkeypatch.setattr(Connection, "submit", submit)
+    with client.consumer("group", config=replace(SLOW_TO_ASK, runners=2, fetch_wait_s=100.0)) as consumer:
+        consumer.subscribe("orders", seen)
+        consumer.start()
         seen.wait_for(2)
 
 
