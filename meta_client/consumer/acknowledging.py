@@ -1,7 +1,7 @@
 """Manual acknowledgement: the delivered and the acknowledged offset of a partition."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.offsets import OffsetEntry
@@ -11,22 +11,29 @@ class AckWindow:
     """The unacknowledged part [acknowledged, delivered) of one partition, empty at first and after every seek. Any
     thread.
 
-    An acknowledgement from before a seek or a rebalance falls outside and moves nothing.
+    A message delivered before a seek or a rollback counts only once it is delivered again, by its id: a broker that
+    lost it in a promotion gives its offset to another.
     """
 
     def __init__(self, advance: Callable[[OffsetEntry], None]) -> None:
         """*advance* is called with progress, under the lock, so that none is reported after close()."""
         self._advance = advance
-        self._lock = threading.Lock()  # guards the next two
+        self._lock = threading.Lock()  # guards all below
         self._acknowledged = 0
         self._delivered: int | None = None  # None: nothing is delivered
+        self._end = 0  # of all that was ever delivered
+        self._end_closed = 0  # the same, when it was closed last; 0 once that much is acknowledged again
+        self._again: dict[int, int] = {}  # ids of messages below `_end_closed` delivered since, by next offset
 
-    def open(self, offset: int, next_offset: int) -> None:
-        """Extend the window before messages of [offset, next_offset) are delivered."""
+    def open(self, messages: Iterable[ReceivedMessage], offset: int, next_offset: int) -> None:
+        """Extend the window before *messages*, those to deliver of [offset, next_offset), are delivered."""
         with self._lock:
             if self._delivered is None:
                 self._acknowledged = self._delivered = offset
             self._delivered = max(self._delivered, next_offset)
+            self._end = max(self._end, next_offset)
+            if offset < self._end_closed:
+                self._again.update((m.next_offset, m.message_id) for m in messages if m.offset < self._end_closed)
 
     @property
     def is_open(self) -> bool:
@@ -34,10 +41,10 @@ class AckWindow:
         return self._delivered is not None
 
     @property
-    def is_settled(self) -> bool:
-        """True if everything delivered is acknowledged."""
+    def unacknowledged_from(self) -> int | None:
+        """Offset of the first message that is delivered and not acknowledged; None: there is none."""
         with self._lock:
-            return self._delivered is None or self._acknowledged >= self._delivered
+            return None if self._delivered is None or self._acknowledged >= self._delivered else self._acknowledged
 
     def pass_over(self, message: ReceivedMessage) -> None:
         """Skip *message*, which a filter rejects: it is acknowledged if everything before it is."""
@@ -50,6 +57,8 @@ class AckWindow:
         with self._lock:
             if self._delivered is None or not message.next_offset <= self._delivered:
                 return False
+            if message.offset < self._end_closed and self._again.get(message.next_offset) != message.message_id:
+                return False
             if message.next_offset > self._acknowledged:
                 self._move(message)
             return True
@@ -58,8 +67,13 @@ class AckWindow:
         """Empty the window; return the offset to deliver again from, None if it was empty."""
         with self._lock:
             was_open, self._delivered = self._delivered is not None, None
+            self._end_closed = self._end
+            self._again.clear()
             return self._acknowledged if was_open else None
 
     def _move(self, message: ReceivedMessage) -> None:
         self._acknowledged = message.next_offset
+        if self._acknowledged >= self._end_closed:
+            self._end_closed = 0
+            self._again.clear()
         self._advance(OffsetEntry(message.topic, message.partition, message.next_offset, message.message_id))

@@ -290,7 +290,7 @@ class Assignments:
     def is_settled(self, request: FetchedPartition) -> bool:
         """Return True if the partition is assigned and everything delivered of it is consumed."""
         with self.changed:
-            return request.is_assigned and request.delivery.is_settled()
+            return request.is_assigned and request.delivery.unconsumed_from() is None
 
     def statuses(self) -> list[PartitionStatus]:
         """Return the status of each partition."""

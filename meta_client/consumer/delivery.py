@@ -42,8 +42,8 @@ class Delivery(Protocol):
     def has_room(self) -> bool:
         """Return True if deliver() may be called. Called under the lock of the assignments; must not block."""
 
-    def is_settled(self) -> bool:
-        """Return True if everything delivered is consumed."""
+    def unconsumed_from(self) -> int | None:
+        """Return the offset of the first message that is delivered and not consumed; None: there is none."""
 
     def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
         """Stop counting deliveries that are not consumed yet: the partition was removed, or (*is_seek*) sought. Any

@@ -80,15 +80,16 @@ class Attempts:
     """Count of consecutive failures of the message at the head of a partition."""
 
     def __init__(self) -> None:
-        self._offset = -1
+        self._head: tuple[int, int] | None = None  # offset and id: after a promotion another message may be there
         self._count = 0
 
-    def count(self, offset: int) -> int:
-        """Record a failure at *offset*; return its number."""
-        self._count = self._count + 1 if offset == self._offset else 1
-        self._offset = offset
+    def count(self, message: ReceivedMessage) -> int:
+        """Record a failure of *message*; return its number."""
+        head = message.offset, message.message_id
+        self._count = self._count + 1 if head == self._head else 1
+        self._head = head
         return self._count
 
     def clear(self) -> None:
         """Reset after a success."""
-        self._offset, self._count = -1, 0
+        self._head, self._count = None, 0

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from meta_client.consumer.position import Position, Seek, offset_of
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
-from meta_client.protocol.requests import OFFSET_END
 from zk.tree.nodes import Partition
 
 FRAME_BYTES_MAX = HEADER_BYTES + DATA_BYTES_MAX
@@ -30,7 +29,7 @@ class FetchRequest:
     cut_off_count: int = 0  # consecutive answers without one whole message
     seek: Seek | None = None  # to be done before the next fetch; set by a user's thread, under a lock
     is_at_end: bool = False  # the last answer had nothing new
-    is_moved_back: bool = False  # to a lower offset, which has to be stored before delivery
+    is_moved_back: bool = False  # to an offset that has to be stored before delivery
     has_error: bool = False  # the last answer was an error: logged once, not at every round
     last_error: str | None = None  # of the last round, for the watchdog
     rounds: int = 0  # successful ones, for the watchdog
@@ -84,7 +83,7 @@ class FetchRequest:
         The ancestor always backs off half a second or more, which would limit a filter's skips to two per second.
         """
         is_forward = offset > self.offset
-        self.is_moved_back = offset < self.offset < OFFSET_END
+        self.is_moved_back = offset < self.offset
         self.offset = offset
         self.cut_off_count = 0
         self.is_at_end = False
@@ -119,6 +118,7 @@ class FetchRequest:
     def sought(self, offset: int) -> None:
         """Continue at once at *offset*, after a seek."""
         self.offset = offset
+        self.is_moved_back = False
         self.cut_off_count = 0
         self.backoff_s = 0.0
         self.is_at_end = False

@@ -166,14 +166,8 @@ class Fetcher:
             if request.seek is not None:
                 self._seek(request, request.seek)
                 what = f"get {request.topic}/{request.partition} at {request.offset}"
-            if request.is_moved_back:
-                # A store that compares offsets would take the messages for consumed: store the reset first.
-                if self._tracker.is_resetting(request.key):
-                    request.found_nothing(is_at_end=False)
-                    request.backoff_s = min(request.backoff_s, RESET_LOOK_S)
-                    return False
-                request.is_moved_back = False
-                request.backoff_s = 0.0
+            if request.is_moved_back and not self._is_reset_stored(request):
+                return False
             if (answer := self._fetch_client.fetch(request, what)) is None:
                 return True
         except Moved as error:
@@ -226,15 +220,48 @@ class Fetcher:
             self._go_to(request, end)
 
     def _go_to(self, request: FetchedPartition, offset: int) -> None:
-        """Continue where the broker says, and move the group's offset with it."""
-        is_back = offset < request.offset
-        # Unacknowledged messages have offsets below the one that the broker names.
-        is_progress = self.assignments.is_settled(request) or (is_back and request.is_assigned)
-        request.moved(offset)
-        if is_progress and request.seek is None:
-            self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
-            if request.is_moved_back:
-                self.on_reset()
+        """Continue where the broker says, and move the group's offset with it: never above a message that the broker
+        has, and that is not consumed.
+
+        When it moves back, new messages have, or will have, the offsets of some that were fetched. Fetched ahead, these
+        are consumed first, and count up to *offset*. With manual acknowledgement, which may wait for what follows,
+        fetching begins anew at the first one not acknowledged.
+        """
+        is_back, delivery = offset < request.offset, request.delivery
+        with self.assignments.changed:  # nothing is handed out or withdrawn meanwhile
+            unconsumed = delivery.unconsumed_from()
+            if is_back and delivery.window is not None:
+                delivery.discard(request.key, is_seek=False)
+                offset, unconsumed = offset if unconsumed is None else min(offset, unconsumed), None
+            request.moved(offset)
+            if not request.is_assigned or request.seek is not None:
+                return
+            if unconsumed is None or (is_back and offset <= unconsumed):
+                self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=is_back))
+            if is_back and unconsumed is not None:
+                self._tracker.limit(request.key, offset)
+        if is_back:
+            self.on_reset()
+
+    def _is_reset_stored(self, request: FetchedPartition) -> bool:
+        """Return True if a partition that moved back may be fetched; set a back-off otherwise."""
+        if self._tracker.is_limited(request.key):
+            with self.assignments.changed:
+                if is_settled := self.assignments.is_settled(request):
+                    self._tracker.advance(OffsetEntry(*request.key, request.offset, is_reset=True))
+            if not is_settled:
+                request.found_nothing(is_at_end=False)
+                request.last_error = "nobody takes what was fetched before the broker lost messages: call fetch()"
+                return False
+            self.on_reset()
+        # A store that compares offsets would take the messages for consumed: store the reset first.
+        if self._tracker.is_resetting(request.key):
+            request.found_nothing(is_at_end=False)
+            request.backoff_s = min(request.backoff_s, RESET_LOOK_S)
+            return False
+        request.is_moved_back = False
+        request.backoff_s = 0.0
+        return True
 
     def _on_data(self, request: FetchedPartition, answer: FetchReply) -> None:
         body = answer.body

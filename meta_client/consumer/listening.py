@@ -30,8 +30,8 @@ class _ListenerDelivery:
     def has_room(self) -> bool:
         return True
 
-    def is_settled(self) -> bool:
-        return self.window is None or self.window.is_settled
+    def unconsumed_from(self) -> int | None:
+        return None if self.window is None else self.window.unacknowledged_from
 
     def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
         if is_seek:
@@ -51,7 +51,7 @@ class MessageDelivery(_ListenerDelivery):
 
     def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
-            self.window.open(batch.offset, batch.next_offset)
+            self.window.open(batch.messages, batch.offset, batch.next_offset)
         following = enumerate(batch.messages)
         while True:
             try:
@@ -92,7 +92,7 @@ class MessageDelivery(_ListenerDelivery):
 
     def _failure(self, message: ReceivedMessage, error: Exception) -> DeliveryFailure | None:
         """Return the failure of *message* after *error*; None if it was rejected and disposed of."""
-        attempt = self._attempts.count(message.offset)
+        attempt = self._attempts.count(message)
         if not self._policy.is_exhausted(error, attempt):
             return DeliveryFailure(error, attempt, error.after_s if isinstance(error, Retry) else 0.0)
         if self._policy.reject is None:
@@ -130,14 +130,14 @@ class BatchDelivery(_ListenerDelivery):
 
     def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
-            self.window.open(batch.offset, batch.next_offset)
+            self.window.open(batch.messages, batch.offset, batch.next_offset)
         try:
             if self._filter.passes_all:
                 self._listener(batch)
             elif wanted := self._filter.filter(batch.messages):
                 self._listener(Batch(batch.topic, batch.partition, batch.offset, batch.next_offset, wanted))
         except Exception as error:
-            attempt = self._attempts.count(batch.offset)
+            attempt = self._attempts.count(batch.messages[0])
             if not self._policy.is_exhausted(error, attempt):
                 return DeliveryResult(
                     batch.offset,

@@ -104,6 +104,7 @@ class OffsetTracker:
         self._claims: dict[tuple[str, Partition], Claimed | None] = {}  # of all that are in _entries
         self._modified: set[tuple[str, Partition]] = set()
         self._resets: dict[tuple[str, Partition], OffsetEntry] = {}  # the last unstored one of each
+        self._limits: dict[tuple[str, Partition], int] = {}  # see limit()
 
     def own(self, topic: str, partition: Partition, claimed: Claimed | None = None) -> None:
         """Start to track a partition, owned by *claimed*."""
@@ -119,6 +120,7 @@ class OffsetTracker:
                 self._claims.pop(key, None)
                 self._modified.discard(key)
                 self._resets.pop(key, None)
+                self._limits.pop(key, None)
 
     def advance(self, entry: OffsetEntry) -> None:
         """Record progress, if the partition is tracked. Without `is_reset` it only goes forward."""
@@ -129,10 +131,24 @@ class OffsetTracker:
             known = self._entries[key]
             if entry.is_reset:
                 self._resets[key] = entry
-            elif known is not None and entry.offset <= known.offset:
+                self._limits.pop(key, None)
+            elif entry.offset > (limit := self._limits.get(key, entry.offset)):
+                entry = entry._replace(offset=limit, message_id=NO_MESSAGE_ID)
+            if not entry.is_reset and known is not None and entry.offset <= known.offset:
                 return
             self._entries[key] = entry
             self._modified.add(key)
+
+    def limit(self, key: tuple[str, Partition], offset: int) -> None:
+        """Record no progress of a partition beyond *offset* until its next reset."""
+        with self._lock:
+            if key in self._entries:
+                self._limits[key] = offset
+
+    def is_limited(self, key: tuple[str, Partition]) -> bool:
+        """Return True if limit() was called since the last reset."""
+        with self._lock:
+            return key in self._limits
 
     def is_resetting(self, key: tuple[str, Partition]) -> bool:
         """Return True if a reset of this partition is not stored yet."""

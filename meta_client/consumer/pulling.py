@@ -72,10 +72,14 @@ class PullBuffer:
             self._bytes += fetched.bytes
             self._changed.notify_all()
 
-    def holds(self, delivery: "PullDelivery") -> bool:
-        """Return True if messages of a partition are fetched ahead, or handed out and not consumed."""
+    def unconsumed_from(self, delivery: "PullDelivery") -> int | None:
+        """Return the offset of a partition's first message that is fetched ahead, or handed out and not consumed."""
         with self._changed:
-            return any(it.delivery is delivery for it in (*self._ahead, *self._handed) if it.is_valid)
+            self.report()
+            for fetched in (*self._handed, *self._ahead):
+                if fetched.delivery is delivery and fetched.is_valid:
+                    return fetched.messages[fetched.done].offset
+            return None
 
     def pass_over(self, delivery: "PullDelivery", last: ReceivedMessage) -> bool:
         """Skip messages up to *last*: they are consumed with the partition's messages held here; False if there are
@@ -191,7 +195,7 @@ class PullBuffer:
             self._ahead.appendleft(left)
             self._bytes += left.bytes
             fetched = Fetched(fetched.delivery, fetched.messages[:count], fetched.messages[count - 1])
-        fetched.delivery.handed_out(fetched.messages[0], fetched.rest)
+        fetched.delivery.handed_out(fetched)
         if fetched.delivery.window is None:
             self._handed.append(fetched)
         return fetched
@@ -236,8 +240,9 @@ class PullDelivery:
     def has_room(self) -> bool:
         return self._buffer.has_room
 
-    def is_settled(self) -> bool:
-        return not self._buffer.holds(self) and (self.window is None or self.window.is_settled)
+    def unconsumed_from(self) -> int | None:
+        unacknowledged = None if self.window is None else self.window.unacknowledged_from
+        return self._buffer.unconsumed_from(self) if unacknowledged is None else unacknowledged
 
     def discard(self, key: TopicPartition, *, is_seek: bool) -> None:
         self._buffer.drop(self)
@@ -251,17 +256,19 @@ class PullDelivery:
         try:
             wanted = batch.messages if self._filter.passes_all else self._filter.filter(batch.messages)
         except Exception as error:
-            return DeliveryResult(batch.offset, None, DeliveryFailure(error, self._attempts.count(batch.offset)))
+            return DeliveryResult(batch.offset, None, DeliveryFailure(error, self._attempts.count(batch.messages[0])))
         if wanted:
             self._buffer.put(Fetched(self, wanted, last))
-        elif not self._buffer.pass_over(self, last) and (self.window is None or self.window.is_settled):
+        elif not self._buffer.pass_over(self, last) and (
+            self.window is None or self.window.unacknowledged_from is None
+        ):
             return DeliveryResult(batch.next_offset, consumed_up_to(last))
         return DeliveryResult(batch.next_offset)
 
-    def handed_out(self, first: ReceivedMessage, last: ReceivedMessage) -> None:
-        """Open the window for messages from *first* to *last*. Under the buffer's lock."""
+    def handed_out(self, fetched: Fetched) -> None:
+        """Open the window for *fetched*. Under the buffer's lock."""
         if self.window is not None:
-            self.window.open(first.offset, last.next_offset)
+            self.window.open(fetched.messages, fetched.messages[0].offset, fetched.rest.next_offset)
 
     def consumed(self, messages: list[ReceivedMessage], last: ReceivedMessage) -> None:
         """Record *messages*, and everything up to and including *last*, as consumed. Under the buffer's lock."""

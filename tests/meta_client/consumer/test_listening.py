@@ -194,19 +194,22 @@ def test_a_window_moves_forward_only_and_only_over_what_is_out(steps: list[int |
     progress: list[OffsetEntry] = []
     window = AckWindow(progress.append)
     out: tuple[int, int] | None = None  # what is out: acknowledged up to, delivered up to
-    at = 0
+    again: set[int] = set()  # delivered since it was closed
+    at = end = end_closed = 0  # a message before *end_closed* was delivered before it was closed
     for step in steps:
         if step == "close":
             expected = None if out is None else out[0] * SIZE
             assert window.close() == expected
-            out = None
+            out, again, end_closed = None, set(), end
         elif step == "open":
-            window.open(at * SIZE, (at + 2) * SIZE)
+            window.open([message(at), message(at + 1)], at * SIZE, (at + 2) * SIZE)
             out = (at if out is None else out[0], max(at + 2, out[1] if out else 0))
+            again |= {at, at + 1}
+            end = max(end, at + 2)
             at = (at + 2) % 10
         else:
             assert isinstance(step, int)
-            counts = out is not None and step + 1 <= out[1]
+            counts = out is not None and step + 1 <= out[1] and (step >= end_closed or step in again)
             before = len(progress)
             assert window.acknowledge(message(step)) == counts
             moves = counts and out is not None and step + 1 > out[0]
@@ -214,4 +217,33 @@ def test_a_window_moves_forward_only_and_only_over_what_is_out(steps: list[int |
             if moves and out is not None:
                 assert progress[-1].offset == (step + 1) * SIZE
                 out = (step + 1, out[1])
-        assert window.is_settled == (out is None or out[0] >= out[1])
+                end_closed = 0 if out[0] >= end_closed else end_closed
+        assert window.unacknowledged_from == (None if out is None or out[0] >= out[1] else out[0] * SIZE)
+
+
+def test_an_acknowledgement_counts_for_its_message_alone_not_for_another_at_its_offset() -> None:
+    progress: list[OffsetEntry] = []
+    window = AckWindow(progress.append)
+    window.open([message(0), message(1), message(2)], 0, 3 * SIZE)
+    assert window.acknowledge(message(0))
+    assert window.close() == SIZE
+    new = message(2)._replace(message_id=100)
+    window.open([message(1), new], SIZE, 3 * SIZE)
+    assert not window.acknowledge(message(2))
+    assert progress == [OffsetEntry(*KEY, SIZE, 0)]
+    assert window.acknowledge(message(1))
+    assert window.acknowledge(new)
+    assert progress[1:] == [OffsetEntry(*KEY, 2 * SIZE, 1), OffsetEntry(*KEY, 3 * SIZE, 100)]
+
+
+def test_failures_of_a_message_do_not_count_for_another_at_its_offset() -> None:
+    rejected: list[int] = []
+    listener = Listener({0: 2, 100: 2}, set())
+    policy = ErrorPolicy(2, lambda message, error: rejected.append(message.message_id))
+    delivery = MessageDelivery(listener.on_message, policy, MessageFilter(None, None), None)
+    new = batch(0, 1)
+    new.messages[0] = new.messages[0]._replace(message_id=100)
+    assert [delivery.deliver(it).failure is None for it in (batch(0, 1), batch(0, 1), new, new, new)] == [False] * 4 + [
+        True
+    ]
+    assert (listener.taken, rejected) == ([100], [])

@@ -111,7 +111,8 @@ class PullMachine(RuleBasedStateMachine):
         # Beyond the bound: the fetch that reaches it, and what a loop that ends gives back.
         assert self.buffer._bytes < BYTES_MAX + FETCH_MAX * SIZE + FETCH_MAX * SIZE
         assert self.buffer._bytes == sum(it.bytes for it in self.buffer._ahead)
-        assert self.delivery.is_settled() == (self.finished == self.fetched)
+        expected = None if self.finished == self.fetched else self.finished * SIZE
+        assert self.delivery.unconsumed_from() == expected
 
 
 TestPulling = PullMachine.TestCase
@@ -150,8 +151,9 @@ def test_by_hand_nothing_counts_that_was_not_acknowledged() -> None:
     first = buffer.take(2, 0)
     buffer.take(1, 0)
     assert tracker._entries[KEY] is None
-    assert not delivery.is_settled()
+    assert delivery.unconsumed_from() == 0
     assert window.acknowledge(first[1])
+    assert delivery.unconsumed_from() == 2 * SIZE
     assert tracker._entries[KEY] == OffsetEntry(*KEY, 2 * SIZE, 1)
     delivery.discard(KEY, is_seek=False)
     assert not window.acknowledge(first[1])
