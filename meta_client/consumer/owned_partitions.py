@@ -41,7 +41,7 @@ class OwnedPartitions:
         self._store = store
         self._subscriptions = subscriptions
         self._config = config
-        self._uncertain: set[TopicPartition] = set()  # claims whose outcome is unknown
+        self._uncertain: set[TopicPartition] = set()  # may have an owner node of ours: claimed or lost
         self._lost: set[TopicPartition] = set()  # to other members, see take_lost
         self.blocked: dict[TopicPartition, str] = {}  # owners of what the last claim did not get
         self._epochs_min: dict[TopicPartition, int] = {}  # of lost partitions: above the epoch that a broker has seen
@@ -104,7 +104,7 @@ class OwnedPartitions:
         self.finish_releases(())
 
     def finish_releases(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Finish releases, and abandon claims whose answer was lost, except the *wanted* ones. Raises as release.
+        """Finish releases, and abandon what may still be claimed, except the *wanted* ones. Raises as release.
 
         Returns True once everything is released.
         """
@@ -124,8 +124,6 @@ class OwnedPartitions:
         partitions."""
         dropped = set(self._assignments.held())
         self._discard(dropped)
-        # A concurrent claim may have succeeded in the new session, where only we can delete it.
-        self._uncertain |= dropped
         return dropped
 
     def release_stale(self, key: TopicPartition, epoch: int, epoch_seen: int) -> bool:
@@ -140,7 +138,6 @@ class OwnedPartitions:
 
     def reclaim(self, keys: Collection[TopicPartition]) -> None:
         """Give up these partitions, to be claimed again."""
-        self._uncertain |= set(keys)
         self._lose(keys)
 
     def _lose(self, keys: Collection[TopicPartition]) -> None:
@@ -173,3 +170,6 @@ class OwnedPartitions:
         """Drop partitions without waiting for running listeners, whose progress is not stored."""
         self._tracker.disown(keys)
         self._fetcher.withdraw(keys, PartitionEvent.LOSE)
+        # Owner nodes of ours may be left, which only we can delete: a broker may have told of an epoch that ended with
+        # ZooKeeper's tree, and after a loss of the session a concurrent claim may have succeeded in the new one.
+        self._uncertain |= set(keys)

@@ -534,8 +534,6 @@ class Consuming(RuleBasedStateMachine):
     def close(self) -> None:
         self.heal()
         self.work()
-        self.claim()  # as a rebalance does, what was given up as stale
-        self.work()
         self.buffer.close()
 
         def leave() -> None:

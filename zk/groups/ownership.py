@@ -69,11 +69,12 @@ class Ownership:
         return {key: refused is None for key, refused in zip(claims, refusals, strict=True)}
 
     def abandon_many(self, keys: Collection[TopicPartition]) -> None:
-        """Release those of *keys* that this session owns. For claims whose reply was lost."""
+        """Release those of *keys* that this consumer owns. For claims whose reply was lost, and lost partitions."""
         places = [self._place(key) for key in keys]
-        nodes, session_id = self._session.read_many([place.owner for place in places]), self._session.session_id
+        nodes = self._session.read_many([place.owner for place in places])
+        ours = self._session.session_id, self._consumer_id.encode()
         removals: list[Transaction] = [
-            (Remove(path, node.version),) for path, node in nodes.items() if node.session_id == session_id
+            (Remove(path, node.version),) for path, node in nodes.items() if (node.session_id, node.data) == ours
         ]
         self._session.transact_many(removals)  # a refused one has a new owner
 

@@ -112,6 +112,13 @@ def test_what_was_claimed_without_an_answer_is_let_go(one: Ownership, two: Owner
     assert one.owners("t", [P0, P1]) == {P1: "g1_two"}
 
 
+def test_another_consumer_of_the_same_session_keeps_its_own(session: ZooKeeperSession, one: Ownership) -> None:
+    sibling = Ownership(session, "g1", "g1_sibling")
+    sibling.claim_many([("t", P0)])
+    one.abandon_many([("t", P0)])
+    assert one.owners("t", [P0]) == {P0: "g1_sibling"}
+
+
 def test_a_stale_owner_moves_no_offset_and_lets_nothing_go(
     session: ZooKeeperSession, one: Ownership, two: Ownership, expire: Callable[[ZooKeeperSession], None]
 ) -> None:
