@@ -31,8 +31,6 @@ Attach = Callable[[asyncio.Transport, str], asyncio.Protocol | None]
 class Peer(Protocol):
     """A connection, as handlers see it."""
 
-    pending_reply_bytes: int  # replies waiting at the high watermark
-
     @property
     def name(self) -> str:
         """Remote address."""
@@ -54,6 +52,12 @@ class Peer(Protocol):
 
     def take_buffered(self, key: BranchKey) -> bytes:
         """Take the replies buffered for *key* in this turn, to be sent with the next one."""
+
+    def add_pending(self, size: int) -> None:
+        """Count a reply of *size* bytes that is held for the high watermark, also once another was sent instead."""
+
+    def end_pending(self, size: int) -> None:
+        """Stop counting a reply that was held: there may be room again for requests."""
 
     def end_in_flight(self) -> None:
         """Stop counting the current request as in flight: it has no reply, or is bounded elsewhere until it has."""

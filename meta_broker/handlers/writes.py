@@ -99,8 +99,8 @@ class WriteReplies:
         Required for every answer that depends on a branch's state, refusals too: a crash must not undo what it says.
         """
         answer, end = encode_result(status, message, request.opaque), self._store.journal.end
-        peer.pending_reply_bytes += len(answer)
-        self._store.high_watermark.run_after(end, _release, peer, len(answer))
+        peer.add_pending(len(answer))
+        self._store.high_watermark.run_after(end, peer.end_pending, len(answer))
         self.send(request, peer, AppendResult(end, ()), answer)
 
     def expire(self) -> None:
@@ -114,10 +114,6 @@ class WriteReplies:
                 reason = f"{NOT_REPLICATED}: no slave in sync has confirmed it within {timeout_s:g} s"
                 waiting.send(_failed(waiting.request, reason, waiting.offset))
                 self._sync.mark_late(waiting.lsn)
-
-
-def _release(peer: Peer, size: int) -> None:
-    peer.pending_reply_bytes -= size
 
 
 def _changes_nothing(request: Write) -> bool:

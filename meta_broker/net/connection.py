@@ -38,7 +38,6 @@ class ClientConnection(asyncio.Protocol):
         bounds: ConnectionBounds,
     ) -> None:
         self.local_transactions: dict[LocalKey, LiveBranch] = {}
-        self.pending_reply_bytes = 0
         self.last_active = loop.time()
         self._owner = owner
         self._dispatch: Callable[[Handled, ClientConnection], None] = dispatcher.handle
@@ -51,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
         self._requests: deque[Handled] = deque()  # and fetches whose wait is over
         self._in_flight = 0  # handled and not answered, except waiting fetches
+        self._pending_bytes = 0  # of replies held for the high watermark
         self._unsent_bytes = 0  # as last reported to the owner
         self._received_bytes = 0  # of an incomplete body, as last reported to the owner
         self._answers: list[bytes | memoryview] = []
@@ -141,6 +141,16 @@ class ClientConnection(asyncio.Protocol):
         data = b"".join(buffered)
         self._answer_bytes -= len(data)
         return data
+
+    def add_pending(self, size: int) -> None:
+        """Count a reply that is held for the high watermark."""
+        self._pending_bytes += size
+
+    def end_pending(self, size: int) -> None:
+        """Stop counting a reply, and handle requests that waited for room."""
+        self._pending_bytes -= size
+        if self._requests:
+            self._schedule_handling()
 
     def end_in_flight(self) -> None:
         """Stop counting the current request as in flight: it has no reply, or waits for it elsewhere."""
@@ -286,7 +296,7 @@ class ClientConnection(asyncio.Protocol):
             self._state in HANDLES
             and not self._blocks
             and self._in_flight < bounds.requests_in_flight_max
-            and self.pending_reply_bytes <= bounds.unsent_bytes_max
+            and self._pending_bytes <= bounds.unsent_bytes_max
         )
 
     def _report_received(self, *, made_progress: bool) -> None:

@@ -24,7 +24,6 @@ class SilentPeer:
 
     name: str = "a test"
     local_transactions: dict[LocalKey, LiveBranch] = field(default_factory=dict)
-    pending_reply_bytes: int = 0
 
     def send(self, data: bytes) -> None:
         raise AssertionError(data)
@@ -37,6 +36,12 @@ class SilentPeer:
 
     def take_buffered(self, key: BranchKey) -> bytes:
         raise AssertionError(key)
+
+    def add_pending(self, size: int) -> None:
+        raise AssertionError(size)
+
+    def end_pending(self, size: int) -> None:
+        raise AssertionError(size)
 
     def end_in_flight(self) -> None:
         raise AssertionError

@@ -69,7 +69,13 @@ class Asker:
     """A peer that keeps the reply to each opaque."""
 
     replies: dict[int, Result] = field(default_factory=dict)
-    pending_reply_bytes: int = 0
+    pending_bytes: int = 0
+
+    def add_pending(self, size: int) -> None:
+        self.pending_bytes += size
+
+    def end_pending(self, size: int) -> None:
+        self.pending_bytes -= size
 
     def send(self, data: bytes) -> None:
         for reply in ResponseDecoder().receive_data(data):
@@ -154,7 +160,7 @@ class Replies(RuleBasedStateMachine):
     def late_writes_are_published_all_the_same(self) -> None:
         assert self.store.published == self.store.high_watermark.acknowledged // 10
         if self.store.high_watermark.acknowledged == self.store.end:
-            assert self.asker.pending_reply_bytes == 0
+            assert self.asker.pending_bytes == 0
 
 
 TestReplies = Replies.TestCase

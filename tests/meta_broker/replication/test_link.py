@@ -16,7 +16,16 @@ from journal.wal.segments import segment_base
 from journal.wal.storage import DirectoryStorage
 from meta_broker.replication.link_protocol import Accept, EpochNumbers, FullResync, Reject
 from meta_client.protocol.answers import NOT_REPLICATED
-from meta_client.protocol.requests import Get, Put, Replicate, TopicCommand, TopicVerb, TransactionVerb, Version
+from meta_client.protocol.requests import (
+    Get,
+    Put,
+    Replicate,
+    TopicCommand,
+    TopicVerb,
+    Transaction,
+    TransactionVerb,
+    Version,
+)
 from meta_client.protocol.responses import Result, Value
 from meta_client.protocol.status import Status
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
@@ -249,6 +258,31 @@ def test_sync_a_write_that_waits_too_long_is_told_so_and_seen_once_a_slave_has_i
         follow_all(slave, other)
         wait_until(lambda: isinstance(producer.ask(Get("orders", "g", 0, 0, 10_000, 3)), Value), "it is seen")
         assert other.verb(TransactionVerb.RECOVER, None, qualifier="uq") == str(key).encode()
+
+
+def test_sync_a_connection_with_many_late_answers_is_read_again_once_slaves_are_back(tmp_path: Path) -> None:
+    config = SYNC.replace("timeout_ms = 120000", "timeout_ms = 1000").replace(
+        "[broker]", "[broker]\nunsent_bytes_max = 100"
+    )
+    assert config.count("unsent_bytes_max") == 1
+    recovers = [Transaction(None, "s", TransactionVerb.RECOVER, None, "uq", opaque) for opaque in range(100, 200)]
+    with (
+        running_broker(tmp_path / "broker", None, config=config) as broker,
+        WireClient(broker.port) as producer,
+        WireClient(broker.port) as other,
+        WireClient(broker.port) as watcher,
+        raw_slave(broker.port) as slave,
+    ):
+        in_sync(slave, watcher)
+        producer.send(Put("orders", 0, 0, None, None, 1, BODY))
+        for recover in recovers:
+            other.send(recover)
+        late = other.receive()
+        assert isinstance(late, Result)
+        assert NOT_REPLICATED in late.text
+        follow_all(slave, watcher)
+        answers = [late, *(other.receive() for _ in recovers[1:])]
+    assert [answer.opaque for answer in answers if isinstance(answer, Result)] == [it.opaque for it in recovers]
 
 
 def test_sync_without_slaves_writes_are_refused_at_once_or_go_on_alone(tmp_path: Path) -> None:
