@@ -24,6 +24,7 @@ from meta_broker.replication.master.handshake import (
 )
 from meta_broker.replication.master.handshake_reads import read_snapshot
 from meta_broker.replication.master.in_sync_replicas import SLAVES_MAX, InSyncReplicas, changed
+from meta_broker.replication.master.refusals import Refusals
 from meta_broker.replication.master.replica_sender import ReplicaSender
 from meta_broker.replication.master.tail_fetch import TailFetch
 from meta_broker.store.cold_reader import ColdReader
@@ -80,7 +81,8 @@ class Master:
         self._authorities: frozenset[int] = frozenset()  # slaves in sync when this master began
         self._streamed_to: set[int] = set()  # those of them that were accepted
         self._started_empty: set[int] = set()  # their data came from here: they cannot confirm that nothing is missing
-        self._fetch = TailFetch[ReplicaSender](self.journal.storage.path)
+        self._fetch = TailFetch[ReplicaSender](self.journal.storage.path, loop.time)
+        self.refusals = Refusals()
         self._has_reported_loss = False
         self._senders: dict[int, ReplicaSender] = {}  # of accepted slaves, by id
         self._handshaking: set[ReplicaSender] = set()

@@ -30,6 +30,7 @@ from meta_broker.replication.link_protocol import (
 )
 from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartResync, StartStream
 from meta_broker.replication.master.handshake_reads import proof_place
+from meta_broker.replication.master.refusals import Refusals
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore
@@ -49,6 +50,7 @@ class SenderOwner(Protocol):
     store: MessageStore
     journal: Journal
     cold_reader: ColdReader
+    refusals: Refusals
     url: str
 
     def decide_start(self, handshake: Handshake) -> StartStream | StartFetch | StartResync:
@@ -172,7 +174,7 @@ class ReplicaSender(asyncio.Protocol):
         """Send the reason, and close."""
         if not self._is_over:
             self._is_over = True
-            log.warning("link refused peer=%s slave=%s reason=%s", self.name, self._slave, reason)
+            self._owner.refusals.log(self.name, self._slave, reason)
             self._transport.write(encode(Reject(text=reason[:4096])))
             self._transport.close()
 
@@ -256,6 +258,7 @@ class ReplicaSender(asyncio.Protocol):
         self._owner.on_attached(self, side)
         self.side = side
         self._transport.write(frame)
+        self._owner.refusals.clear(self._slave)
         log.info("slave linked slave=%s peer=%s from=%d", self._slave, self.name, begin)
         self.send_heartbeat()
         self.pump()
@@ -302,10 +305,7 @@ class ReplicaSender(asyncio.Protocol):
         self.side.advance(size)
 
     def _read_failed(self, error: UnreadableRange) -> None:
-        """Keep the link when the disk does not return the next bytes: report it in `read_error` and try again later.
-
-        Closing it would only make the slave reconnect at once.
-        """
+        """Keep the link, which the slave would make again at once: report *error* in `read_error`, and read later."""
         if self.read_error != str(error):
             self.read_error = str(error)
             log.error(

@@ -1,8 +1,8 @@
 """Fetches from a slave the tail that this master lost, into a file."""
 
 import logging
-from collections.abc import Collection
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection
+from typing import Final, Generic, TypeVar
 
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
@@ -12,15 +12,21 @@ from meta_broker.replication.lost_tail import LostTail, TailFile
 
 log = logging.getLogger(__name__)
 
+# First and longest pause after a fetch that failed: the slave comes back each second, and would send all of it again.
+BACK_OFF_S: Final = (0.5, 30.0)
+
 Sender = TypeVar("Sender")
 
 
 class TailFetch(Generic[Sender]):
     """At most one fetch, from the slave of *sender*. Loop thread only."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, clock: Callable[[], float]) -> None:
         self.sender: Sender | None = None  # while one runs
         self._directory = directory
+        self._clock = clock
+        self._failed: dict[int, tuple[float, float]] = {}  # by slave: the next pause, and when the present one ends
+        self._logged: tuple[int, Lsn, int] | None = None  # slave, parting and end of the last fetch
         self._handshake: Handshake
         self._file: TailFile
 
@@ -28,10 +34,16 @@ class TailFetch(Generic[Sender]):
         """Begin to fetch [*parting*, end of the slave's journal). Raises LinkRefused."""
         if self.sender is not None:
             raise LinkRefused("this master fetches from another slave what it lost")
-        log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, handshake.end, handshake.slave_id)
+        slave_id, end = handshake.slave_id, handshake.end
+        if slave_id in self._failed and self._clock() < self._failed[slave_id][1]:
+            raise LinkRefused("what this master lost could not be fetched from that slave: it is tried again later")
+        if self._logged != (slave_id, parting, end):
+            self._logged = slave_id, parting, end
+            log.warning("lost here, fetching it from=%d to=%d slave=%d", parting, end, slave_id)
         try:
             self._file = TailFile(self._directory, parting)
         except StorageFailed as error:
+            self._back_off(slave_id)
             raise LinkRefused(str(error)) from error
         self.sender, self._handshake = sender, handshake
 
@@ -59,4 +71,9 @@ class TailFetch(Generic[Sender]):
         sender, self.sender = self.sender, None
         if sender is not None:
             self._file.close()
+            self._back_off(self._handshake.slave_id)
         return sender
+
+    def _back_off(self, slave_id: int) -> None:
+        pause_s, _ = self._failed.get(slave_id, (BACK_OFF_S[0], 0.0))
+        self._failed[slave_id] = min(2 * pause_s, BACK_OFF_S[1]), self._clock() + pause_s

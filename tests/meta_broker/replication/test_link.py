@@ -14,7 +14,7 @@ from journal.records.xid import LocalKey, XaKey, Xid
 from journal.state.checkpoint import read_newest
 from journal.wal.segments import segment_base
 from journal.wal.storage import DirectoryStorage
-from meta_broker.replication.link_protocol import Accept, EpochNumbers, FullResync, Reject
+from meta_broker.replication.link_protocol import Accept, EpochNumbers, FetchTail, FullResync, Reject
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.requests import (
     Get,
@@ -283,6 +283,27 @@ def test_sync_a_connection_with_many_late_answers_is_read_again_once_slaves_are_
         follow_all(slave, watcher)
         answers = [late, *(other.receive() for _ in recovers[1:])]
     assert [answer.opaque for answer in answers if isinstance(answer, Result)] == [it.opaque for it in recovers]
+
+
+def test_a_lost_tail_that_cannot_be_fetched_is_asked_for_ever_less_often_and_logged_once(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=CALM + PATIENT) as broker:
+        with WireClient(broker.port) as client:
+            client.put("orders", 0, BODY)
+        assert broker.stop() == 0
+        lives, lsn = epochs_of(broker.data)
+        config = broker.config_path.read_text()
+        broker.config_path.write_text(config.replace("[replication]", '[replication]\nmode = "sync"'))
+        broker.start()
+        began, asked = time.monotonic(), 0
+        while asked < 3:
+            assert time.monotonic() < began + WAIT_S
+            with raw_slave(broker.port) as slave:
+                slave.handshake(*lives, start=128, end=lsn + 5000)
+                answer = next(frame for frame in slave.frames() if isinstance(frame, FetchTail | Reject))
+                asked += isinstance(answer, FetchTail)
+        assert time.monotonic() >= began + 0.5 + 1.0
+        assert broker.log.count("lost here, fetching it") == 1
+        assert broker.log.count("link refused") <= 1
 
 
 def test_sync_without_slaves_writes_are_refused_at_once_or_go_on_alone(tmp_path: Path) -> None:
