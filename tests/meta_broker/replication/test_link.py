@@ -22,7 +22,7 @@ from meta_client.protocol.requests import (
     Replicate,
     TopicCommand,
     TopicVerb,
-    Transaction,
+    TransactionCommand,
     TransactionVerb,
     Version,
 )
@@ -265,7 +265,9 @@ def test_sync_a_connection_with_many_late_answers_is_read_again_once_slaves_are_
         "[broker]", "[broker]\nunsent_bytes_max = 100"
     )
     assert config.count("unsent_bytes_max") == 1
-    recovers = [Transaction(None, "s", TransactionVerb.RECOVER, None, "uq", opaque) for opaque in range(100, 200)]
+    recovers = [
+        TransactionCommand(None, "s", TransactionVerb.RECOVER, None, "uq", opaque) for opaque in range(100, 200)
+    ]
     with (
         running_broker(tmp_path / "broker", None, config=config) as broker,
         WireClient(broker.port) as producer,
