@@ -7,7 +7,7 @@ from journal.state.transaction_store import JournalTransactionStore
 
 log = logging.getLogger(__name__)
 
-TOLD_MAX = 20  # lines of log; the command lists all
+LISTED_MAX = 20  # lines of log; the command lists all
 
 
 def is_any_prepared(store: JournalTransactionStore) -> bool:
@@ -19,7 +19,7 @@ def log_in_doubt(store: JournalTransactionStore) -> None:
     """Log the branches that a stop leaves in doubt, oldest first. Everything must be durable."""
     left = store.recover()
     now_ms = store.now_ms()
-    for transaction in left[:TOLD_MAX]:
+    for transaction in left[:LISTED_MAX]:
         branch = transaction.branch
         assert branch is not None, "a prepared branch has messages"
         key, prepared_s = transaction.key, max(0, now_ms - branch.prepared_ms) // 1000

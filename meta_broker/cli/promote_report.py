@@ -61,7 +61,7 @@ def report_lines(report: PromotionReport, now_ms: int) -> Iterator[str]:
         said = "nothing" if node is None else f"epoch {node.epoch}, {node.mode}, in sync: {_ids(node.in_sync)}"
         yield f"  ZooKeeper   {said}; master: {cluster.master or 'none'}; slaves: {_ids(cluster.slaves)}"
     for slave_id, other in sorted(report.candidates.items()):
-        yield f"  {f'slave {slave_id}':<11} {other.url}: {_told(other.copy)}"
+        yield f"  {f'slave {slave_id}':<11} {other.url}: {_copy_text(other.copy)}"
     for finding in report.findings:
         yield f"  {finding.severity:<11} {finding.text}"
     if former is not None and former.lost is not None:
@@ -98,7 +98,7 @@ def report_object(report: PromotionReport) -> dict[str, object]:
     }
 
 
-def _told(copy: CopyReport | NoReport) -> str:
+def _copy_text(copy: CopyReport | NoReport) -> str:
     if isinstance(copy, NoReport):
         return f"not known: {copy.reason}"
     return f"LSN {copy.start} to {copy.end}, fsynced up to {copy.flushed}, epoch {copy.epoch}, in {copy.data}"

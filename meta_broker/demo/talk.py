@@ -24,11 +24,11 @@ from meta_broker.testing.processes import STOP_TIMEOUT_S, Program, ProgramFailed
 LINE_BYTES_MAX: Final = 1024 * 1024
 
 
-class _Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class _TalkMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages."""
 
 
-class Begin(_Said, frozen=True, kw_only=True):
+class Begin(_TalkMessage, frozen=True, kw_only=True):
     """Stage: begin. Producers recover, then send every invoice of *orders* that the database lacks; consumers consume
     until their input ends."""
 
@@ -40,7 +40,7 @@ class Begin(_Said, frozen=True, kw_only=True):
     consumers: int = 0
 
 
-class Work(_Said, frozen=True):
+class Work(_TalkMessage, frozen=True):
     """Stage: begin up to *limit* invoices, counted from the start; hold the next transaction that reaches each of
     *steps*, until the next Work."""
 
@@ -48,35 +48,35 @@ class Work(_Said, frozen=True):
     steps: list[str] = []
 
 
-class RecoveryDone(_Said, frozen=True):
+class RecoveryDone(_TalkMessage, frozen=True):
     """Producers: recovery is done, work begins. By transaction: COMMIT or ROLL_BACK."""
 
     actions: dict[str, str]
 
 
-class RolledBack(_Said, frozen=True):
+class RolledBack(_TalkMessage, frozen=True):
     """Producers: an attempt was rolled back."""
 
 
-class Trapped(_Said, frozen=True):
+class Trapped(_TalkMessage, frozen=True):
     """Producers: a transaction is held at *step*."""
 
     step: str
     transaction: str
 
 
-class Finished(_Said, frozen=True):
+class Finished(_TalkMessage, frozen=True):
     """Every invoice is committed, or every consumer closed."""
 
 
-Said = Begin | Work | RecoveryDone | RolledBack | Trapped | Finished
-decode: Final[Callable[[bytes], Said]] = msgspec.json.Decoder(Said).decode
+TalkMessage = Begin | Work | RecoveryDone | RolledBack | Trapped | Finished
+decode: Final[Callable[[bytes], TalkMessage]] = msgspec.json.Decoder(TalkMessage).decode
 
 _writing = threading.Lock()
 
 
-def encode(said: Said) -> bytes:
-    return msgspec.json.encode(said) + b"\n"
+def encode(message: TalkMessage) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
 
 
 @functools.cache
@@ -95,10 +95,10 @@ def begun() -> Begin:
     return start
 
 
-def tell(said: Said) -> None:
+def tell(message: TalkMessage) -> None:
     """Send an event to the stage. Any thread."""
     with _writing:
-        sys.stdout.buffer.write(encode(said))
+        sys.stdout.buffer.write(encode(message))
         sys.stdout.buffer.flush()
 
 
@@ -120,7 +120,7 @@ class Child(Program):
         super().__init__(name, log)
         self.heard: Counter[type] = Counter()  # its events, by kind
         self._module = module
-        self._events: queue.SimpleQueue[Said | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[TalkMessage | None] = queue.SimpleQueue()
 
     def start(self, order: Begin) -> None:
         """Start the process with its first order. Returns at once."""
@@ -140,7 +140,7 @@ class Child(Program):
             self._process.wait(STOP_TIMEOUT_S)
             self.check()
 
-    def next_event(self, timeout_s: float) -> Said | None:
+    def next_event(self, timeout_s: float) -> TalkMessage | None:
         """Return the next event; None: there was none in time. Raises ProgramFailed once the process has ended."""
         with contextlib.suppress(queue.Empty):
             if (event := self._events.get(timeout=timeout_s)) is not None:
@@ -171,7 +171,7 @@ class Child(Program):
             self.check()
         self.kill()
 
-    def _listen(self, process: subprocess.Popen[bytes], events: "queue.SimpleQueue[Said | None]") -> None:
+    def _listen(self, process: subprocess.Popen[bytes], events: "queue.SimpleQueue[TalkMessage | None]") -> None:
         assert process.stdout is not None
         try:
             while (line := process.stdout.readline(LINE_BYTES_MAX)).endswith(b"\n"):

@@ -50,7 +50,7 @@ class SendReport(StrEnum):
         return cls.STORED
 
 
-_TOLD: Final = {  # after "stopped after 3 messages, which are stored"
+_NOT_STORED: Final = {  # after "stopped after 3 messages, which are stored"
     SendReport.NOT_REPLICATED: "; {} more are on the master and not yet replicated: consumers see them once a slave is "
     "in sync, unless the master is lost before, and sending them again may double them",
     SendReport.UNKNOWN: "; {} more may be stored or not, no answer came",
@@ -115,7 +115,9 @@ class Sending:
         if (reason := self._first or why) is None:
             return
         text = f"stopped after {self.stored} messages, which are stored"
-        text += "".join(told.format(count) for outcome, told in _TOLD.items() if (count := self._outcomes[outcome]))
+        for outcome, more in _NOT_STORED.items():
+            if count := self._outcomes[outcome]:
+                text += more.format(count)
         if why is None and not self._outcomes.keys() - {SendReport.STORED, SendReport.NOT_REPLICATED}:
             raise NotYetReplicated(f"{text}: {reason}")
         raise Stopped(f"{text}: {reason}")

@@ -54,7 +54,7 @@ class PartitionFinding(NamedTuple):
 class _Since:
     mark: object  # status when it was last known to move
     at: float
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class Watchdog:
@@ -100,8 +100,8 @@ class Watchdog:
         self._current = {key: finding for key, (_, finding) in found.items() if finding is not None}
         new = []
         for since, finding in found.values():
-            if finding is not None and not since.is_told:
-                since.is_told = True
+            if finding is not None and not since.is_logged:
+                since.is_logged = True
                 new.append(finding)
         return new
 

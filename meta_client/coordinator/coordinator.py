@@ -51,7 +51,7 @@ class Coordinator:
         self._recovery = BackgroundRecovery(self._look, closing, runner or RecoveryThread())
         self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer)
         self._recovering = lock or threading.Lock()
-        self._told: dict[Xid, str] = {}  # problems that the background recovery has logged
+        self._logged: dict[Xid, str] = {}  # problems that the background recovery has logged
 
     @classmethod
     def open(cls, directory: Path | str, name: str = "metaq", *, observer: Observer | None = None) -> Self:
@@ -171,7 +171,7 @@ class Coordinator:
                     log.debug("not resolved from reason=%s", error)
                 else:
                     (brokers if isinstance(participant, BrokerParticipant) else databases).append(participant)
-            reports = self._recover(databases, brokers, self._told)
+            reports = self._recover(databases, brokers, self._logged)
         hazards = {report.xid for report in reports if report.is_hazard}
         left = {rollback.xid for rollback in self._shared.in_flight.pending_rollbacks()}
         for xid, receipts in self._decisions.unfinished().items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
-from meta_client.doctor.verdicts import Owner, OwnerAnswer, Said, Verdict
+from meta_client.doctor.verdicts import BranchAnswer, Owner, OwnerAnswer, Verdict
 from meta_client.transactions.table import TABLE
 
 MEND = "compare rows and messages, and mend them, first: this only ends the report"
@@ -61,13 +61,13 @@ def _mend(case: Case, side: Side) -> Advice:
     if side.finding is not None:
         reason = f"on record by {side.finding['who']}: {side.finding['why']} ({side.finding['evidence']})"
         return Advice(reason, tuple(commands), MEND)
-    here = f"{side.place} {said.value}" if said is Said.UNKNOWN else f"{side.place}: {said.value}"
+    here = f"{side.place} {said.value}" if said is BranchAnswer.UNKNOWN else f"{side.place}: {said.value}"
     reason = f"{case.decision.by} says {wanted}, and {here}"
     if side.at is None and side.xact is None and side.answer.why:
         reason = f"{side.place} holds: {side.answer.why}"
-    elif said is Said.PREPARED:
+    elif said is BranchAnswer.PREPARED:
         reason = f"{case.decision.by} says {wanted}, and its database did not commit, so that this must not alone"
-    if said is Said.PREPARED:
+    if said is BranchAnswer.PREPARED:
         verbs = ("rollback",) if side.verdict is Verdict.MIXED else ("commit", "rollback")
         commands = [*_end(side, *verbs), *commands]
     return Advice(reason, tuple(commands), MEND)
@@ -96,7 +96,7 @@ def _ask(case: Case, side: Side) -> Advice:
 
 
 def _unknown(case: Case, side: Side, again: str) -> Advice:
-    if side.answer.said is Said.SILENT:
+    if side.answer.said is BranchAnswer.SILENT:
         return Advice(f"{side.place}: {side.answer.why}", (again,))
     if case.decision.said is OwnerAnswer.COMMIT:
         return Advice(
@@ -139,7 +139,11 @@ def prepared_command(given: DatabaseEvidence, xact: PreparedXact, verb: str) -> 
 
 
 def _forget(side: Side) -> Iterator[str]:
-    is_by_hand = side.answer.said in (Said.COMMITTED_BY_HAND, Said.ROLLED_BACK_BY_HAND, Said.COMPLETED_BY_HAND)
+    is_by_hand = side.answer.said in (
+        BranchAnswer.COMMITTED_BY_HAND,
+        BranchAnswer.ROLLED_BACK_BY_HAND,
+        BranchAnswer.COMPLETED_BY_HAND,
+    )
     if side.at is not None and (is_by_hand or side.finding is not None):
         yield f"metaq txn forget {shlex.quote(str(side.at[1]))} --broker {side.at[0]}"
 

@@ -19,14 +19,14 @@ from meta_client.doctor.evidence import (
     OpenSession,
     PreparedXact,
 )
-from meta_client.doctor.verdicts import CERTAIN, Age, Facts, Owner, OwnerAnswer, Said, Verdict, verdict_on
+from meta_client.doctor.verdicts import CERTAIN, Age, BranchAnswer, Facts, Owner, OwnerAnswer, Verdict, verdict_on
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName, table_of
 from meta_client.transactions.table import Recorded, RowDecision
 
 STUCK_S: Final = 300.0  # no healthy transaction stays prepared for so long
-NO_ANSWER: Final = Answer(Said.SILENT, "it was not asked")
+NO_ANSWER: Final = Answer(BranchAnswer.SILENT, "it was not asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,9 @@ def _prepared(found: Evidence) -> Iterator[tuple[DatabaseEvidence, PreparedXact]
 def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
     answers = {at: _answer(at, report, found) for at, report in one.at_brokers.items()}
     ages = [
-        _age(at, one.at_brokers[at], found, now_ms) for at, answer in answers.items() if answer.said is Said.PREPARED
+        _age(at, one.at_brokers[at], found, now_ms)
+        for at, answer in answers.items()
+        if answer.said is BranchAnswer.PREPARED
     ]
     if one.xact is not None:
         prepared_s = one.xact[1].age_s
@@ -196,7 +198,7 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
     if (database_side := _database_side(one, decision, age, found)) is not None:
         sides.append(database_side)
     if one.owner is Owner.LOG and decision.said is OwnerAnswer.COMMIT:
-        before = Said.SILENT if database_side is None else database_side.answer.said
+        before = BranchAnswer.SILENT if database_side is None else database_side.answer.said
     for at, answer in answers.items():
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
         if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
@@ -204,7 +206,7 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
         sides.append(Side(f"broker {at[0]}", answer, verdict, at, one.at_brokers[at], finding=finding))
     if decision.row is not None and decision.row.hazard is not None and not decision.row.brokers:
         label = decision.by
-        sides.append(Side(label, Answer(Said.UNKNOWN, decision.row.hazard), Verdict.HAZARD))
+        sides.append(Side(label, Answer(BranchAnswer.UNKNOWN, decision.row.hazard), Verdict.HAZARD))
     return Case(one.owner, one.owner_name, one.xid, decision, age, tuple(sides))
 
 
@@ -214,7 +216,7 @@ def _answer(at: BranchAt, report: Report | None, found: Evidence) -> Answer:
     if report is not None:
         return Answer(AT_BROKER[BranchStatus(report["state"])])
     if (why := found.brokers.failures.get(at[0])) is not None:
-        return Answer(Said.SILENT, why)
+        return Answer(BranchAnswer.SILENT, why)
     return NO_ANSWER
 
 
@@ -228,20 +230,24 @@ def _age(at: BranchAt, report: Report | None, found: Evidence, now_ms: int) -> A
 def _database_side(one: _Gathered, decision: OwnerDecision, age: Age, found: Evidence) -> Side | None:
     if one.xact is not None:
         database, xact = one.xact
-        place, answer = f"database {xact.database}", Answer(Said.PREPARED)
+        place, answer = f"database {xact.database}", Answer(BranchAnswer.PREPARED)
         if decision.receipts is not None and database.resource_id != decision.receipts.resource_ids[0]:
-            answer = Answer(Said.SILENT, "it is prepared there, where only a session of that database ends it: give it")
+            answer = Answer(
+                BranchAnswer.SILENT, "it is prepared there, where only a session of that database ends it: give it"
+            )
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
         return Side(place, answer, verdict, xact=xact, database=database)
     if one.owner is not Owner.LOG or decision.said is not OwnerAnswer.COMMIT:
         return None
     if decision.receipts is None:
         why = "the log does not say in words of this version which database takes part"
-        return Side("the database", Answer(Said.SILENT, why), Verdict.UNKNOWN)
+        return Side("the database", Answer(BranchAnswer.SILENT, why), Verdict.UNKNOWN)
     resource, _ = decision.receipts.resource_ids
     reached = next((given for given in found.databases if given.resource_id == resource), None)
     place = f"database {unquote(resource.rpartition('/')[2])}"
-    answer = found.outcomes.get(one.xid, Answer(Said.SILENT, f"{place} is not among those given: --database URL"))
+    answer = found.outcomes.get(
+        one.xid, Answer(BranchAnswer.SILENT, f"{place} is not among those given: --database URL")
+    )
     verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
     return Side(place, answer, verdict, database=reached)
 

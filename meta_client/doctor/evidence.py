@@ -6,21 +6,21 @@ from typing import Final
 
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.names import LogName
-from meta_client.doctor.verdicts import Said
+from meta_client.doctor.verdicts import BranchAnswer
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import Recorded
 
-AT_BROKER: Final[Mapping[BranchStatus, Said]] = {
-    BranchStatus.PREPARED: Said.PREPARED,
-    BranchStatus.COMMITTED: Said.COMMITTED,
-    BranchStatus.ROLLED_BACK: Said.ROLLED_BACK,
-    BranchStatus.HEURISTICALLY_COMMITTED: Said.COMMITTED_BY_HAND,
-    BranchStatus.HEURISTICALLY_ROLLED_BACK: Said.ROLLED_BACK_BY_HAND,
-    BranchStatus.HEURISTICALLY_COMPLETED: Said.COMPLETED_BY_HAND,
-    BranchStatus.UNKNOWN: Said.UNKNOWN,
-    BranchStatus.ACTIVE: Said.UNKNOWN,  # begun again under its name; promises nothing
+AT_BROKER: Final[Mapping[BranchStatus, BranchAnswer]] = {
+    BranchStatus.PREPARED: BranchAnswer.PREPARED,
+    BranchStatus.COMMITTED: BranchAnswer.COMMITTED,
+    BranchStatus.ROLLED_BACK: BranchAnswer.ROLLED_BACK,
+    BranchStatus.HEURISTICALLY_COMMITTED: BranchAnswer.COMMITTED_BY_HAND,
+    BranchStatus.HEURISTICALLY_ROLLED_BACK: BranchAnswer.ROLLED_BACK_BY_HAND,
+    BranchStatus.HEURISTICALLY_COMPLETED: BranchAnswer.COMPLETED_BY_HAND,
+    BranchStatus.UNKNOWN: BranchAnswer.UNKNOWN,
+    BranchStatus.ACTIVE: BranchAnswer.UNKNOWN,  # begun again under its name; promises nothing
 }
 BranchAt = tuple[int, XaKey]  # at which broker
 
@@ -29,7 +29,7 @@ BranchAt = tuple[int, XaKey]  # at which broker
 class Answer:
     """State of one branch at its place, or the reason why it is unknown."""
 
-    said: Said
+    said: BranchAnswer
     why: str = ""
 
 

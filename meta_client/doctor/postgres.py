@@ -18,7 +18,7 @@ from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
 from meta_client.coordinator.postgres import PostgresParticipant
 from meta_client.doctor.evidence import Answer, DatabaseEvidence, OpenSession, PreparedXact
-from meta_client.doctor.verdicts import Said
+from meta_client.doctor.verdicts import BranchAnswer
 from meta_client.transactions.statements import one_line
 from meta_client.transactions.table import DATABASE, TABLE
 
@@ -28,11 +28,11 @@ CONNECT_TIMEOUT_S: Final = 5
 STATEMENT_TIMEOUT_MS: Final = 10_000
 LOCKS_SHOWN: Final = 10
 AS_ENDED: Final = {
-    BranchEnd.COMMITTED: Said.COMMITTED,
-    BranchEnd.ROLLED_BACK: Said.ROLLED_BACK,
-    BranchEnd.NOT_ENDED: Said.PREPARED,
-    BranchEnd.UNKNOWN: Said.UNKNOWN,
-    BranchEnd.NOT_SUPPORTED: Said.SILENT,
+    BranchEnd.COMMITTED: BranchAnswer.COMMITTED,
+    BranchEnd.ROLLED_BACK: BranchAnswer.ROLLED_BACK,
+    BranchEnd.NOT_ENDED: BranchAnswer.PREPARED,
+    BranchEnd.UNKNOWN: BranchAnswer.UNKNOWN,
+    BranchEnd.NOT_SUPPORTED: BranchAnswer.SILENT,
 }
 
 _HERE: Final = "SELECT current_database(), pg_is_in_recovery()"
@@ -103,7 +103,7 @@ def outcome(url: str, xid: Xid, receipt: str) -> Answer:
         with _connected(url) as connection:
             return Answer(AS_ENDED[PostgresParticipant(connection).outcome(xid, receipt)])
     except (psycopg.Error, CoordinatorError) as error:
-        return Answer(Said.SILENT, one_line(error))
+        return Answer(BranchAnswer.SILENT, one_line(error))
 
 
 def commit(url: str, xid: Xid, receipt: str) -> None:

@@ -32,7 +32,7 @@ from meta_client.doctor.evidence import (
     Evidence,
     LogEvidence,
 )
-from meta_client.doctor.verdicts import Owner, Said
+from meta_client.doctor.verdicts import BranchAnswer, Owner
 from meta_client.errors import ClientXaError
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.answers import BranchStatus
@@ -240,16 +240,16 @@ def _ask_again(
     for at in branches:
         broker_id, key = at
         if (why := failures.get(broker_id)) is not None:
-            asked[at] = Answer(Said.SILENT, why)
+            asked[at] = Answer(BranchAnswer.SILENT, why)
             continue
         try:
             status = verbs(key.qualifier).status(key.xid, broker_id)
         except XaError as error:
             if isinstance(error, ClientXaError):  # not the broker's answer: do not wait for it again
                 failures[broker_id] = str(error)
-            asked[at] = Answer(Said.SILENT, str(error))
+            asked[at] = Answer(BranchAnswer.SILENT, str(error))
         else:
-            no_status = Answer(Said.SILENT, "it has no STATUS: no metaq broker, or an old one")
+            no_status = Answer(BranchAnswer.SILENT, "it has no STATUS: no metaq broker, or an old one")
             asked[at] = no_status if status is None else Answer(AT_BROKER[status])
     return replace(brokers, asked=asked, failures=failures)
 

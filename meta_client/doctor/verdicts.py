@@ -28,7 +28,7 @@ class OwnerAnswer(Enum):
     SILENT = "unknown"  # it was not given, gave no answer, or can't be asked
 
 
-class Said(Enum):
+class BranchAnswer(Enum):
     """Answer of a broker, or a database, about its branch."""
 
     PREPARED = "prepared"
@@ -76,40 +76,40 @@ class Facts:
 
     owner: Owner
     decided: OwnerAnswer
-    said: Said
+    said: BranchAnswer
     age: Age
-    before: Said | None = None
+    before: BranchAnswer | None = None
 
 
 V = Verdict
 
 # A branch that ended or does not exist, by decision: commit, rollback, unknown.
-_ENDED: Final[Mapping[Said, tuple[Verdict, Verdict, Verdict]]] = {
-    Said.COMMITTED: (V.DONE, V.MIXED, V.DONE),
-    Said.ROLLED_BACK: (V.MIXED, V.DONE, V.DONE),
-    Said.COMMITTED_BY_HAND: (V.AGREED, V.MIXED, V.BY_HAND),
-    Said.ROLLED_BACK_BY_HAND: (V.MIXED, V.AGREED, V.BY_HAND),
-    Said.COMPLETED_BY_HAND: (V.HAZARD, V.HAZARD, V.BY_HAND),
-    Said.UNKNOWN: (V.HAZARD, V.DONE, V.DONE),
+_ENDED: Final[Mapping[BranchAnswer, tuple[Verdict, Verdict, Verdict]]] = {
+    BranchAnswer.COMMITTED: (V.DONE, V.MIXED, V.DONE),
+    BranchAnswer.ROLLED_BACK: (V.MIXED, V.DONE, V.DONE),
+    BranchAnswer.COMMITTED_BY_HAND: (V.AGREED, V.MIXED, V.BY_HAND),
+    BranchAnswer.ROLLED_BACK_BY_HAND: (V.MIXED, V.AGREED, V.BY_HAND),
+    BranchAnswer.COMPLETED_BY_HAND: (V.HAZARD, V.HAZARD, V.BY_HAND),
+    BranchAnswer.UNKNOWN: (V.HAZARD, V.DONE, V.DONE),
 }
 _COLUMN: Final = {OwnerAnswer.COMMIT: 0, OwnerAnswer.ROLLBACK: 1}
 
 # A prepared branch decided to commit, by its database branch's state: that one commits first.
-_AFTER_ITS_DATABASE: Final[Mapping[Said | None, Verdict]] = {
+_AFTER_ITS_DATABASE: Final[Mapping[BranchAnswer | None, Verdict]] = {
     None: V.COMMIT,
-    Said.PREPARED: V.COMMIT,
-    Said.COMMITTED: V.COMMIT,
-    Said.ROLLED_BACK: V.MIXED,
-    Said.UNKNOWN: V.HAZARD,
-    Said.SILENT: V.UNKNOWN,
+    BranchAnswer.PREPARED: V.COMMIT,
+    BranchAnswer.COMMITTED: V.COMMIT,
+    BranchAnswer.ROLLED_BACK: V.MIXED,
+    BranchAnswer.UNKNOWN: V.HAZARD,
+    BranchAnswer.SILENT: V.UNKNOWN,
 }
 
 
 def verdict_on(facts: Facts) -> Verdict:
     """Return the verdict on the branch described by *facts*."""
-    if facts.said is Said.SILENT:
+    if facts.said is BranchAnswer.SILENT:
         return V.UNKNOWN
-    if facts.said is not Said.PREPARED:
+    if facts.said is not BranchAnswer.PREPARED:
         return _ENDED[facts.said][_COLUMN.get(facts.decided, 2)]
     if facts.age is Age.YOUNG:
         return V.WAIT

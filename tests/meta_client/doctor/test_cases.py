@@ -20,7 +20,7 @@ from meta_client.doctor.evidence import (
     PreparedXact,
 )
 from meta_client.doctor.sources import problem_of
-from meta_client.doctor.verdicts import Owner, Said, Verdict
+from meta_client.doctor.verdicts import BranchAnswer, Owner, Verdict
 from meta_client.protocol.branch_report import Report
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import Recorded, RowDecision
@@ -109,7 +109,7 @@ def test_what_ended_while_it_was_looked_at() -> None:
     """The row was gone before the table was read, since every broker had committed: the answer to STATUS counts."""
     found = _found(AT, databases=(HERE,))
     assert to_ask(found) == ({AT}, {})
-    asked = {AT: Answer(Said.COMMITTED)}
+    asked = {AT: Answer(BranchAnswer.COMMITTED)}
     assert _verdict(replace(found, brokers=replace(found.brokers, asked=asked))) is Verdict.DONE
 
 
@@ -118,7 +118,7 @@ def test_a_row_whose_brokers_are_not_in_the_lists() -> None:
         BrokerEvidence(failures={1: "no master"}), (replace(HERE, rows={GTRID: _row(RowDecision.COMMIT, (0, 1))}),)
     )
     assert to_ask(found)[0] == {AT, (1, TABLE.key(GTRID, 1))}
-    asked = replace(found, brokers=replace(found.brokers, asked={AT: Answer(Said.UNKNOWN)}))
+    asked = replace(found, brokers=replace(found.brokers, asked={AT: Answer(BranchAnswer.UNKNOWN)}))
     (case,) = cases_of(asked, NOW_MS, 10)
     assert {side.place: side.verdict for side in case.sides} == {
         "broker 0": Verdict.HAZARD,

@@ -8,18 +8,18 @@ from meta_client.doctor.verdicts import (
     CERTAIN,
     FOR_A_PERSON,
     Age,
+    BranchAnswer,
     Facts,
     Owner,
     OwnerAnswer,
-    Said,
     Verdict,
     verdict_on,
 )
 
-ALL = [Facts(*one) for one in product(Owner, OwnerAnswer, Said, Age, (None, *Said))]
-BY_HAND = {Said.COMMITTED_BY_HAND, Said.ROLLED_BACK_BY_HAND, Said.COMPLETED_BY_HAND}
-COMMITTED = {Said.COMMITTED, Said.COMMITTED_BY_HAND}
-ROLLED_BACK = {Said.ROLLED_BACK, Said.ROLLED_BACK_BY_HAND}
+ALL = [Facts(*one) for one in product(Owner, OwnerAnswer, BranchAnswer, Age, (None, *BranchAnswer))]
+BY_HAND = {BranchAnswer.COMMITTED_BY_HAND, BranchAnswer.ROLLED_BACK_BY_HAND, BranchAnswer.COMPLETED_BY_HAND}
+COMMITTED = {BranchAnswer.COMMITTED, BranchAnswer.COMMITTED_BY_HAND}
+ROLLED_BACK = {BranchAnswer.ROLLED_BACK, BranchAnswer.ROLLED_BACK_BY_HAND}
 
 
 def test_every_combination_has_a_verdict_of_one_kind() -> None:
@@ -33,19 +33,23 @@ def test_every_combination_has_a_verdict_of_one_kind() -> None:
 @pytest.mark.parametrize("facts", [facts for facts in ALL if verdict_on(facts) in CERTAIN], ids=str)
 def test_certain_takes_a_decision_that_was_made_or_can_be(facts: Facts) -> None:
     """Verdicts are uncertain for a foreign branch, from silence alone, or while its own process may be at work."""
-    assert facts.said is Said.PREPARED or facts.said in BY_HAND
+    assert facts.said is BranchAnswer.PREPARED or facts.said in BY_HAND
     match verdict_on(facts):
         case Verdict.COMMIT:
             assert facts.decided is OwnerAnswer.COMMIT
-            assert facts.before in (None, Said.PREPARED, Said.COMMITTED)  # a row never comes after its message
+            assert facts.before in (
+                None,
+                BranchAnswer.PREPARED,
+                BranchAnswer.COMMITTED,
+            )  # a row never comes after its message
         case Verdict.ROLL_BACK:
             assert facts.decided is OwnerAnswer.ROLLBACK
         case Verdict.DECIDE:
             assert (facts.owner, facts.decided) == (Owner.TABLE, OwnerAnswer.NONE)
         case Verdict.AGREED:
             assert (facts.decided, facts.said) in {
-                (OwnerAnswer.COMMIT, Said.COMMITTED_BY_HAND),
-                (OwnerAnswer.ROLLBACK, Said.ROLLED_BACK_BY_HAND),
+                (OwnerAnswer.COMMIT, BranchAnswer.COMMITTED_BY_HAND),
+                (OwnerAnswer.ROLLBACK, BranchAnswer.ROLLED_BACK_BY_HAND),
             }
             return
     assert facts.age is not Age.YOUNG
@@ -54,20 +58,24 @@ def test_certain_takes_a_decision_that_was_made_or_can_be(facts: Facts) -> None:
 
 def test_silence_is_never_an_answer() -> None:
     for facts in ALL:
-        if facts.said is Said.SILENT:
+        if facts.said is BranchAnswer.SILENT:
             assert verdict_on(facts) is Verdict.UNKNOWN
         if facts.decided is OwnerAnswer.SILENT:
             assert verdict_on(facts) not in CERTAIN
-        if facts.decided is OwnerAnswer.COMMIT and facts.before is Said.SILENT and facts.said is Said.PREPARED:
+        if (
+            facts.decided is OwnerAnswer.COMMIT
+            and facts.before is BranchAnswer.SILENT
+            and facts.said is BranchAnswer.PREPARED
+        ):
             assert verdict_on(facts) in {Verdict.UNKNOWN, Verdict.WAIT, Verdict.ASK}
 
 
 def test_what_is_at_work_is_left_to_itself() -> None:
     for facts in ALL:
-        if facts.said is Said.PREPARED and (facts.age is Age.YOUNG):
+        if facts.said is BranchAnswer.PREPARED and (facts.age is Age.YOUNG):
             assert verdict_on(facts) is Verdict.WAIT
         if verdict_on(facts) is Verdict.WAIT:
-            assert facts.said is Said.PREPARED
+            assert facts.said is BranchAnswer.PREPARED
             assert facts.age is Age.YOUNG or (facts.decided is OwnerAnswer.OPEN and facts.age is Age.OLD)
 
 
@@ -79,7 +87,7 @@ def test_sides_that_differ_are_never_called_done() -> None:
         )
         if differ:
             assert verdict is Verdict.MIXED, facts
-        if facts.decided is OwnerAnswer.COMMIT and facts.said in {Said.UNKNOWN, Said.COMPLETED_BY_HAND}:
+        if facts.decided is OwnerAnswer.COMMIT and facts.said in {BranchAnswer.UNKNOWN, BranchAnswer.COMPLETED_BY_HAND}:
             assert verdict is Verdict.HAZARD, facts
         if verdict is Verdict.DONE:
-            assert facts.said in {Said.COMMITTED, Said.ROLLED_BACK, Said.UNKNOWN}
+            assert facts.said in {BranchAnswer.COMMITTED, BranchAnswer.ROLLED_BACK, BranchAnswer.UNKNOWN}
