@@ -78,6 +78,15 @@ class Peer(Protocol):
         """Close once everything queued is sent."""
 
 
+def yield_after(peer: Peer) -> None:
+    """Pause *peer* until the next turn of the loop, after a request that scanned every partition or branch.
+
+    Otherwise others would wait for all such requests that arrived together.
+    """
+    peer.pause()
+    asyncio.get_running_loop().call_soon(peer.resume)
+
+
 @dataclass(slots=True, eq=False)
 class WaitingFetch:
     """A fetch that waits, and the conditions that end its wait. It is answered once, after its wait."""

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.branch import BranchHandler
 from meta_broker.handlers.checkpoint import CheckpointHandler
-from meta_broker.handlers.context import Context, Peer, SlaveView, WaitingFetch
+from meta_broker.handlers.context import Context, Peer, SlaveView, WaitingFetch, yield_after
 from meta_broker.handlers.fetch import FetchHandler
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.get import GetHandler
@@ -18,7 +18,6 @@ from meta_broker.handlers.stats import StatsHandler
 from meta_broker.handlers.topic import TopicHandler
 from meta_broker.handlers.transaction import TransactionHandler
 from meta_broker.handlers.writes import Write, WriteReplies
-from meta_broker.handlers.yielding import yield_after
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (

@@ -10,9 +10,8 @@ from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
-from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.context import Context, Peer, yield_after
 from meta_broker.handlers.writes import WriteReplies
-from meta_broker.handlers.yielding import yield_after
 from meta_client.protocol.answers import BranchStatus, format_keys
 from meta_client.protocol.branch_report import DECIDED
 from meta_client.protocol.encoder import encode_result
