@@ -310,4 +310,8 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
         connection.close()
         raise
     statements = driver.kind.dialect.statements(known.table, driver.mark)
-    return SqlTable(connection, known.identity, statements, (driver.error,))
+
+    def is_lock(error: Exception) -> bool:
+        return driver.kind.says.get(driver.code(error)) is Says.AGAIN
+
+    return SqlTable(connection, known.identity, statements, (driver.error,), is_lock)

@@ -1,6 +1,6 @@
 """Errors beyond those of meta_client.coordinator.errors, by what the caller does next."""
 
-from meta_client.coordinator.errors import CannotEnlist
+from meta_client.coordinator.errors import CannotEnlist, Unreachable
 
 
 class NoDecisionTable(CannotEnlist):
@@ -24,6 +24,14 @@ class CopiedTable(CannotEnlist):
             f"may still be used, make this one a table of its own with `metaq txn init --copied --database URL`; if it "
             f"was moved here for good, `metaq txn init --moved --database URL`"
         )
+
+
+class RowLocked(Unreachable):
+    """A transaction that has not ended holds the row, or keeps others from writing it. Ask again."""
+
+
+class RowGone(Unreachable):
+    """The row was deleted while it was looked at: its transaction has ended at every broker. Ask a broker how."""
 
 
 class OutOfStep(CannotEnlist):

@@ -44,10 +44,12 @@ class TableName:
     def gtrid_of(self, xid: Xid, broker_id: int) -> str | None:
         """Return the transaction whose branch at *broker_id* is *xid*; None unless this table decides it."""
         gtrid = xid.gtrid.decode("ascii", errors="replace")
+        return gtrid if self.owns(gtrid) and xid == xid_of(gtrid, broker_id) else None
+
+    def owns(self, gtrid: str) -> bool:
+        """True for a transaction's name of this table."""
         match = _GTRID.fullmatch(gtrid)
-        if match is None or match[1] != self.table_id or xid != xid_of(gtrid, broker_id):
-            return None
-        return gtrid
+        return match is not None and match[1] == self.table_id
 
 
 def xid_of(gtrid: str, broker_id: int) -> Xid:

@@ -229,7 +229,12 @@ def open_over(connect: Callable[[], Connection], schema: str | None = None) -> S
     except BaseException:
         connection.close()
         raise
-    return SqlTable(connection, known.identity, POSTGRES.statements(known.table, "%s"), (psycopg.Error,))
+    statements = POSTGRES.statements(known.table, "%s")
+    return SqlTable(connection, known.identity, statements, (psycopg.Error,), _is_lock)
+
+
+def _is_lock(error: Exception) -> bool:
+    return isinstance(error, errors.LockNotAvailable)
 
 
 def initialise(dsn: str, keep_s: int, change: str) -> TableIdentity:

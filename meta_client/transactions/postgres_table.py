@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
-from meta_client.transactions.names import TableName
-from meta_client.transactions.statements import one_line
+from meta_client.transactions.statements import identity_of, one_line
 from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
 LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has inserted its row and not ended
@@ -58,7 +57,7 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[TableIdentit
     ((table_id, home, keep_s),) = rows
     if home != here:
         raise CopiedTable(database, home, here)
-    return TableIdentity(TableName(table_id), keep_s), schema
+    return identity_of(database, table_id, keep_s), schema
 
 
 def is_left_open(error: object) -> bool:

@@ -183,6 +183,9 @@ class Resolver:
 
     def _finish_row(self, table: DecisionTable, row: Row) -> None:
         """Commit at every broker that the row names."""
+        if row.brokers is None or not self._name.owns(row.gtrid):
+            self._leave(row)
+            return
         hazards, is_through = dict[int, HeuristicOutcome](), True
         for broker_id in row.brokers:
             try:
@@ -201,6 +204,13 @@ class Resolver:
                 self._mark(table, row.gtrid, hazards)
         elif is_through:
             self._through.add(row.gtrid)
+
+    def _leave(self, row: Row) -> None:
+        """Log a row that no version of this program wrote, once."""
+        if row.gtrid not in self._problems:
+            self._problems[row.gtrid] = "unreadable"
+            self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
+            log.error("row left alone, its name or its brokers can't be read gtrid=%r", row.gtrid)
 
     def _note(self, gtrid: str, broker_id: int, error: HeuristicOutcome) -> None:
         """Record the hazard in the broker's ledger. Ignores an unreachable broker: the row has the hazard."""

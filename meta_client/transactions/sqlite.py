@@ -20,8 +20,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.coordinator.place import is_same_place, place_of
 from meta_client.transactions.dialects import SQLITE
 from meta_client.transactions.errors import CommitUnknown, CopiedTable, NoDecisionTable
-from meta_client.transactions.names import TableName
-from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.statements import SqlTable, identity_of, one_line
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ def open_table(path: str) -> SqlTable:
         raise Unreachable(DATABASE, f"{path} is not there")
     connection = _connect(path)
     try:
-        return SqlTable(connection, _look_up(connection), SQLITE.statements(TABLE, "?"), (sqlite3.Error,))
+        return SqlTable(connection, _look_up(connection), SQLITE.statements(TABLE, "?"), (sqlite3.Error,), _is_lock)
     except sqlite3.Error as error:
         connection.close()
         raise Unreachable(DATABASE, one_line(error)) from error
@@ -157,7 +156,11 @@ def _look_up(connection: sqlite3.Connection) -> TableIdentity:
     ((table_id, home, keep_s),) = found
     if not is_same_place(home, here := _here(path)):
         raise CopiedTable(path, home, here)
-    return TableIdentity(TableName(table_id), keep_s)
+    return identity_of(path, table_id, keep_s)
+
+
+def _is_lock(error: Exception) -> bool:
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
 
 
 def _file(connection: sqlite3.Connection) -> str:

@@ -6,24 +6,43 @@ from typing import Any, Final, TypeVar
 
 from meta_client.coordinator.errors import Unreachable
 from meta_client.transactions.dialects import Statements
-from meta_client.transactions.table import DATABASE, GRACE_S, Recorded, Row, RowDecision, TableIdentity, parse_brokers
+from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
+from meta_client.transactions.names import TableName
+from meta_client.transactions.table import (
+    DATABASE,
+    GRACE_S,
+    IDENTITY,
+    Recorded,
+    Row,
+    RowDecision,
+    TableIdentity,
+    parse_brokers,
+)
 
 Answer = TypeVar("Answer")
 
 NAMES_AT_ONCE: Final = 1_000
+_DECISIONS: Final = {outcome.value: outcome for outcome in RowDecision}
 
 
 class SqlTable:
     """A DecisionTable over *connection*, which must be in autocommit mode. `close` closes it."""
 
     def __init__(
-        self, connection: Any, identity: TableIdentity, statements: Statements, failures: tuple[type[Exception], ...]
+        self,
+        connection: Any,
+        identity: TableIdentity,
+        statements: Statements,
+        failures: tuple[type[Exception], ...],
+        is_lock: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
-        """*failures*: the driver's exception classes."""
+        """*failures*: the driver's exception classes. *is_lock*: true of an error that says that another transaction
+        holds what the statement needs."""
         self._identity = identity
         self._connection = connection
         self._statements = statements
         self._failures = failures
+        self._is_lock = is_lock
 
     @property
     def identity(self) -> TableIdentity:
@@ -33,11 +52,18 @@ class SqlTable:
         # A separate statement, and so transaction: the one that waited for the row does not see it.
         if self._do(self._statements.resolve, (gtrid,)) == 1:
             return RowDecision.ROLLBACK
+        if (outcome := self.decided(gtrid)) is None:
+            raise RowGone(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
+        return outcome
+
+    def decided(self, gtrid: str) -> RowDecision | None:
         rows = self._ask(self._statements.read, (gtrid,))
         if not rows:
-            raise Unreachable(DATABASE, f"the row of {gtrid} was deleted while it was looked at: it has just ended")
+            return None
         self._make_durable()
-        return RowDecision(rows[0][0])
+        if (outcome := _DECISIONS.get(rows[0][0])) is None:
+            raise Unreachable(DATABASE, f"the row of {gtrid} says {rows[0][0]!r}, which is no outcome")
+        return outcome
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
         found = self._ask(self._statements.rows, (GRACE_S, age_s, limit))
@@ -92,14 +118,29 @@ class SqlTable:
                 cursor.execute(statement, parameters)
                 return take(cursor)
         except self._failures as error:
-            raise Unreachable(DATABASE, one_line(error)) from error
+            kind = RowLocked if self._is_lock(error) else Unreachable
+            raise kind(DATABASE, one_line(error)) from error
 
 
 def _recorded(rows: list[tuple[Any, ...]]) -> list[Recorded]:
-    return [
-        Recorded(gtrid, RowDecision(outcome), parse_brokers(brokers) if brokers else (), hazard, float(age_s))
-        for gtrid, outcome, brokers, hazard, age_s in rows
-    ]
+    return [_record(*row) for row in rows]
+
+
+def _record(gtrid: str, outcome: str, brokers: str, hazard: str | None, age_s: Any) -> Recorded:
+    said, named = _DECISIONS.get(outcome), parse_brokers(brokers)
+    if said is None:
+        hazard = f"its row says {outcome!r}, which is no outcome"
+    elif said is RowDecision.COMMIT and named is None:
+        hazard = f"its row names its brokers as {brokers!r}, which can't be read"
+    return Recorded(gtrid, said, named or (), hazard, float(age_s))
+
+
+def identity_of(database: str, table_id: object, keep_s: int) -> TableIdentity:
+    """Return a table's identity from the columns of its row. Raises NoDecisionTable."""
+    try:
+        return TableIdentity(TableName(str(table_id)), keep_s)
+    except ValueError as error:
+        raise NoDecisionTable(database, f"{IDENTITY} is damaged: {error}") from error
 
 
 def one_line(error: BaseException) -> str:

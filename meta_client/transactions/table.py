@@ -5,6 +5,7 @@ until that transaction has committed or rolled back. Why it holds for each datab
 docs/transactions-reasoning.md.
 """
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,7 @@ IDENTITY: Final = "metaq_decision_table"
 KEEP_S: Final = 86_400  # retention of the row of a rolled-back transaction
 DATABASE: Final = "the database"  # for messages
 GRACE_S: Final = 60.0  # age at which a resolver may delete a row
+_BROKERS: Final = re.compile(r"[0-9]{1,10}(,[0-9]{1,10})*", re.ASCII)
 
 
 class RowDecision(Enum):
@@ -28,20 +30,22 @@ class RowDecision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One decision to commit. *brokers* must commit; *hazard* says which of them ended otherwise, if any."""
+    """One decision to commit. *brokers* must commit, None if they can't be read; *hazard* says which of them ended
+    otherwise, if any."""
 
     gtrid: str
-    brokers: tuple[int, ...]
+    brokers: tuple[int, ...] | None
     hazard: str | None
     is_old: bool  # older than GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One row, of either outcome. A rollback names no brokers."""
+    """One row, of either outcome, or None: neither. A rollback names no brokers; *hazard* also says what can't be
+    read."""
 
     gtrid: str
-    outcome: RowDecision
+    outcome: RowDecision | None
     brokers: tuple[int, ...]
     hazard: str | None
     age_s: float  # by the database's clock
@@ -73,8 +77,12 @@ class DecisionTable(Protocol):
     def resolve(self, gtrid: str) -> RowDecision:
         """Decide to roll back unless a decision exists; return the decision, which is durable and final.
 
-        Waits briefly for a transaction that has inserted the row and not ended, then raises Unreachable.
+        Waits briefly for a transaction that has inserted the row and not ended, then raises RowLocked. Raises RowGone
+        for a row that is deleted meanwhile.
         """
+
+    def decided(self, gtrid: str) -> RowDecision | None:
+        """Return the decision, which is durable and final; None if there is no row."""
 
     def rows(self, age_s: float, limit: int) -> list[Row]:
         """Return decisions to commit of at least that age, those without a hazard first."""
@@ -144,6 +152,8 @@ def brokers_text(brokers: Collection[int]) -> str:
     return ",".join(map(str, sorted(brokers)))
 
 
-def parse_brokers(text: str) -> tuple[int, ...]:
-    """Parse the output of `brokers_text`. Raises ValueError."""
+def parse_brokers(text: str) -> tuple[int, ...] | None:
+    """Parse the output of `brokers_text`; None for any other text."""
+    if _BROKERS.fullmatch(text) is None:
+        return None
     return tuple(int(part) for part in text.split(","))

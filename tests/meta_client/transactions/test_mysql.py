@@ -388,7 +388,8 @@ int fdatasync(int fd) { wait_for(fd); return ((int (*)(int))dlsym(RTLD_NEXT, "fd
 """
 
 
-def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Path) -> None:
+@pytest.mark.parametrize("way", ["resolve", "decided"])
+def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Path, way: str) -> None:
     """InnoDB shows it to others before it is: a resolver that had a broker commit could be the only one who did."""
     flag = slow_directory / "flag"
     environment = {"LD_PRELOAD": str(slow_directory / "slow.so"), "SLOW_FLAG": str(flag)}
@@ -404,7 +405,7 @@ def test_a_commit_that_is_not_on_the_disk_yet_is_not_believed(slow_directory: Pa
             committing.start()
             try:
                 wait_until(lambda: bool(deciding.rows()), "others see it")
-                resolving = threading.Thread(target=lambda: believed.append(table.resolve(gtrid)))
+                resolving = threading.Thread(target=lambda: believed.append(getattr(table, way)(gtrid)))
                 resolving.start()
                 resolving.join(0.5)
                 assert committing.is_alive()
