@@ -16,12 +16,12 @@ import click
 from click.core import ParameterSource
 
 from meta_client.cli.branches import OnlineBranches
-from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of
+from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.client import Client
 from meta_client.doctor.advice import advice_on
-from meta_client.doctor.applier import apply, note
+from meta_client.doctor.applier import Applied, apply, note
 from meta_client.doctor.cases import Case, cases_of
 from meta_client.doctor.evidence import Evidence
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
@@ -111,37 +111,34 @@ def doctor(
             continue
         for side in case.sides:
             row = row_of(case, side, advice_on(case, side, again), now_ms)
-            if id(side) in done:
-                row["done"], is_over = done[id(side)]
-                row["needs_person"] = not is_over
-                if is_over:
-                    row["commands"] = []
+            if (one := done.get(id(side))) is not None:
+                tell(row, one)
             rows.append(row)
     _show(rows, as_json=as_json)
     if any(row["needs_person"] for row in rows):
         sys.exit(NEEDS_A_PERSON)
 
 
-def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, tuple[str, bool]]:
-    """Apply certain cases; return by each side's identity the action, and whether it is over."""
+def _apply(cases: list[Case], verbs: Callable[[str], XaVerbs]) -> dict[int, Applied]:
+    """Apply certain cases; return the action by each side's identity."""
     certain = [case for case in cases if any(side.verdict in CERTAIN for side in case.sides)]
-    done: dict[int, tuple[str, bool]] = {}
+    done: dict[int, Applied] = {}
     for number, case in enumerate(certain):
         with _step(f"ending {case.name}, {number + 1} of {len(certain)}"):
-            done |= {id(one.side): (one.what, one.is_over) for one in apply(case, verbs)}
+            done |= {id(one.side): one for one in apply(case, verbs)}
     return done
 
 
-def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, tuple[str, bool]]:
+def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dict[int, Applied]:
     """Record mixed and hazardous branches that are not on record yet; they still need repair by hand."""
     who = f"{getpass.getuser()}@{socket.gethostname()}"
-    done: dict[int, tuple[str, bool]] = {}
+    done: dict[int, Applied] = {}
     for case in cases:
         for side in case.sides:
             if side.verdict in (Verdict.MIXED, Verdict.HAZARD) and side.at is not None and side.finding is None:
                 with _step(f"putting {case.name} on record"):
                     what = note(case, side, who, advice_on(case, side, again).reason, verbs)
-                done[id(side)] = what, False
+                done[id(side)] = Applied(side, what, is_over=False)
     return done
 
 
@@ -151,6 +148,8 @@ def _problems(found: Evidence) -> Iterator[tuple[str, str]]:
     for database in found.databases:
         if database.failure is not None:
             yield database.label, database.failure
+        for what, reason in database.gaps.items():
+            yield f"{database.label}: {what}", reason
     yield from found.problems.items()
 
 

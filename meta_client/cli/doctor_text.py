@@ -7,12 +7,13 @@ from typing import Any, Final
 from meta_client.cli.branch_text import age_text, since_ms
 from meta_client.cli.output import printable, time_text
 from meta_client.doctor.advice import Advice
+from meta_client.doctor.applier import Applied
 from meta_client.doctor.cases import Case, Side
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
 
 IN_TABLE: Final = ("transaction", "place", "state", "age_s", "messages", "verdict")
 _BRANCH: Final = ("since", "decided_by", "owner", "xid", "key", "broker", "database", "origin", "bytes", "topics")
-_SAYS: Final = ("decision", "by", "others", "role", "locks", "waiting", "vacuum_age")
+_SAYS: Final = ("decision", "by", "others", "role", "locks", "waiting", "vacuum_age", "purge")
 _TO_DO: Final = ("certain", "needs_person", "reason", "commands", "risk", "done")
 COLUMNS: Final = (*IN_TABLE, *_BRANCH, *_SAYS, *_TO_DO)
 Row = dict[str, Any]
@@ -50,11 +51,24 @@ def row_of(case: Case, side: Side, advice: Advice, now_ms: int) -> Row:
     }
     if xact is not None:
         held = {"locks": list(xact.locks), "waiting": xact.waiting, "vacuum_age": xact.vacuum_age}
-        known |= held | {"database": xact.database, "role": xact.owner}
-    since = now_ms - round(xact.age_s * 1000) if xact is not None else since_ms(report)
+        known |= held | {"database": xact.database or None, "role": xact.owner or None}
+    if (database := side.database or case.decision.table) is not None:
+        known["purge"] = database.purge or None
+    prepared_s = None if xact is None else xact.age_s
+    since = now_ms - round(prepared_s * 1000) if prepared_s is not None else since_ms(report)
     if since:
         known |= {"age_s": max(0, round((now_ms - since) / 1000)), "since": time_text(since)}
     return dict.fromkeys(COLUMNS) | known
+
+
+def tell(row: Row, one: Applied) -> None:
+    """Add to a branch's row what was done about it."""
+    if one.is_at_work:
+        row |= {"verdict": Verdict.WAIT.value, "certain": False, "needs_person": False, "reason": one.what}
+    else:
+        row |= {"done": one.what, "needs_person": not one.is_over}
+    if one.is_over or one.is_at_work:
+        row["commands"] = []
 
 
 def problem_row(place: str, reason: str) -> Row:
@@ -71,10 +85,14 @@ def block(row: Row) -> Iterator[str]:
         rows.append(("state", f"{row['state']}{since}{_holds(row)}"))
         others = "".join(f"; {place}: {said}" for place, said in row["others"].items())
         rows.append(("says", f"{row['by']}: {row['decision']}{others}"))
-    if row["vacuum_age"] is not None:
-        rows.append(("role", row["role"]))
+    if row["locks"] is not None:
+        if row["role"] is not None:
+            rows.append(("role", row["role"]))
         rows += [("locks" if not number else "", lock) for number, lock in enumerate(row["locks"])]
-        rows.append(("holds up", f"{row['waiting']} sessions, and VACUUM by {row['vacuum_age']} transactions"))
+        vacuum = "" if row["vacuum_age"] is None else f", and VACUUM by {row['vacuum_age']} transactions"
+        rows.append(("holds up", f"{'unknown' if row['waiting'] is None else row['waiting']} sessions{vacuum}"))
+    if row["purge"] is not None:
+        rows.append(("purge", row["purge"]))
     rows.append(("verdict", f"{row['verdict']}: {row['reason']}"))
     rows += [("do" if not number else "", command) for number, command in enumerate(row["commands"])]
     if row["risk"]:

@@ -5,9 +5,9 @@ Every identifier in a command is quoted for a shell, because qualifiers are untr
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meta_client.doctor.cases import Case, Side
+from meta_client.doctor.cases import Case, OwnerDecision, Side
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
 from meta_client.doctor.verdicts import BranchAnswer, Owner, OwnerAnswer, Verdict
 from meta_client.transactions.table import TABLE
@@ -89,7 +89,7 @@ def _ask(case: Case, side: Side) -> Advice:
         reason = f"{case.decision.by}, yet this has been prepared for long: look why"
         if case.owner is Owner.LOG:
             return Advice(f"{reason}; recover() there ends it", (), "")
-        return Advice(f"{reason}; end that session, then look again")
+        return Advice(f"{reason}; end that session, then look again", tuple(_end_session(case.decision)))
     reason = f"{case.decision.by} has no decision, and no coordinator holds it: presumed abort{others}"
     risk = "if that log is an old backup, or not the only one, it may have been decided to commit: both would differ"
     return Advice(f"{reason}. Its service rolls it back when it starts again", tuple(_end(side, "rollback")), risk)
@@ -129,13 +129,29 @@ def _end(side: Side, *verbs: str) -> Iterator[str]:
             yield prepared_command(side.database, side.xact, verb)
 
 
+def _end_session(decision: OwnerDecision) -> Iterator[str]:
+    if decision.table is not None and decision.session is not None and decision.session.ends:
+        yield sql_command(decision.table, decision.session.ends)
+
+
 def prepared_command(given: DatabaseEvidence, xact: PreparedXact, verb: str) -> str:
     """Return the command that ends a prepared transaction; it must run in that transaction's database."""
+    if given.client:
+        xid = xact.xid
+        statement = f"XA {verb.upper()} X'{xid.gtrid.hex()}',X'{xid.bqual.hex()}',{xid.format_id}"
+        return sql_command(given, statement)
     address = given.address
     if given.database != xact.database:  # libpq uses the last one
         name = xact.database.replace("\\", r"\\").replace("'", r"\'")
         address = f"{address} dbname='{name}'"
-    return f"psql {shlex.quote(address)} -c \"{verb.upper()} PREPARED '{xact.xid}'\""
+    return sql_command(replace(given, address=address), f"{verb.upper()} PREPARED '{xact.xid}'")
+
+
+def sql_command(given: DatabaseEvidence, statement: str) -> str:
+    """Return the command that executes *statement*, which needs no escaping, in that database."""
+    if given.client:
+        return f'{given.client} -e "{statement}"'
+    return f'psql {shlex.quote(given.address)} -c "{statement}"'
 
 
 def _forget(side: Side) -> Iterator[str]:

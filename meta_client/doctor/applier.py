@@ -9,28 +9,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from journal.records.xid import Xid
-from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, HeuristicOutcome, Unreachable
 from meta_client.coordinator.names import branch
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
-from meta_client.doctor.cases import Case, Side
-from meta_client.doctor.verdicts import CERTAIN, Owner, OwnerAnswer, Verdict
+from meta_client.doctor.cases import AS_DECIDED, Case, Side
+from meta_client.doctor.verdicts import CERTAIN, Age, Owner, OwnerAnswer, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError
 from meta_client.protocol.requests import BranchVerb
 from meta_client.transactions.brokers import BrokerBranch, Brokers
 from meta_client.transactions.databases import table_at
+from meta_client.transactions.errors import RowGone, RowLocked
 from meta_client.transactions.names import TableName
-from meta_client.transactions.table import DATABASE, DecisionTable, RowDecision
+from meta_client.transactions.table import DATABASE, DecisionTable
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Action on one branch; *is_over*: nothing is left to do."""
+    """Action on one branch. *is_over*: nothing is left to do; *is_at_work*: its transaction turned out to live."""
 
     side: Side
     what: str
     is_over: bool
+    is_at_work: bool = False
 
 
 def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
@@ -38,10 +40,14 @@ def apply(case: Case, verbs: Callable[[str], XaVerbs]) -> Iterator[Applied]:
     the results."""
     certain = [side for side in case.sides if side.verdict in CERTAIN]
     outcome = case.decision.said
-    if any(side.verdict is Verdict.DECIDE for side in certain):
+    if certain and case.owner is Owner.TABLE:
         try:
             outcome = _decide(case)
-        except (Unreachable, CannotEnlist) as error:  # its transaction may be committing right now
+        except RowLocked as error:  # its transaction may be committing right now
+            is_at_work = case.age is not Age.STUCK
+            yield from (Applied(side, f"left alone: {error}", is_over=False, is_at_work=is_at_work) for side in certain)
+            return
+        except (Unreachable, CannotEnlist) as error:
             yield from (Applied(side, f"not decided: {error}", is_over=False) for side in certain)
             return
     failure = ""
@@ -73,13 +79,16 @@ def note(case: Case, side: Side, who: str, why: str, verbs: Callable[[str], XaVe
 
 
 def _decide(case: Case) -> OwnerAnswer:
-    """Insert the rollback row unless a row exists; return the row's decision."""
+    """Return the row's decision, which is on disk; insert the rollback row if there was none before. NONE: the row has
+    been deleted since."""
     table = _open(case)
     try:
-        outcome = table.resolve(case.name)
+        outcome = table.resolve(case.name) if case.decision.said is OwnerAnswer.NONE else table.decided(case.name)
+    except RowGone:
+        outcome = None
     finally:
         table.close()
-    return OwnerAnswer.COMMIT if outcome is RowDecision.COMMIT else OwnerAnswer.ROLLBACK
+    return AS_DECIDED.get(outcome, OwnerAnswer.NONE)
 
 
 def _open(case: Case) -> DecisionTable:
@@ -96,12 +105,25 @@ def _end(case: Case, side: Side, outcome: OwnerAnswer, verbs: Callable[[str], Xa
     if side.at is None:
         return _commit_prepared(case, side)
     broker_id, key = side.at
-    if case.owner is Owner.TABLE and outcome is OwnerAnswer.ROLLBACK:
-        brokers = Brokers(verbs(key.qualifier), TableName(case.owner_name))
-        if brokers.rollback(case.name, broker_id) is BranchEnd.COMMITTED:
-            return "it had been committed meanwhile"
-        return "rolled back"
     one = BrokerBranch(verbs(key.qualifier), key, broker_id)
+    try:
+        return _end_at_broker(case, side, outcome, one, verbs(key.qualifier))
+    except (HeuristicOutcome, Unreachable):
+        if side.verdict is Verdict.AGREED and one.outcome(key.xid, "") is BranchEnd.UNKNOWN:
+            return "it had been forgotten meanwhile"
+        raise
+
+
+def _end_at_broker(case: Case, side: Side, outcome: OwnerAnswer, one: BrokerBranch, verbs: XaVerbs) -> str:
+    assert side.at is not None
+    broker_id, key = side.at
+    if case.owner is Owner.TABLE and outcome is OwnerAnswer.NONE:
+        if side.verdict is not Verdict.AGREED and one.outcome(key.xid, "") is not BranchEnd.NOT_ENDED:
+            return "it had been ended meanwhile"
+        raise Unreachable(DATABASE, "its row has been deleted since: look again")
+    if case.owner is Owner.TABLE and outcome is OwnerAnswer.ROLLBACK:
+        ended = Brokers(verbs, TableName(case.owner_name)).rollback(case.name, broker_id)
+        return "it had been committed meanwhile" if ended is BranchEnd.COMMITTED else "rolled back"
     # Without STATUS, a row's branch that was prepared and is gone counts as committed, as the row says.
     is_news = commit_once(one, branch(key.xid, b""), "", is_repeated=case.owner is Owner.TABLE)
     return "committed" if is_news else "it had been committed meanwhile"

@@ -18,6 +18,7 @@ from meta_client.doctor.evidence import (
     LogEvidence,
     OpenSession,
     PreparedXact,
+    one_of,
 )
 from meta_client.doctor.verdicts import CERTAIN, Age, BranchAnswer, Facts, Owner, OwnerAnswer, Verdict, verdict_on
 from meta_client.protocol.answers import BranchStatus
@@ -27,6 +28,11 @@ from meta_client.transactions.table import Recorded, RowDecision
 
 STUCK_S: Final = 300.0  # no healthy transaction stays prepared for so long
 NO_ANSWER: Final = Answer(BranchAnswer.SILENT, "it was not asked")
+AS_DECIDED: Final[Mapping[RowDecision | None, OwnerAnswer]] = {
+    RowDecision.COMMIT: OwnerAnswer.COMMIT,
+    RowDecision.ROLLBACK: OwnerAnswer.ROLLBACK,
+}
+NO_RECEIPTS: Final = "the log does not say in words of this version which database takes part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class OwnerDecision:
     by: str
     table: DatabaseEvidence | None = None
     row: Recorded | None = None
+    session: OpenSession | None = None  # whose transaction may decide
     receipts: Receipts | None = None
 
 
@@ -79,7 +86,7 @@ class _Gathered:
     owner_name: str
     xid: Xid
     at_brokers: dict[BranchAt, Report | None] = field(default_factory=dict)
-    xact: tuple[DatabaseEvidence, PreparedXact] | None = None
+    xacts: list[tuple[DatabaseEvidence, PreparedXact]] = field(default_factory=list)
 
 
 def owner_of(at: BranchAt) -> tuple[Owner, str]:
@@ -160,24 +167,24 @@ def cases_of(found: Evidence, now_ms: int, age_s: float) -> list[Case]:
             case_for(Owner.LOG, log.name.prefix.decode().rstrip("."), xid).at_brokers.setdefault(at)
     for database, xact in _prepared(found):
         if xact.xid.bqual == DATABASE and (name := log_of(xact.xid)) is not None:
-            case_for(Owner.LOG, name.prefix.decode().rstrip("."), xact.xid).xact = database, xact
+            case_for(Owner.LOG, name.prefix.decode().rstrip("."), xact.xid).xacts.append((database, xact))
             continue
         for one in gathered.values():  # join a foreign transaction's branches by their global part
             if one.owner is Owner.FOREIGN and (one.xid.format_id, one.xid.gtrid) == (
                 *(xact.xid.format_id, xact.xid.gtrid),
             ):
-                one.xact = database, xact
+                one.xacts.append((database, xact))
     cases = [_case(one, found, now_ms, age_s) for one in gathered.values()]
     return sorted((case for case in cases if case.sides), key=lambda case: _since_ms(case, now_ms))
 
 
 def _prepared(found: Evidence) -> Iterator[tuple[DatabaseEvidence, PreparedXact]]:
     """Yield each prepared transaction once, preferably from its own database: a server lists those of all databases."""
-    seen: dict[Xid, tuple[DatabaseEvidence, PreparedXact]] = {}
+    seen: dict[tuple[str, Xid], tuple[DatabaseEvidence, PreparedXact]] = {}
     for database in found.databases:
         for xact in database.prepared:
-            if xact.xid not in seen or xact.database == database.database:
-                seen[xact.xid] = database, xact
+            if (database.server, xact.xid) not in seen or xact.database == database.database:
+                seen[database.server, xact.xid] = database, xact
     yield from seen.values()
 
 
@@ -188,17 +195,17 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
         for at, answer in answers.items()
         if answer.said is BranchAnswer.PREPARED
     ]
-    if one.xact is not None:
-        prepared_s = one.xact[1].age_s
-        ages.append(Age.YOUNG if prepared_s < age_s else Age.STUCK if prepared_s > STUCK_S else Age.OLD)
+    ages += [
+        Age.YOUNG if xact.age_s < age_s else Age.STUCK if xact.age_s > STUCK_S else Age.OLD
+        for _, xact in one.xacts
+        if xact.age_s is not None
+    ]
     age = min(ages, default=Age.OLD)
     decision = _decision(one, found, age_s)
-    sides: list[Side] = []
     before = None
-    if (database_side := _database_side(one, decision, age, found)) is not None:
-        sides.append(database_side)
+    sides = list(_database_sides(one, decision, age, found))
     if one.owner is Owner.LOG and decision.said is OwnerAnswer.COMMIT:
-        before = BranchAnswer.SILENT if database_side is None else database_side.answer.said
+        before = sides[0].answer.said if len(sides) == 1 else BranchAnswer.SILENT
     for at, answer in answers.items():
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
         if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
@@ -227,28 +234,36 @@ def _age(at: BranchAt, report: Report | None, found: Evidence, now_ms: int) -> A
     return Age.STUCK if now_ms - prepared_ms > STUCK_S * 1000 else Age.OLD
 
 
-def _database_side(one: _Gathered, decision: OwnerDecision, age: Age, found: Evidence) -> Side | None:
-    if one.xact is not None:
-        database, xact = one.xact
-        place, answer = f"database {xact.database}", Answer(BranchAnswer.PREPARED)
-        if decision.receipts is not None and database.resource_id != decision.receipts.resource_ids[0]:
+def _database_sides(one: _Gathered, decision: OwnerDecision, age: Age, found: Evidence) -> Iterator[Side]:
+    is_logged = one.owner is Owner.LOG and decision.said is OwnerAnswer.COMMIT
+    resource = "" if decision.receipts is None else decision.receipts.resource_ids[0]
+    mine = [it for it in one.xacts if is_logged and it[0].resource_id == resource]
+    for database, xact in mine or one.xacts:
+        place = f"database {xact.database}" if xact.database else f"XA RECOVER of {database.label}"
+        answer = Answer(BranchAnswer.PREPARED)
+        if is_logged and not resource:
+            answer = Answer(BranchAnswer.SILENT, NO_RECEIPTS)
+        elif is_logged and database.resource_id != resource:
             answer = Answer(
                 BranchAnswer.SILENT, "it is prepared there, where only a session of that database ends it: give it"
             )
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
-        return Side(place, answer, verdict, xact=xact, database=database)
-    if one.owner is not Owner.LOG or decision.said is not OwnerAnswer.COMMIT:
-        return None
-    if decision.receipts is None:
-        why = "the log does not say in words of this version which database takes part"
-        return Side("the database", Answer(BranchAnswer.SILENT, why), Verdict.UNKNOWN)
-    resource, _ = decision.receipts.resource_ids
+        yield Side(place, answer, verdict, xact=xact, database=database)
+    if is_logged and not one.xacts:
+        yield _committing_side(one, decision.receipts, age, found)
+
+
+def _committing_side(one: _Gathered, receipts: Receipts | None, age: Age, found: Evidence) -> Side:
+    """Return the database branch, not prepared any more, of a transaction that a log has decided to commit."""
+    if receipts is None:
+        return Side("the database", Answer(BranchAnswer.SILENT, NO_RECEIPTS), Verdict.UNKNOWN)
+    resource, _ = receipts.resource_ids
     reached = next((given for given in found.databases if given.resource_id == resource), None)
     place = f"database {unquote(resource.rpartition('/')[2])}"
     answer = found.outcomes.get(
         one.xid, Answer(BranchAnswer.SILENT, f"{place} is not among those given: --database URL")
     )
-    verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age))
+    verdict = verdict_on(Facts(one.owner, OwnerAnswer.COMMIT, answer.said, age))
     return Side(place, answer, verdict, database=reached)
 
 
@@ -280,19 +295,17 @@ def _by_table(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:
     if table.failure is not None:
         return OwnerDecision(OwnerAnswer.SILENT, f"{by} gave no whole answer: {table.failure}", table)
     if (row := table.rows.get(gtrid)) is not None:
-        return OwnerDecision(
-            OwnerAnswer.COMMIT if row.outcome is RowDecision.COMMIT else OwnerAnswer.ROLLBACK, by, table, row
-        )
-    if (writing := _may_write(table.sessions, age_s)) is not None:
-        return OwnerDecision(
-            OwnerAnswer.OPEN, f"{writing.name} has written to {by}, and has not ended its transaction", table
-        )
+        return OwnerDecision(AS_DECIDED.get(row.outcome, OwnerAnswer.SILENT), by, table, row)
+    if (writing := table.in_flight.get(gtrid) or _may_write(table.sessions, age_s)) is not None:
+        told = f"{writing.name} {writing.does} {by}, and has not ended its transaction"
+        return OwnerDecision(OwnerAnswer.OPEN, told, table, session=writing)
     return OwnerDecision(OwnerAnswer.NONE, by, table)
 
 
 def _may_write(sessions: tuple[OpenSession, ...], age_s: float) -> OpenSession | None:
-    """Return a session whose transaction may hold the row: it began before the brokers prepared."""
-    return next((one for one in sessions if one.age_s is None or one.age_s >= age_s), None)
+    """Return the session whose transaction may hold the row, or is about to: it began before the brokers prepared."""
+    old = [one for one in sessions if one.age_s is None or one.age_s >= age_s]
+    return one_of(old) if old else None
 
 
 def _by_log(one: _Gathered, logs: tuple[LogEvidence, ...]) -> OwnerDecision:
@@ -318,5 +331,5 @@ def _by_log(one: _Gathered, logs: tuple[LogEvidence, ...]) -> OwnerDecision:
 
 def _since_ms(case: Case, now_ms: int) -> float:
     times = [float(side.report["prepared_ms"]) for side in case.sides if side.report and side.report.get("prepared_ms")]
-    times += [now_ms - side.xact.age_s * 1000 for side in case.sides if side.xact is not None]
+    times += [now_ms - side.xact.age_s * 1000 for side in case.sides if side.xact and side.xact.age_s is not None]
     return min(times, default=float(now_ms))

@@ -1,6 +1,6 @@
 """Each side's answers as values: brokers, decision tables, prepared database transactions, decision logs. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,7 @@ AT_BROKER: Final[Mapping[BranchStatus, BranchAnswer]] = {
     BranchStatus.ACTIVE: BranchAnswer.UNKNOWN,  # begun again under its name; promises nothing
 }
 BranchAt = tuple[int, XaKey]  # at which broker
+SESSIONS_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,40 +47,58 @@ class BrokerEvidence:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A database session that has written to the decision table and has not ended its transaction."""
+    """A database session with an open transaction that has written to the decision table, or is about to."""
 
     name: str  # process, role and application of the session
     age_s: float | None  # of the transaction; None: this role may not see it
+    does: str = "has written to"
+    ends: str = ""  # statement that ends the session; empty: it is one of several
+
+
+def one_of(sessions: Sequence[OpenSession]) -> OpenSession:
+    """Return the only session, or one that stands for several, of which any may be meant."""
+    first, *others = sessions
+    if not others:
+        return first
+    names = ", ".join(one.name for one in sessions[:SESSIONS_SHOWN])
+    more = f" and {len(sessions) - SESSIONS_SHOWN} more" if len(sessions) > SESSIONS_SHOWN else ""
+    return OpenSession(f"one of {names}{more}", first.age_s, first.does)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedXact:
-    """One prepared transaction of a PostgreSQL server."""
+    """One prepared transaction of a server. MySQL and MariaDB tell neither its database, nor owner and age."""
 
     xid: Xid
-    database: str
-    owner: str
-    age_s: float
-    vacuum_age: int  # number of younger transactions, which it keeps VACUUM from cleaning up
-    locks: tuple[str, ...]
-    waiting: int  # sessions that wait for its locks
+    database: str = ""
+    owner: str = ""
+    age_s: float | None = None
+    vacuum_age: int | None = None  # number of younger transactions, which it keeps VACUUM from cleaning up
+    locks: tuple[str, ...] = ()
+    waiting: int | None = None  # sessions that wait for its locks; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
     """One given database. *failure*: the reason for missing answers. *has_prepared*: it was asked for prepared
-    transactions."""
+    transactions. *in_flight*: transactions whose row is written and not committed. *gaps*: questions that it refused,
+    with the reason."""
 
     label: str  # for display
     url: str  # with its password, if it has one: never printed
     address: str = ""  # without a password
+    client: str = ""  # command line that MySQL's statements are given to; empty: psql with the address
+    server: str = ""  # identifies it among those given
     database: str = ""
     resource_id: str = ""  # as in a coordinator's receipts
     table: TableName | None = None
     rows: Mapping[str, Recorded] = field(default_factory=dict)
     sessions: tuple[OpenSession, ...] = ()
+    in_flight: Mapping[str, OpenSession] = field(default_factory=dict)
     prepared: tuple[PreparedXact, ...] = ()
     has_prepared: bool = False
+    purge: str = ""  # what holds InnoDB's purge back
+    gaps: Mapping[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 

@@ -3,7 +3,7 @@
 Imported when a database of that kind is given: psycopg is metaq-broker[postgres].
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -77,8 +77,12 @@ def names_of(url: str) -> tuple[str, str]:
     return f"database {known.get('dbname', 'by default')} at {host}:{known.get('port', '5432')}", make_conninfo(**known)
 
 
-def look(said: DatabaseEvidence) -> DatabaseEvidence:
-    """Ask the server for prepared transactions and writers of the decision table; `failure` tells what went wrong."""
+def look(said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
+    """Ask the server for prepared transactions and writers of the decision table; `failure` tells what went wrong.
+
+    *gtrids* are not needed: PostgreSQL shows no transaction another's row.
+    """
+    del gtrids
     try:
         with _connected(said.url) as connection:
             connection.execute(b"SET default_transaction_read_only = on")
@@ -93,7 +97,13 @@ def look(said: DatabaseEvidence) -> DatabaseEvidence:
     except CoordinatorError as error:
         return replace(said, failure=str(error))
     return replace(
-        said, database=database, resource_id=resource_id, prepared=prepared, has_prepared=True, sessions=sessions
+        said,
+        database=database,
+        server=resource_id.partition("/")[0],
+        resource_id=resource_id,
+        prepared=prepared,
+        has_prepared=True,
+        sessions=sessions,
     )
 
 
@@ -125,13 +135,16 @@ def _prepared(connection: Connection) -> Iterator[PreparedXact]:
             xid = Xid.parse(gid)
         except InvalidXid:  # such a name has no branch at a broker
             continue
+        if str(xid) != gid:  # nor has one that only decodes to an xid: commands would miss it
+            continue
         shown = (*locks[:LOCKS_SHOWN], *([f"and {len(locks) - LOCKS_SHOWN} more"] if len(locks) > LOCKS_SHOWN else []))
         yield PreparedXact(xid, database, owner, age_s, vacuum_age, shown, waiting)
 
 
 def _session(pid: int, role: str, application: str, host: str, state: str, age_s: float | None) -> OpenSession:
     words = [f"session {pid}", f"of {role}" if role else "", f"({application})" if application else ""]
-    return OpenSession(" ".join(word for word in (*words, f"from {host}" if host else "", state or "") if word), age_s)
+    name = " ".join(word for word in (*words, f"from {host}" if host else "", state or "") if word)
+    return OpenSession(name, age_s, ends=f"SELECT pg_terminate_backend({pid})")
 
 
 def _rows(connection: Connection, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -43,12 +42,22 @@ from meta_client.transactions.errors import NoDecisionTable
 
 AGE_S: Final = 10.0  # PREPARE is answered within half of that, or has failed
 ROWS_MAX: Final = 10_000  # of one table, besides those of prepared branches
-SQLITE_SCHEME: Final = "sqlite"
+NAME_SHOWN: Final = 100  # characters
 NO_MASTER: Final = (
     "ZooKeeper has its nodes, and no master is up: start it, or read its directory with `metaq txn list --dir`; of one "
     "that is gone for good, delete the nodes"
 )
 Step = Callable[[str], AbstractContextManager[object]]  # shows progress
+
+
+class Adapter(Protocol):
+    """Questions to one kind of database server, beyond the decision table."""
+
+    def names_of(self, url: str) -> tuple[str, str]:
+        """Return the name of the database at *url*, and its address without secrets."""
+
+    def look(self, said: DatabaseEvidence, gtrids: Sequence[str]) -> DatabaseEvidence:
+        """Add what the server says about open and prepared transactions; *gtrids* are prepared at brokers."""
 
 
 class Lists(Protocol):
@@ -196,12 +205,11 @@ def _read_log(path: Path) -> LogEvidence:
 
 def _ask_database(said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float) -> DatabaseEvidence:
     try:
-        is_postgres, where = place_of_url(said.url)
-        if is_postgres:
-            from meta_client.doctor.postgres import look
-
+        kind, where = place_of_url(said.url)
+        if (adapter := _adapter(kind)) is not None:
             # Read open writers before the rows: one that commits in between is seen as a writer or by its row.
-            said = look(replace(said, url=where))
+            gtrids = {at[1].xid.gtrid.decode() for at in branches if owner_of(at)[0] is Owner.TABLE}
+            said = adapter.look(replace(said, url=where), sorted(gtrids))
             if said.failure is not None:
                 return said
         table = table_at(said.url)
@@ -213,23 +221,40 @@ def _ask_database(said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: f
         name = table.identity.name
         wanted = {at[1].xid.gtrid.decode() for at in branches if owner_of(at) == (Owner.TABLE, name.table_id)}
         rows = [*table.kept(age_s, ROWS_MAX), *table.recorded(sorted(wanted))]
-        return replace(said, table=name, rows={row.gtrid: row for row in rows})
+        strange = sorted({row.gtrid for row in rows if not name.owns(row.gtrid)})
+        if strange:
+            gap = f"{len(strange)} are not this table's transactions, the first is {strange[0][:NAME_SHOWN]!r}"
+            said = replace(said, gaps={**said.gaps, "names in its decision table": gap})
+        return replace(said, table=name, rows={row.gtrid: row for row in rows if name.owns(row.gtrid)})
     except Unreachable as error:
         return replace(said, failure=str(error))
     finally:
         table.close()
 
 
+def _adapter(kind: str) -> Adapter | None:
+    """Return the module for a kind of database; None for SQLite, whose transactions show in its file's lock alone."""
+    match kind:
+        case "postgres":
+            from meta_client.doctor import postgres
+
+            return postgres
+        case "mysql":
+            from meta_client.doctor import mysql
+
+            return mysql
+    return None
+
+
 def names_of(url: str) -> tuple[str, str]:
     """Name of the database at *url*, and its address without a password."""
-    if url.startswith(SQLITE_SCHEME):
-        return f"database {url.rpartition('/')[2]}", url
     try:
-        from meta_client.doctor import postgres
-
-        return postgres.names_of(place_of_url(url)[1])
-    except (CannotEnlist, ValueError):
-        return f"a database of {urlsplit(url).scheme}", ""
+        kind, where = place_of_url(url)
+    except CannotEnlist:
+        return f"a database of {url.partition('://')[0]!r}" if "://" in url else "a database", ""
+    if (adapter := _adapter(kind)) is not None:
+        return adapter.names_of(where)
+    return f"database {url.rpartition('/')[2]}", url
 
 
 def _ask_again(

@@ -28,6 +28,7 @@ class Change(Enum):
 class _Kind:
     """One kind of database, at one place."""
 
+    name: str
     where: str
     open_table: Callable[[str], DecisionTable]
     ddl: Callable[[str, int], str]
@@ -60,10 +61,10 @@ def table_at(url: str) -> DecisionTable:
     return kind.open_table(kind.where)
 
 
-def place_of_url(url: str) -> tuple[bool, str]:
-    """Return whether *url* leads to a PostgreSQL, and the place in its driver's form. Raises CannotEnlist."""
-    kind = url.partition("://")[0].partition("+")[0]
-    return not (url.startswith(_SQLITE) or kind in _MYSQL), _kind(url).where
+def place_of_url(url: str) -> tuple[str, str]:
+    """Return "sqlite", "mysql" or "postgres", and the place in its driver's form. Raises CannotEnlist."""
+    kind = _kind(url)
+    return kind.name, kind.where
 
 
 def ddl_for(url: str, keep_s: int) -> str:
@@ -95,12 +96,12 @@ def _found(url: str) -> _Kind:
         path = unquote(urlsplit(url).path)[1:]  # three slashes before a relative path, as in SQLAlchemy
         if not path:
             raise CannotEnlist(f"{url} names no file: give sqlite:///relative/path or sqlite:////absolute/path")
-        return _Kind(path, sqlite.open_table, sqlite.ddl, sqlite.initialise)
+        return _Kind("sqlite", path, sqlite.open_table, sqlite.ddl, sqlite.initialise)
     scheme, mark, rest = url.partition("://")
     if scheme.partition("+")[0] in _MYSQL:
         from meta_client.transactions import mysql  # PyMySQL: metaq-broker[mysql]
 
-        return _Kind(url, mysql.open_table, mysql.ddl, mysql.initialise)
+        return _Kind("mysql", url, mysql.open_table, mysql.ddl, mysql.initialise)
     if mark and scheme.partition("+")[0] not in _POSTGRES:
         raise CannotEnlist(
             f"{scheme!r} is no kind of database that can decide: give postgresql://..., mysql://..., mariadb://... or "
@@ -110,4 +111,4 @@ def _found(url: str) -> _Kind:
 
     # libpq does not know SQLAlchemy's driver names; a text without :// is a libpq connection string.
     where = f"{scheme.partition('+')[0]}{mark}{rest}" if mark else url
-    return _Kind(where, postgres.open_table, postgres.ddl, postgres.initialise)
+    return _Kind("postgres", where, postgres.open_table, postgres.ddl, postgres.initialise)

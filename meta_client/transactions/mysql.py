@@ -9,6 +9,7 @@ that imports PyMySQL; imported when a connection is enlisted.
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -20,8 +21,7 @@ from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.transactions.dbapi import Ask, Connect, Driver, DriverState, Known, Says, open_over
 from meta_client.transactions.dialects import MYSQL, Dialect
 from meta_client.transactions.errors import CopiedTable, NoDecisionTable
-from meta_client.transactions.names import TableName
-from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.statements import SqlTable, identity_of, one_line
 from meta_client.transactions.table import DATABASE, IDENTITY, TABLE, TableIdentity
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -53,6 +53,7 @@ WHERE table_schema = DATABASE() AND table_name IN ('{TABLE}', '{IDENTITY}')"""
 # MariaDB has no identifier of the data directory; server_id differs among replicated servers.
 _HOME: Final = {True: "CONCAT(@@server_id, '/', DATABASE())", False: "CONCAT(@@server_uuid, '/', DATABASE())"}
 
+SECRET: Final = ("password", "ssl_key_password")
 _IN_URL: Final = ("unix_socket", "charset", "ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "read_default_file")
 
 
@@ -121,12 +122,17 @@ class _Kind:
         ((table_id, home, keep_s),) = rows
         if home != (here := f"{server.get('server_uuid') or server['server_id']}/{database}"):
             raise CopiedTable(database, home, here)
-        return Known(
-            TableIdentity(TableName(table_id), keep_s), f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database
-        )
+        identity = identity_of(database, table_id, keep_s)
+        return Known(identity, f"{_quoted(database)}.{TABLE}".replace("%", "%%"), database)
 
     def has_rolled_back(self, code: object) -> bool:
         return code in (ER.LOCK_DEADLOCK, _GROUP_ROLLED_BACK)
+
+
+class _Uncommitted(_Kind):
+    """The same, for reads that see what is not committed."""
+
+    own = (*_Kind.own, "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
 
 
 def _check_server(server: Mapping[str, str]) -> None:
@@ -179,13 +185,16 @@ def _connect_as(connection: Any, known: Known) -> Connect:
 
 
 def _connect(**how: Any) -> Any:
-    return pymysql.connect(
-        **how,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=ANSWER_TIMEOUT_S,
-        write_timeout=ANSWER_TIMEOUT_S,
-        program_name="metaq resolver",
-    )
+    try:
+        return pymysql.connect(
+            **how,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            read_timeout=ANSWER_TIMEOUT_S,
+            write_timeout=ANSWER_TIMEOUT_S,
+            program_name="metaq resolver",
+        )
+    except (OSError, LookupError, ValueError, AttributeError) as error:  # the driver trips over a parameter
+        raise CannotEnlist(f"no connection can be made so: {type(error).__name__}: {one_line(error)}") from error
 
 
 DRIVER: Final = Driver(
@@ -202,16 +211,26 @@ DRIVER: Final = Driver(
 )
 
 
+def connect(url: str) -> Any:
+    """Return a new connection to the database at *url*. Raises CannotEnlist, pymysql.Error."""
+    return _connect(**parameters(url))
+
+
 def open_table(url: str) -> SqlTable:
     """Open the decision table of the database at *url*. Raises Unreachable, NoDecisionTable, CopiedTable,
     CannotEnlist."""
-    return open_over(DRIVER, functools.partial(_connect, **parameters(url)))
+    return open_over(DRIVER, functools.partial(connect, url))
+
+
+def open_uncommitted(url: str) -> SqlTable:
+    """Open the table like open_table; its reads show rows of transactions that have not ended, too."""
+    return open_over(replace(DRIVER, kind=_Uncommitted()), functools.partial(connect, url))
 
 
 def initialise(url: str, keep_s: int, change: str) -> TableIdentity:
     """Create the table if missing, then apply *change* (dialects). Raises Unreachable, CopiedTable, CannotEnlist."""
     try:
-        connection = _connect(**parameters(url))
+        connection = connect(url)
     except pymysql.Error as error:
         raise Unreachable(DATABASE, one_line(error)) from error
     with closing(connection):
@@ -235,14 +254,18 @@ def ddl(url: str, keep_s: int) -> str:
 
 
 def parameters(url: str) -> dict[str, Any]:
-    """Return PyMySQL's parameters for a URL of SQLAlchemy's form."""
-    parts = urlsplit(url)
+    """Return PyMySQL's parameters for a URL of SQLAlchemy's form. Raises CannotEnlist."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # its text may have a piece of a password with an unescaped character
+        raise CannotEnlist("the database's URL can't be read: write / : @ ? # of a password as %2F %3A ...") from None
     database = unquote(parts.path)[1:]
     if not database:
         raise CannotEnlist(f"{parts.scheme}://{parts.hostname} names no database: give {parts.scheme}://user@host/name")
     how: dict[str, Any] = {"database": database, "host": parts.hostname or "localhost"}
-    if parts.port is not None:
-        how["port"] = parts.port
+    if port is not None:
+        how["port"] = port
     if parts.username is not None:
         how["user"] = unquote(parts.username)
     if parts.password is not None:

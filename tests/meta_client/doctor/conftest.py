@@ -9,9 +9,9 @@ import pytest
 
 from tests.fixtures.forked import run_metaq
 from tests.meta_client.coordinator.conftest import world as xa_world
-from tests.meta_client.transactions.conftest import lite_world, wide_world, world
+from tests.meta_client.transactions.conftest import lite_world, maria_world, world
 
-__all__ = ["lite_world", "wide_world", "world", "xa_world"]
+__all__ = ["lite_world", "maria_world", "world", "xa_world"]
 
 AGE = "0.3"
 

@@ -7,7 +7,7 @@ import pytest
 
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
-from meta_client.doctor.advice import prepared_command
+from meta_client.doctor.advice import advice_on, prepared_command
 from meta_client.doctor.cases import STUCK_S, cases_of, owner_of, to_ask
 from meta_client.doctor.evidence import (
     Answer,
@@ -18,6 +18,7 @@ from meta_client.doctor.evidence import (
     LogEvidence,
     OpenSession,
     PreparedXact,
+    one_of,
 )
 from meta_client.doctor.sources import problem_of
 from meta_client.doctor.verdicts import BranchAnswer, Owner, Verdict
@@ -105,6 +106,32 @@ def test_a_session_that_may_hold_the_row() -> None:
     assert _verdict(replace(found, brokers=replace(found.brokers, reports=stuck))) is Verdict.ASK
 
 
+def test_a_row_in_flight_is_that_transaction_s_alone() -> None:
+    """And once it has been open for so long that a person must look, the command ends the session that is known."""
+    other, session = TABLE.new_gtrid(), OpenSession("session 7", 1.0, ends="KILL 7")
+    here = replace(HERE, client="mysql shop")
+    assert _verdict(_found(AT, databases=(replace(here, in_flight={GTRID: session}),))) is Verdict.WAIT
+    assert _verdict(_found(AT, databases=(replace(here, in_flight={other: session}),))) is Verdict.DECIDE
+    for holder, commands in ((session, ('mysql shop -e "KILL 7"',)), (one_of([session, session]), ())):
+        found = _found(AT, databases=(replace(here, in_flight={GTRID: holder}),))
+        stuck = {AT: _report(AT, NOW_MS - int(STUCK_S * 1000) - 1)}
+        (case,) = cases_of(replace(found, brokers=replace(found.brokers, reports=stuck)), NOW_MS, 10)
+        (side,) = case.sides
+        assert (side.verdict, advice_on(case, side, "metaq txn doctor").commands) == (Verdict.ASK, commands)
+
+
+def test_a_prepared_transaction_of_several_servers() -> None:
+    """A stranger's is shown for each; of a log's, that in its own database counts."""
+    at: BranchAt = (0, XaKey(Xid(7, b"java", b"jms"), "java"))
+    xact = PreparedXact(Xid(7, b"java", b"jdbc"))
+    first = replace(HERE, table=None, server="a", prepared=(xact,), client="mysql a")
+    found = _found(at, databases=(first, replace(first, server="b"), replace(first, label="the same")))
+    (case,) = cases_of(found, NOW_MS, 10)
+    assert [side.verdict for side in case.sides] == [Verdict.ASK] * 3
+    told = prepared_command(first, xact, "commit")
+    assert told == "mysql a -e \"XA COMMIT X'6a617661',X'6a646263',7\""
+
+
 def test_what_ended_while_it_was_looked_at() -> None:
     """The row was gone before the table was read, since every broker had committed: the answer to STATUS counts."""
     found = _found(AT, databases=(HERE,))
@@ -133,6 +160,8 @@ def test_a_log_that_can_not_say_where_is_not_acted_on() -> None:
     at: BranchAt = (0, XaKey(branch(xid, BROKER), "shop"))
     log = LogEvidence("/decisions", LOG, {xid: "in words of another version"}, is_held=False, is_copy=False)
     assert _verdict(_found(at, logs=(log,))) is Verdict.UNKNOWN
+    prepared = replace(HERE, table=None, prepared=(PreparedXact(branch(xid, DATABASE), "shop", "app", 60.0, 1),))
+    assert _verdict(_found(at, logs=(log,), databases=(prepared,))) is Verdict.UNKNOWN  # there, too
     assert _verdict(_found(at, logs=(replace(log, unfinished={}),))) is Verdict.ASK
     assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_held=True),))) is Verdict.WAIT
     assert _verdict(_found(at, logs=(replace(log, unfinished={}, is_copy=True),))) is Verdict.UNKNOWN

@@ -1,5 +1,6 @@
 """The doctor over decision rows: real services killed at each step, brokers and databases that are away, live ones."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,14 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.transactions import CommitStep
 from tests.fixtures.broker import CONFIG, running_broker
 from tests.fixtures.forked import run_metaq, start_module
-from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import Replicas, wait_until
 from tests.meta_client.doctor.conftest import Doctor
-from tests.meta_client.transactions.conftest import World, make_postgres, make_sqlite, running_world
+from tests.meta_client.transactions.conftest import World, do, make, running_world
+from tests.meta_client.transactions.test_crashes import DRIVERS, killable
 from zk.brokers.cluster import read_brokers
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
@@ -30,11 +30,10 @@ def kill_at(world: World, driver: str, number: int, step: str) -> None:
     assert start_module(CRASHING, driver, place, world.zookeeper, str(number), step).wait() == -9
 
 
-@pytest.fixture(params=["psycopg", "sqlite3"])
+@pytest.fixture(params=["psycopg", "pymysql", "sqlite3"])
 def crashed(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
     """Services have died at each step; numbers 3 and 4 were decided, and of 4 the broker was told perhaps."""
-    is_lite = request.param == "sqlite3"
-    deciding = make_sqlite(tmp_path) if is_lite else make_postgres(request.getfixturevalue("database"))
+    deciding = make(DRIVERS[request.param], request)
     with running_world(deciding, tmp_path, zookeeper) as world:
         for number, step in enumerate(KILLED):
             kill_at(world, request.param, number, step)
@@ -75,8 +74,20 @@ def test_services_that_were_killed_at_each_step(crashed: World, doctor: Doctor) 
     assert "nothing is in doubt" in run_metaq(*words).stdout
 
 
-def test_a_live_transaction_is_left_alone_whatever_its_age(world: World, doctor: Doctor) -> None:
+@pytest.fixture(params=["postgres", "mariadb"])
+def served(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+    """A database server of either kind, and two brokers."""
+    with running_world(make(request.param, request), tmp_path, zookeeper, brokers=2) as world:
+        yield world
+
+
+def driver_of(world: World) -> str:
+    return next(driver for driver, kind in DRIVERS.items() if kind == world.deciding.kind)
+
+
+def test_a_live_transaction_is_left_alone_whatever_its_age(served: World, doctor: Doctor) -> None:
     """The row is written, its COMMIT comes later; then it commits."""
+    world = served
     asked, goes_on = threading.Event(), threading.Event()
 
     def hold(step: CommitStep, gtrid: str) -> None:
@@ -90,7 +101,7 @@ def test_a_live_transaction_is_left_alone_whatever_its_age(world: World, doctor:
             closing(world.deciding.connect()) as it,
             client.transaction(it, wait=True) as transaction,
         ):
-            it.execute("INSERT INTO numbers VALUES (1)")
+            do(it, "INSERT INTO numbers VALUES (1)")
             transaction.send("orders", b"1")
 
     worker = threading.Thread(target=work)
@@ -100,7 +111,11 @@ def test_a_live_transaction_is_left_alone_whatever_its_age(world: World, doctor:
         for words in (("--apply",), ()):
             told = doctor(world.zookeeper, "--database", world.deciding.url, *words)
             assert (told.status, told.verdicts) == (0, ["at work"])
-            assert "has not ended its transaction" in told.rows[0]["reason"]
+            assert re.fullmatch(
+                r"session \d+ of metaq.* has written to the decision table of database \w+ at .*, "
+                r"and has not ended its transaction",
+                told.rows[0]["reason"],
+            )
             assert told.rows[0]["done"] is None
         blind = doctor(world.zookeeper, age="0.3")
         assert blind.verdicts == ["unknown"]  # nobody was asked who could have known
@@ -110,8 +125,9 @@ def test_a_live_transaction_is_left_alone_whatever_its_age(world: World, doctor:
     world.check([1])
 
 
-def test_what_is_younger_than_the_age_is_at_work(world: World, doctor: Doctor) -> None:
+def test_what_is_younger_than_the_age_is_at_work(served: World, doctor: Doctor) -> None:
     """Transactions come and go while the doctor looks: none is in doubt, and all of them commit."""
+    world = served
     ended = threading.Event()
     numbers: list[int] = []
 
@@ -120,7 +136,7 @@ def test_what_is_younger_than_the_age_is_at_work(world: World, doctor: Doctor) -
             while not ended.is_set():
                 number = len(numbers)
                 with client.transaction(connection) as transaction:
-                    connection.execute(f"INSERT INTO numbers VALUES ({number})")
+                    do(connection, f"INSERT INTO numbers VALUES ({number})")
                     transaction.send("orders", str(number).encode())
                 numbers.append(number)
 
@@ -139,9 +155,9 @@ def test_what_is_younger_than_the_age_is_at_work(world: World, doctor: Doctor) -
     world.check(numbers)
 
 
-def test_a_broker_that_is_away_is_unknown_and_named(wide_world: World, doctor: Doctor) -> None:
+def test_a_broker_that_is_away_is_unknown_and_named(served: World, doctor: Doctor) -> None:
     """One of two brokers that must commit is dead: the other commits, the rest waits."""
-    world = wide_world
+    world = served
 
     class Died(BaseException):
         pass
@@ -156,7 +172,7 @@ def test_a_broker_that_is_away_is_unknown_and_named(wide_world: World, doctor: D
         pytest.raises(Died),
         client.transaction(connection) as transaction,
     ):
-        connection.execute("INSERT INTO numbers VALUES (1)")
+        do(connection, "INSERT INTO numbers VALUES (1)")
         transaction.send("orders", b"1")
         transaction.send("bills", b"1")
     world.brokers[1].kill()
@@ -170,18 +186,16 @@ def test_a_broker_that_is_away_is_unknown_and_named(wide_world: World, doctor: D
     world.check([1], topics=("orders", "bills"))
 
 
-def test_a_database_that_is_away_is_unknown_and_named(tmp_path: Path, zookeeper: Chroot, doctor: Doctor) -> None:
-    with (
-        EmbeddedPostgres() as server,
-        running_world(
-            make_postgres(Database(server.dsn, lambda: psycopg.connect(server.dsn))), tmp_path, zookeeper
-        ) as world,
-    ):
-        kill_at(world, "psycopg", 1, "DECIDED")
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_database_that_is_away_is_unknown_and_named(
+    tmp_path: Path, zookeeper: Chroot, doctor: Doctor, kind: str
+) -> None:
+    with killable(kind) as (server, deciding), running_world(deciding, tmp_path, zookeeper) as world:
+        kill_at(world, driver_of(world), 1, "DECIDED")
         server.kill()
         told = doctor(zookeeper.connect, "--database", world.deciding.url, "--apply")
         assert (told.status, told.verdicts) == (1, ["unknown", "unknown"])
-        assert "connection" in next(row["reason"] for row in told.rows if row["place"].startswith("database"))
+        assert "connect" in next(row["reason"] for row in told.rows if row["place"].startswith("database"))
         assert world.prepared()
         server.restart()
         assert doctor(zookeeper.connect, "--database", world.deciding.url, "--apply").status == 0
@@ -214,9 +228,10 @@ def test_a_broker_that_is_gone_is_named_though_nothing_is_known_of_its_branches(
 
 
 @pytest.mark.parametrize("verb", ["commit", "rollback", "complete"])
-def test_what_an_operator_decided(world: World, doctor: Doctor, verb: str) -> None:
+def test_what_an_operator_decided(served: World, doctor: Doctor, verb: str) -> None:
     """Ended by its row, it is forgotten; otherwise it is for a person, until somebody has mended and forgotten it."""
-    kill_at(world, "psycopg", 1, "DECIDED")
+    world = served
+    kill_at(world, driver_of(world), 1, "DECIDED")
     key = doctor(world.zookeeper).rows[0]["key"]
     zk = ("--zk", world.zookeeper)
     assert run_metaq("txn", verb, key, "--why", "a guess", "--who", "ann@db1", "--yes", *zk).returncode == 0
