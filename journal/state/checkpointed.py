@@ -46,6 +46,7 @@ class CheckpointedState(ABC):
         self.wants_checkpoint = False  # the newest one has no index entries
         # LSN of the newest checkpoint, from which the bytes to replay count, across restarts too.
         self.checkpoint_lsn = Lsn(recovered.end - recovered.replayed_bytes)
+        self.durable_checkpoint_lsn = self.checkpoint_lsn  # the same, once its file is written
 
     def now_ms(self) -> int:
         """Return the time of the store's clock, used in records."""

@@ -5,6 +5,7 @@ is durable once it is done; what is written meanwhile may be, and is not counted
 """
 
 import threading
+import time
 from collections.abc import Callable
 
 from journal.errors import StorageFailed
@@ -15,9 +16,16 @@ from journal.wal.storage_file import StorageFile
 class BackgroundSync:
     """One thread that fsyncs one file at a time; `start` it once. `request` and `drain` are the writer's."""
 
-    def __init__(self, on_synced: Callable[[Lsn], None], on_failed: Callable[[StorageFailed], None]) -> None:
+    def __init__(
+        self,
+        on_synced: Callable[[Lsn], None],
+        on_failed: Callable[[StorageFailed], None],
+        took: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """*took* is called with the seconds of each fsync."""
         self._on_synced = on_synced
         self._on_failed = on_failed
+        self._took = took
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # the thread waits here for work, `drain` for its end
         self._wanted: tuple[StorageFile, Lsn] | None = None
@@ -61,8 +69,10 @@ class BackgroundSync:
     def _run(self) -> None:
         while (wanted := self._wait_for_request()) is not None:
             file, end = wanted
+            began = time.monotonic()
             try:
                 file.sync()
+                self._took(time.monotonic() - began)
                 self._on_synced(end)
             except StorageFailed as error:
                 self._fail(error)

@@ -17,6 +17,7 @@ from journal.errors import JournalClosed, StorageFailed
 from journal.records.header import Lsn
 from journal.wal.background_sync import BackgroundSync
 from journal.wal.flush_mode import FlushMode
+from journal.wal.histogram import BYTES, Histogram
 from journal.wal.inline_commit import INLINE_BYTES_MAX, InlinePolicy, LoopHooks
 from journal.wal.segments import Segments
 from journal.wal.storage_file import Buffer, StorageFile
@@ -48,6 +49,8 @@ class LogWriter(ABC, Generic[Item]):
         self.failure: StorageFailed | None = None  # set once, before on_progress
         self.queued_bytes = 0  # under the lock
         self.syncs = 0  # under the lock
+        self.fsync_seconds = Histogram()  # the writer observes, or the background fsync
+        self.batch_bytes = Histogram(BYTES)  # written together; the writer observes
         self.notifies_written = mode.interval_ms > 0  # call on_progress when `written` moved, too; owner thread
         self._segments = segments
         self._on_progress = on_progress
@@ -66,7 +69,9 @@ class LogWriter(ABC, Generic[Item]):
         self._dirty: StorageFile | None = None  # written to since its last fsync was asked for; writer thread
         self._sync_due = 0.0  # monotonic seconds, once something is dirty; writer thread
         self._thread = threading.Thread(target=self._run, name="journal-writer", daemon=True)
-        self._background = BackgroundSync(self._synced, self._stop) if mode.interval_ms else None
+        self._background = (
+            BackgroundSync(self._synced, self._stop, self.fsync_seconds.observe) if mode.interval_ms else None
+        )
 
     def start(self) -> None:
         if self._background is not None:
@@ -240,6 +245,7 @@ class LogWriter(ABC, Generic[Item]):
 
     def _mark_written(self, end: Lsn, base: Lsn, file: StorageFile) -> None:
         """Note that everything below *end*, which lies in *file*, is handed to the OS."""
+        self.batch_bytes.observe(end - self.written)
         self.written = end
         if 2 * (end - base) > file.size:
             self._segments.preallocate_next(prezero=self._has_waiters())
@@ -258,7 +264,9 @@ class LogWriter(ABC, Generic[Item]):
         if self._dirty is not None:
             began = time.monotonic()
             self._dirty.sync()
-            self._inline_policy.observe_fsync(time.monotonic() - began)
+            took_s = time.monotonic() - began
+            self._inline_policy.observe_fsync(took_s)
+            self.fsync_seconds.observe(took_s)
             self._dirty = None
 
     # -- the writer, or the background fsync ----------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.wal.flush_mode import SYNC, FlushMode
+from journal.wal.histogram import HistogramSnapshot
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
 from journal.wal.segments import JournalIdentity, Segments
@@ -97,6 +98,14 @@ class OpenJournal:
     def syncs(self) -> int:
         """Number of fsyncs since the start."""
         return self._writer.syncs
+
+    def fsync_seconds(self) -> HistogramSnapshot:
+        """Return the durations of the fsyncs since the start. Any thread."""
+        return self._writer.fsync_seconds.snapshot()
+
+    def batch_bytes(self) -> HistogramSnapshot:
+        """Return the sizes of what was written together, as one group commit, since the start. Any thread."""
+        return self._writer.batch_bytes.snapshot()
 
     def flush(self) -> None:
         """Request an fsync of all that is queued, whatever the mode. Returns at once; any thread."""

@@ -47,6 +47,7 @@ def _write(
 
 def note(source: CheckpointedState, number: int, checkpoint: Checkpoint) -> None:
     """Record the durable checkpoint *number* in the journal, unless a master writes that, and in the log."""
+    source.durable_checkpoint_lsn = Lsn(checkpoint.lsn)
     source.on_checkpoint(number, checkpoint)
     log.info("checkpoint written number=%d lsn=%d branches=%d", number, checkpoint.lsn, len(checkpoint.branches))
 
