@@ -15,7 +15,11 @@ class CheckpointHandler:
         self._context = context
 
     def handle(self, request: TakeCheckpoint, peer: Peer) -> None:
+        times = self._context.times
+        durations, began = times.of(request), times.defer()
+
         def answer(taken: CheckpointTaken | NoCheckpoint) -> None:
+            times.finish(durations, began)
             if isinstance(taken, CheckpointTaken):
                 peer.send(encode_result(Status.SUCCESS, format_checkpoint_taken(taken), request.opaque))
             else:

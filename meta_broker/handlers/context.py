@@ -15,6 +15,8 @@ from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.loop_delay import LoopDelay
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.handlers.realtime import Realtime, Statistic
+from meta_broker.handlers.request_times import RequestTimes
+from meta_broker.handlers.traffic import Traffic
 from meta_broker.replication.master.master import Master
 from meta_broker.replication.replica.copy_report import CopyReport
 from meta_broker.store.message_store import MessageStore
@@ -120,6 +122,14 @@ class SlaveView(Protocol):
     def is_readable(self) -> bool:
         """True if readers may see the copy."""
 
+    @property
+    def has_heard(self) -> bool:
+        """True if the master has ever sent a heartbeat."""
+
+    @property
+    def is_in_sync(self) -> bool:
+        """True if the master's last heartbeat said so."""
+
     def lag(self) -> Behind: ...
     def report(self) -> CopyReport:
         """Return the extent of the copy."""
@@ -170,6 +180,8 @@ class Context:
     replicas: Callable[[], Sequence[ReadReplica]] = tuple  # a master's readable slaves, by slave id
     counters: Counters = field(default_factory=Counters)
     loop_delay: LoopDelay = field(default_factory=LoopDelay)
+    times: RequestTimes = field(default_factory=RequestTimes)
+    traffic: Traffic = field(default_factory=Traffic)
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)
     faults: set[str] = field(default_factory=set)  # disk errors in the log
@@ -188,6 +200,7 @@ class Context:
 
     def count_put(self, topic: str, section: TopicConfig, messages: int, size: int) -> None:
         """Count *messages* messages in frames of *size* bytes. *section*: the settings of *topic*."""
+        self.traffic.received(topic, messages, size)
         if section.stat:
             self.realtime.add(Statistic.PUT, topic, messages)
             self.realtime.add(Statistic.MESSAGE_SIZE, topic, messages, size - messages * HEADER_BYTES)

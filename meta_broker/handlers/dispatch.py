@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any, Final, get_args
 
 from meta_broker.filters.runner import Filters
@@ -76,6 +77,8 @@ class Dispatcher:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self._times = context.times
+        self._times.count_as(WaitingFetch, Fetch)
         self._filters = Filters(context.config.broker.filter_seconds_max)
         self._reading = MessageReader(context, self._filters)
         self._fetch = FetchHandler(context, self._reading)
@@ -123,6 +126,11 @@ class Dispatcher:
         handlers[TopicCommand] = _one_a_turn(handlers[TopicCommand])
         return handlers
 
+    @property
+    def fetches_waiting(self) -> int:
+        """Number of fetches that wait for messages."""
+        return self._fetch.waiting
+
     async def close(self) -> None:
         """Stop the background work; requests it still has are refused. Idempotent."""
         await self._keys.close()
@@ -160,7 +168,12 @@ class Dispatcher:
 
     def handle(self, request: Handled, peer: Peer) -> None:
         """Answer *request*, now or at the high watermark. Raises StorageFailed once the journal has stopped."""
+        times = self._times
+        times.began = began = perf_counter()
         self._handlers[type(request)](request, peer)
+        if times.began:
+            times.of(request).observe(perf_counter() - began)
+            times.began = 0.0
 
     def _version(self, request: Version, peer: Peer) -> None:
         peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))

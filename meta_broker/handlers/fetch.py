@@ -42,6 +42,7 @@ class FetchHandler:
         if fetch.wait_ms > 0 and (end_wanted := self._end_to_wait_for(fetch)) is not None:
             if (reason := self._waiting.why_full(peer)) is None:
                 name, due_ms = _name(fetch), _now_ms() + min(fetch.wait_ms, self._wait_ms_max)
+                self._context.times.defer()  # measured from the end of its wait
                 self._waiting.add(WaitingFetch(fetch, peer, name, end_wanted, due_ms))
                 peer.end_in_flight()
                 self._set_timer()

@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict, deque
 from concurrent.futures import Executor
 from itertools import islice
+from time import perf_counter
 from typing import Final
 
 from journal.checksum import crc32
@@ -54,6 +55,7 @@ class FindHandler:
         self._task: asyncio.Task[None] | None = None
 
     def handle(self, find: Find, peer: Peer) -> None:
+        self._context.times.defer()  # measured from its turn
         self._waiting.setdefault(peer, deque()).append(find)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
@@ -73,15 +75,17 @@ class FindHandler:
             peer.send(encode_result(Status.UNAVAILABLE, b"the broker stops: search again once it is back", find.opaque))
 
     async def _drain(self) -> None:
+        times = self._context.times
         try:
             while self._waiting:
                 find, peer = self._next()
+                began = perf_counter()
                 try:
                     answer = await self._answer(find)
                 except asyncio.CancelledError:
                     self._waiting.setdefault(peer, deque()).appendleft(find)
                     raise
-                peer.send(answer)
+                times.answer(times.of(find), began, peer.send, answer)
         finally:
             self._task = None  # here, not in the task's callback: a find that arrives in between would not be handled
 

@@ -3,6 +3,8 @@
 import asyncio
 from collections import deque
 
+from journal.wal.histogram import Histogram, HistogramSnapshot
+
 INTERVAL_S = 0.01  # between two samples: shorter delays may be missed
 WINDOW_S = 60
 
@@ -15,6 +17,8 @@ class LoopDelay:
 
     def __init__(self) -> None:
         self.max_ms = 0.0  # since it began
+        self.sampled_at = 0.0  # on the loop's clock; read by any thread
+        self._delays = Histogram()  # of all samples, in seconds
         self._seconds: deque[tuple[int, float]] = deque()  # longest delay of each second in the window
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -22,6 +26,7 @@ class LoopDelay:
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.sampled_at = loop.time()
         self._sample_later()
 
     def end(self) -> None:
@@ -33,6 +38,10 @@ class LoopDelay:
         """Return the longest delay of the last WINDOW_S seconds."""
         self._drop_old()
         return max((longest for _, longest in self._seconds), default=0.0)
+
+    def delays(self) -> HistogramSnapshot:
+        """Return the delays in seconds, one every INTERVAL_S. Any thread."""
+        return self._delays.snapshot()
 
     def record(self, delay_ms: float) -> None:
         """Record the delay of one sample."""
@@ -46,7 +55,10 @@ class LoopDelay:
 
     def _sample(self) -> None:
         assert self._loop is not None
-        if (delay_s := self._loop.time() - self._due) >= 0.001:
+        self.sampled_at = self._loop.time()
+        delay_s = self.sampled_at - self._due
+        self._delays.observe(max(delay_s, 0.0))
+        if delay_s >= 0.001:
             self.record(delay_s * 1000)
         self._sample_later()
 

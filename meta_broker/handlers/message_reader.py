@@ -91,9 +91,8 @@ class MessageReader:
             found = None
         if found is None or not self._send(request, peer, look_up, found):
             peer.pause()
-            self._by_peer[peer] = task = asyncio.get_running_loop().create_task(
-                self._answer_paused(request, peer, look_up, found)
-            )
+            answering = self._answer_paused(request, peer, look_up, found, self._context.times.defer())
+            self._by_peer[peer] = task = asyncio.get_running_loop().create_task(answering)
             task.add_done_callback(raise_task_error)
 
     def _send(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer) -> bool:
@@ -103,20 +102,25 @@ class MessageReader:
         elif isinstance(found, Messages):
             if (data := self._cached(found.places, found.read)) is None:
                 return False
+            self._context.traffic.sent(request.topic, found.size)
             peer.send_buffers([found.line, *data], len(found.line) + found.size)
         else:
             assert isinstance(request, Get | Fetch)
             self._filter(request, peer, look_up, found)
         return True
 
-    async def _answer_paused(self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer | None) -> None:
+    async def _answer_paused(
+        self, request: IndexRequest, peer: Peer, look_up: LookUp, found: Answer | None, began: float
+    ) -> None:
         """Answer *request*, for which *peer* is paused, then resume; *found* None: its index is to be loaded."""
+        times = self._context.times
         try:
             if found is None:
                 found = await self._when_loaded(look_up)
             if not self._send(request, peer, look_up, found):
                 assert isinstance(found, Messages)
                 data = await self._cold_reader.read(found.read)
+                self._context.traffic.sent(request.topic, len(data))
                 peer.send_buffers([found.line, data], len(found.line) + len(data))
         except IndexDamaged as error:
             peer.send(index_damaged(error, request.opaque))
@@ -126,6 +130,7 @@ class MessageReader:
             else:
                 assert isinstance(request, Get | Fetch)
                 peer.send(unreadable(self._context, request, error))
+        times.finish(times.of(request), began)
         del self._by_peer[peer]
         peer.resume()
 
@@ -163,10 +168,18 @@ class MessageReader:
                 moved_to = b"%d%b" % (request.offset + answer.size, why)
                 peer.send(encode_result(Status.MOVED, moved_to, request.opaque))
                 return
+            self._context.traffic.sent(request.topic, answer.size)
             # No places: a filtered reader is not sent to a slave, whose configuration may lack the filter.
             peer.send(_head_line(self._context, request, answer.size, index, ()) + chunk[: answer.size])
 
-        self._filters.submit(found.name, run)
+        times = self._context.times
+        durations, began = times.of(request), times.defer()
+
+        async def run_timed(process: FilterProcess) -> None:
+            await run(process)
+            times.finish(durations, began)
+
+        self._filters.submit(found.name, run_timed)
 
     async def _read(self, places: Sequence[JournalSlice]) -> bytes:
         """Return the bytes of *places*. Raises StorageFailed."""

@@ -10,6 +10,7 @@ import msgspec
 from journal.records.header import Lsn
 from journal.records.states import XaCode
 from journal.state.live_branch import AppendResult
+from journal.wal.histogram import Histogram
 from meta_broker.handlers.context import Context, Peer
 from meta_client.protocol.answers import NOT_REPLICATED
 from meta_client.protocol.encoder import encode_result
@@ -37,6 +38,7 @@ class WaitingReply(msgspec.Struct, eq=False):
     offset: int | None  # of a put: where it is stored
     lsn: Lsn  # acknowledged once the high watermark reaches it
     due: float
+    began: float  # as `RequestTimes` has it
     is_sent: bool = False
 
     def send(self, answer: bytes) -> None:
@@ -56,6 +58,7 @@ class WriteReplies:
     def __init__(self, context: Context, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = context.store
         self._clock = clock
+        self._times = context.times
         master = context.master
         self._sync = master if master is not None and master.section.mode == "sync" else None
         self._waiting: deque[WaitingReply] = deque()  # in mode sync, oldest first
@@ -82,16 +85,27 @@ class WriteReplies:
 
     def send(self, request: Write, peer: Peer, result: AppendResult, answer: bytes, prefix: bytes = b"") -> None:
         """Publish *result* and send *answer* once it is acknowledged. *prefix*: earlier replies, sent with it."""
+        times = self._times
+        durations = times.of(request)
+        began, times.began = times.began, 0.0  # as `defer` does, in place: a tenth of a microsecond of each put
         if self._sync is None:
-            self._store.publish_when_acknowledged(result.lsn, result.updates, peer.send, prefix + answer)
+            self._store.publish_when_acknowledged(
+                result.lsn, result.updates, times.answer, durations, began, peer.send, prefix + answer
+            )
             return
         while self._waiting and self._waiting[0].is_sent:
             self._waiting.popleft()
         offset = result.updates[0].base if isinstance(request, Put | MultiPut) and result.updates else None
         due = self._clock() + self._sync.section.timeout_ms / 1000
-        waiting = WaitingReply(request, peer, prefix, offset, result.lsn, due)
+        waiting = WaitingReply(request, peer, prefix, offset, result.lsn, due, began)
         self._waiting.append(waiting)
-        self._store.publish_when_acknowledged(result.lsn, result.updates, waiting.send, answer)
+        self._store.publish_when_acknowledged(
+            result.lsn, result.updates, self._acknowledged, waiting, durations, answer
+        )
+
+    def _acknowledged(self, waiting: WaitingReply, durations: Histogram, answer: bytes) -> None:
+        if not waiting.is_sent:
+            self._times.answer(durations, waiting.began, waiting.send, answer)
 
     def send_after_all(self, request: Write, peer: Peer, status: Status, message: bytes = b"") -> None:
         """Answer once everything appended so far is acknowledged.
@@ -112,7 +126,8 @@ class WriteReplies:
                 assert self._sync is not None
                 timeout_s = self._sync.section.timeout_ms / 1000
                 reason = f"{NOT_REPLICATED}: no slave in sync has confirmed it within {timeout_s:g} s"
-                waiting.send(_failed(waiting.request, reason, waiting.offset))
+                late = _failed(waiting.request, reason, waiting.offset)
+                self._times.answer(self._times.of(waiting.request), waiting.began, waiting.send, late)
                 self._sync.mark_late(waiting.lsn)
 
 

@@ -89,7 +89,17 @@ class ReplicaState:
     @property
     def is_readable(self) -> bool:
         """True if readers may see the copy: it is complete, and a master has confirmed where the journals diverge."""
-        return self._facts.heard_ms > 0 and self.follower.is_complete
+        return self.has_heard and self.follower.is_complete
+
+    @property
+    def has_heard(self) -> bool:
+        """True if a master has ever sent a heartbeat."""
+        return self._facts.heard_ms > 0
+
+    @property
+    def is_in_sync(self) -> bool:
+        """True if the master's last heartbeat said so."""
+        return self._facts.in_sync
 
     def lag(self) -> Behind:
         facts = self._facts

@@ -28,7 +28,7 @@ FAR = 100_000
 class Follower:
     slave_id = 3
     master = "meta://127.0.0.1:8123"
-    is_readable = True
+    is_readable = has_heard = is_in_sync = True
 
     def lag(self) -> Behind:
         return Behind(4096, 17)

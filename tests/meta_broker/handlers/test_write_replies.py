@@ -15,6 +15,7 @@ from journal.state.live_branch import AppendResult
 from journal.wal.high_watermark import HighWatermark
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.request_times import RequestTimes
 from meta_broker.handlers.writes import WriteReplies
 from meta_broker.store.message_store import MessageStore
 from meta_client.protocol.answers import NOT_REPLICATED
@@ -96,9 +97,10 @@ class Replies(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.times = RequestTimes()
         self.store, self.asker = Store(), Asker()
         self.master = Master(self.store.high_watermark)
-        self.replies = WriteReplies(cast(Context, self), lambda: self.now)  # its `store` and `master`
+        self.replies = WriteReplies(cast(Context, self), lambda: self.now)  # its `store`, `master` and `times`
         self.handle = self.replies.guarded(self.append)
         self.waiting: dict[int, Waits] = {}  # by opaque
         self.opaque = 0

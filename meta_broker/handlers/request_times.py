@@ -1,0 +1,84 @@
+"""Durations of requests by verb, for metrics: from the begin of their handling to the queueing of their reply.
+
+A handler that answers later takes the beginning with `defer` and gives it to `answer` or `finish`.
+"""
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, Final
+
+from journal.wal.histogram import Histogram, HistogramSnapshot
+from meta_client.protocol.requests import (
+    BranchCommand,
+    Fetch,
+    Find,
+    Get,
+    MultiPut,
+    OffsetQuery,
+    Offsets,
+    Put,
+    Stats,
+    TakeCheckpoint,
+    TopicCommand,
+    TransactionCommand,
+    TransactionVerb,
+    Version,
+)
+
+_VERBS: Final[Mapping[type, str]] = {
+    Put: "put",
+    MultiPut: "mput",
+    Get: "get",
+    Fetch: "fetch",
+    OffsetQuery: "offset",
+    Offsets: "offsets",
+    Find: "find",
+    TopicCommand: "topic",
+    BranchCommand: "branch",
+    TakeCheckpoint: "checkpoint",
+    Stats: "stats",
+    Version: "version",
+}
+
+
+class RequestTimes:
+    """Durations of a broker's requests. Loop thread only, except `snapshots`."""
+
+    def __init__(self) -> None:
+        self.began = 0.0  # of the request being handled, unless it is answered later
+        self._by_verb = {verb: Histogram() for verb in (*_VERBS.values(), *(verb.lower() for verb in TransactionVerb))}
+        self._by_type = {kind: self._by_verb[verb] for kind, verb in _VERBS.items()}
+        self._by_transaction_verb = {verb: self._by_verb[verb.lower()] for verb in TransactionVerb}
+        self._untimed = Histogram()
+
+    def count_as(self, kind: type, known: type) -> None:
+        """Count requests of *kind* as those of *known*."""
+        self._by_type[kind] = self._by_type[known]
+
+    def of(self, request: object) -> Histogram:
+        """Return the histogram of the request's verb; one that nobody reads for a verb without."""
+        if (durations := self._by_type.get(type(request))) is not None:
+            return durations
+        if isinstance(request, TransactionCommand):
+            return self._by_transaction_verb[request.verb]
+        return self._untimed
+
+    def defer(self) -> float:
+        """Take the beginning of the request being handled, which is answered later; 0: none is being handled."""
+        began, self.began = self.began, 0.0
+        return began
+
+    def finish(self, durations: Histogram, began: float) -> None:
+        """Record that a deferred request is answered."""
+        if began:
+            durations.observe(perf_counter() - began)
+
+    def answer(self, durations: Histogram, began: float, send: Callable[[Any], None], answer: Any) -> None:
+        """Finish a deferred request, and send its answer."""
+        if began:
+            durations.observe(perf_counter() - began)
+        send(answer)
+
+    def snapshots(self) -> list[tuple[str, HistogramSnapshot]]:
+        """Return each verb with its durations. Any thread."""
+        return [(verb, durations.snapshot()) for verb, durations in self._by_verb.items()]
