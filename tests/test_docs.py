@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from meta_broker.config.admin_section import AdminSection
 from meta_broker.config.broker_config import TopicConfig, load
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.replication_section import ReplicationSection
@@ -37,6 +38,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "retention": RetentionSection,
     "replication": ReplicationSection,
     "slave": SlaveSection,
+    "admin": AdminSection,
     "topics.NAME": TopicConfig,
 }
 FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)

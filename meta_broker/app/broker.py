@@ -21,6 +21,7 @@ from meta_broker.cluster.topic_announcer import TopicAnnouncer, reload
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
 from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.lost_tail import LostTail
@@ -93,6 +94,7 @@ class Broker:
     def __init__(self, role: Role) -> None:
         self._role = role
         self._port = role.config.port
+        self._status = BrokerStatus(role.config)
         self._ending: Ending | None = None  # while it is open
         self._membership: Membership | None = None
         self._is_stop_requested = False
@@ -103,17 +105,25 @@ class Broker:
         """Start, serve until told to stop, and stop. What was opened is always closed in reverse.
 
         If the directory has to change, it is closed, changed and opened again, on the same port. *on_ready* is called
-        once. Raises JournalError, BrokerError, ZooKeeperError if it cannot start or go on.
+        once. Raises JournalError, BrokerError, ZooKeeperError, CannotServe if it cannot start or go on.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._request_stop)
         loop.add_signal_handler(signal.SIGHUP, self._request_reload)
-        on_ready = _once(on_ready)
-        while (change := await self._open(loop, on_ready)) is not None:
-            await self._role.apply(change, is_stopping=self._is_stop_requested)
-            if self._is_stop_requested:
-                return
+        async with contextlib.AsyncExitStack() as stack:
+            where = ""
+            if self._role.config.admin.port is not None:
+                from meta_broker.metrics.admin import serve_admin  # a tenth of a second, which others need not wait
+
+                admin = serve_admin(self._status, self._role.config.admin.port)
+                stack.push_async_callback(asyncio.to_thread, admin.close)
+                where = f"; metrics at {admin.url}/metrics"
+            on_ready_once = _once(lambda line: on_ready(line + where))
+            while (change := await self._open(loop, on_ready_once)) is not None:
+                await self._role.apply(change, is_stopping=self._is_stop_requested)
+                if self._is_stop_requested:
+                    return
 
     async def _open(self, loop: asyncio.AbstractEventLoop, on_ready: Callable[[str], None]) -> Change | None:
         """Serve until told to stop; return the change to make before the next opening, None to end."""
@@ -144,7 +154,6 @@ class Broker:
             context.loop_delay.begin(loop)
             stack.callback(context.loop_delay.end)
             await server.listen(dispatcher)
-            registration = role.begin(start, on_ready)
 
             def suspend_acks() -> None:
                 if context.slave is None:  # a slave tells only its master, and only what is durable here
@@ -156,6 +165,10 @@ class Broker:
 
             hang_seconds_max = config.broker.hang_seconds_max
             watchdog = LoopWatchdog(store.journal, membership, hang_seconds_max, suspend_acks, resume_acks)
+            registering = membership if not config.is_slave or config.slave_registers else None
+            self._status.open = OpenBroker(dispatcher, server, registering, lambda: watchdog.is_hanging)
+            stack.callback(self._status.close)
+            registration = role.begin(start, on_ready)
             stack.callback(watchdog.close)
             watchdog.begin(loop)
             await self._run(ending, start, context, registration)

@@ -10,7 +10,8 @@ from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
 from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
-from meta_broker.cluster.membership import Membership, some
+from meta_broker.cluster.membership import Membership
+from meta_broker.cluster.registration_plan import some
 from meta_broker.cluster.registration_task import RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig

@@ -99,6 +99,11 @@ class LoopWatchdog:
         self._beat(loop)
         self._thread.start()
 
+    @property
+    def is_hanging(self) -> bool:
+        """True while the loop or the journal makes no progress. Any thread."""
+        return self._detector.is_hanging
+
     def close(self) -> None:
         """Stop watching. Blocks while the session is being given up or taken back."""
         if self._beat_due is not None:

@@ -1,6 +1,7 @@
 """`metaq broker` and `metaq dev`."""
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import logging
@@ -45,12 +46,17 @@ _BROKER_OPTIONS = (
         metavar="sync|interval:MS",
         help="sync (default): fsync before every answer. interval:MS: answer once the operating system has the bytes.",
     ),
+    click.option(
+        "--admin-port",
+        type=click.IntRange(0, 65535),
+        help="Serve metrics and health over HTTP, on [admin] host. 0: any free one. Without it: off.",
+    ),
     _LOG_LEVEL,
 )
 
 
 def broker_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of commands that run a broker: port, zk, config_path, flush, log_level."""
+    """Add the options of commands that run a broker: port, zk, config_path, flush, admin_port, log_level."""
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_BROKER_OPTIONS), command)
 
 
@@ -76,6 +82,7 @@ def broker(
     zk: str | None,
     config_path: Path | None,
     flush: str | None,
+    admin_port: int | None,
     log_level: str,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -101,6 +108,7 @@ def broker(
         role=role,
         slave_id=slave_id,
         master=master,
+        admin_port=admin_port,
     )
     if config.flush.interval_ms:
         click.echo(
@@ -148,8 +156,15 @@ def serve(config: BrokerConfig, *more: str) -> None:
     metavar="NAME[:PARTITIONS]",
     help="A topic to offer; may be given more than once. Other names are allowed too, with 4 partitions.",
 )
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="Of metrics and health; 0: any free one.",
+)
 @_LOG_LEVEL
-def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level: str) -> None:
+def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], admin_port: int, log_level: str) -> None:
     """Run ZooKeeper and one broker for development, until Ctrl-C. Prints how to connect.
 
     \b
@@ -158,10 +173,10 @@ def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], log_level:
     """
     log_to_stderr(log_level)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
-    _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port"})
+    _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port", admin_port: "metrics, --admin-port"})
     with _zookeeper(data / "zookeeper", zk_port) as connect:
-        base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect)
-        config = BrokerConfig(data=base.data, broker_id=0, port=port, zookeeper=connect, topics=offered, source=b"")
+        base = load(None, data=data / "broker", broker_id=0, port=port, zookeeper=connect, admin_port=admin_port)
+        config = dataclasses.replace(base, topics=offered)
 
         topic = next(reversed(offered))
         serve(

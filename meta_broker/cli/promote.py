@@ -53,6 +53,7 @@ def promote_command(
     zk: str | None,
     config_path: Path | None,
     flush: str | None,
+    admin_port: int | None,
     log_level: str,
     former_dir: Path | None,
     dry_run: bool,
@@ -81,7 +82,13 @@ def promote_command(
     log_to_stderr(log_level)
     facts = require_stopped_slave(directory)
     config = load(
-        config_path, data=directory, broker_id=facts.broker_id, port=port, zookeeper=zk, flush=flush
+        config_path,
+        data=directory,
+        broker_id=facts.broker_id,
+        port=port,
+        zookeeper=zk,
+        flush=flush,
+        admin_port=admin_port,
     )  # before the claim, so that errors of the configuration come first
     if config.broker.cluster != facts.cluster:
         raise ConfigError(

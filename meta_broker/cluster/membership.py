@@ -21,6 +21,7 @@ from meta_broker.cluster.registration_plan import (
     WriteChecksum,
     WriteInSync,
     WriteTopics,
+    some,
 )
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.replication.fencing import Superseded, check_epoch
@@ -34,8 +35,6 @@ from zk.tree.paths import MasterKey
 
 log = logging.getLogger(__name__)
 
-NAMED_MAX = 5  # topics named in one line of log
-
 T = TypeVar("T")
 _News = Callable[[], None]  # an update of the plan, applied on the membership thread
 
@@ -43,8 +42,8 @@ _News = Callable[[], None]  # an update of the plan, applied on the membership t
 class Membership:
     """Keeps one broker registered while it runs.
 
-    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed`, `cancel`, `unregistered_topics`: any thread.
-    `give_up` and `come_back`: one thread, the watchdog's. The rest: the broker.
+    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed`, `cancel`, `unregistered_topics`,
+    `is_registered`: any thread. `give_up` and `come_back`: one thread, the watchdog's. The rest: the broker.
 
     *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
     promoted: two brokers of one id would split its partitions, so this one must stop.
@@ -156,6 +155,11 @@ class Membership:
     def unregistered_topics(self) -> list[str]:
         """Topics that ZooKeeper has refused so far; they are retried. Any thread."""
         return self._failed_topics
+
+    @property
+    def is_registered(self) -> bool | None:
+        """True if the broker is registered; None: there is no connection to ask. Any thread."""
+        return self._registration is not None and self._plan.is_registered
 
     def cancel(self) -> None:
         """Make a waiting `join` or `replication` give up. Any thread."""
@@ -341,9 +345,3 @@ class Membership:
         check_epoch(self._epoch, found.node, broker_id)
         if found.node != node and write_replication(self._session, broker_id, node, found.version) is None:
             raise ZooKeeperError(f"the replication node of broker {broker_id} has changed: reading it again")
-
-
-def some(topics: Collection[str]) -> str:
-    """Return the topics' names for the log; only the first ones if there are many."""
-    names = ",".join(list(topics)[:NAMED_MAX])
-    return f"{names},..." if len(topics) > NAMED_MAX else names

@@ -24,6 +24,7 @@ from zk.session.session import SessionEvent, SessionState
 
 RETRY_S: Final = 1.0
 TOPIC_RETRY_S_MAX: Final = 60.0
+NAMED_MAX: Final = 5  # topics named in one line of log
 TOPICS_PER_STEP: Final = 256  # some tens of milliseconds: the longest delay of an in-sync change
 
 
@@ -168,6 +169,13 @@ class RegistrationPlan:
         return self._is_registered and not self._pending
 
     @property
+    def is_registered(self) -> bool | None:
+        """True if the broker is registered in the current session; None without a connection: unknown."""
+        if not self._is_connected:
+            return None
+        return self._registered_epoch > 0 and self._is_registered
+
+    @property
     def failed_topics(self) -> list[str]:
         """Topics that failed by themselves, and are retried."""
         return list(self._failed)
@@ -188,3 +196,9 @@ class RegistrationPlan:
         former = self._failed.get(topic)
         delay_s = RETRY_S if former is None else min(2 * former.delay_s, TOPIC_RETRY_S_MAX)
         self._failed[topic] = _Retry(now + delay_s, delay_s)
+
+
+def some(topics: Collection[str]) -> str:
+    """Return the topics' names for the log; only the first ones if there are many."""
+    names = ",".join(list(topics)[:NAMED_MAX])
+    return f"{names},..." if len(topics) > NAMED_MAX else names

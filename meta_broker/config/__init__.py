@@ -1,5 +1,5 @@
 """The configuration file and its validation.
 
 Read: topic_names, schedule, broker_section, zookeeper_section,
-retention_section, slave_section, replication_section -> broker_config.
+retention_section, slave_section, replication_section, admin_section -> broker_config.
 """

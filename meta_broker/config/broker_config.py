@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from journal.wal.flush_mode import SYNC, FlushMode
+from meta_broker.config.admin_section import AdminSection, check_admin
 from meta_broker.config.broker_section import BrokerSection, Role, check_hosts, check_range, check_section
 from meta_broker.config.replication_section import REPLICATION_RANGES, ReplicationSection, why_not
 from meta_broker.config.retention_section import RetentionSection, check_retention
@@ -47,6 +48,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     topics: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     slave: SlaveSection = msgspec.field(default_factory=SlaveSection)
+    admin: AdminSection = msgspec.field(default_factory=AdminSection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class BrokerConfig:
     flush: FlushMode = SYNC
     role: Role = "master"
     slave: SlaveSection = field(default_factory=SlaveSection)
+    admin: AdminSection = field(default_factory=AdminSection)
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
 
@@ -104,6 +107,7 @@ def load(
     role: Role | None = None,
     slave_id: int | None = None,
     master: str | None = None,
+    admin_port: int | None = None,
 ) -> BrokerConfig:
     """Read *path* (None: defaults, every topic allowed) and validate everything, including relations between keys.
 
@@ -115,7 +119,9 @@ def load(
     section, given = file.broker, {"id": slave_id, "master": master}
     role = role or section.role
     slave = msgspec.structs.replace(file.slave, **{key: value for key, value in given.items() if value is not None})
+    admin = file.admin if admin_port is None else msgspec.structs.replace(file.admin, port=admin_port)
     check_section(section, where)
+    check_admin(admin, where)
     check_hosts(section, zookeeper is not None, where)
     check_zookeeper(file.zookeeper, where)
     check_retention(file.retention, data, where)
@@ -146,6 +152,7 @@ def load(
         flush=mode,
         role=role,
         slave=slave,
+        admin=admin,
         path=path,
         source=source,
     )
@@ -183,6 +190,7 @@ def _check_names(raw: dict[str, Any], where: str) -> None:
         ("retention", RetentionSection),
         ("slave", SlaveSection),
         ("replication", ReplicationSection),
+        ("admin", AdminSection),
     ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")

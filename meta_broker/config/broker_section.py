@@ -130,13 +130,18 @@ def check_section(section: BrokerSection, where: str) -> None:
 def check_hosts(section: BrokerSection, is_registered: bool, where: str) -> None:
     """Raise ConfigError for a value of *section* that can't be; *where* names the file."""
     for name, host in (("host", section.host), ("advertised_host", section.advertised_host)):
-        if host is not None and _HOST.fullmatch(host) is None:
-            raise ConfigError(f"{where}: broker.{name} {host!r} is no host name or address")
+        if host is not None and (reason := why_not_a_host(host)):
+            raise ConfigError(f"{where}: broker.{name} {reason}")
     if is_registered and section.advertised_host is None and section.host in _EVERYWHERE:
         raise ConfigError(
             f"{where}: broker.host {section.host} is no address that clients could connect to: "
             f"set broker.advertised_host"
         )
+
+
+def why_not_a_host(host: str) -> str:
+    """Return what is wrong with *host*; blank: nothing."""
+    return "" if _HOST.fullmatch(host) else f"{host!r} is no host name or address"
 
 
 def check_range(what: str, value: float, low: float, high: float) -> None:

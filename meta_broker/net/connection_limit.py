@@ -20,18 +20,20 @@ class ConnectionLimit:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
         self._loop = loop
-        self._connections_max = connections_max
+        self.connections_max = connections_max
+        self.refused = 0  # since the start
         self._is_logged = False  # since a connection was admitted
         self._rejecting: set[asyncio.Transport] = set()
 
     def admits(self, transport: asyncio.Transport, others: int) -> bool:
         """Return whether *transport* may be open beside *others*; if not, it is rejected."""
-        if others < self._connections_max:
+        if others < self.connections_max:
             self._is_logged = False
             return True
+        self.refused += 1
         if not self._is_logged:
             self._is_logged = True
-            log.warning("connections refused open=%d", self._connections_max)
+            log.warning("connections refused open=%d", self.connections_max)
         if len(self._rejecting) < REJECTING_MAX:
             self._reject(transport)
         else:
@@ -41,7 +43,7 @@ class ConnectionLimit:
     def _reject(self, transport: asyncio.Transport) -> None:
         self._rejecting.add(transport)
         transport.set_protocol(Rejection(self._loop, transport, functools.partial(self._rejecting.discard, transport)))
-        transport.write(limit_reply(self._connections_max))
+        transport.write(limit_reply(self.connections_max))
         if transport.can_write_eof():
             transport.write_eof()
 

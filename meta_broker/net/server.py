@@ -38,7 +38,7 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`
         self._sending: Budget[ClientConnection] = Budget(0)
-        self._limit = ConnectionLimit(loop, 0)
+        self.limit = ConnectionLimit(loop, 0)
         self._stalled = False
         self._is_woken = False
         self._busy_poll = BusyPoll(loop.call_soon)
@@ -78,7 +78,7 @@ class Server:
         self._dispatcher = dispatcher
         section = dispatcher.context.config.broker
         unopened = dispatcher.context.store.indexes.unopened
-        self._limit = ConnectionLimit(self._loop, connections_allowed(section.connections_max, unopened))
+        self.limit = ConnectionLimit(self._loop, connections_allowed(section.connections_max, unopened))
         self._receiving = Budget(section.received_bytes_total_max)
         self._sending = Budget(section.unsent_bytes_total_max)
         bounds = ConnectionBounds(
@@ -181,7 +181,7 @@ class Server:
 
     def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> bool:
         assert self._dispatcher is not None
-        if not self._limit.admits(transport, len(self._connections)):
+        if not self.limit.admits(transport, len(self._connections)):
             return False
         self._connections.add(connection)
         self._no_connections.clear()
@@ -241,6 +241,16 @@ class Server:
     def has_connections(self) -> bool:
         return bool(self._connections)
 
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of incomplete requests. Any thread."""
+        return self._receiving.total
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of replies that wait for peers, as last reported. Any thread."""
+        return self._sending.total
+
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -254,7 +264,7 @@ class Server:
         await self._wait_no_connections(LAST_WORD_S)
         for connection in list(self._connections):
             connection.abort()
-        self._limit.abort()
+        self.limit.abort()
         await self._no_connections.wait()
 
     async def _wait_no_connections(self, seconds: float) -> None:

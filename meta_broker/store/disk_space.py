@@ -44,6 +44,11 @@ class DiskSpace:
             self._failed(error)
 
     @property
+    def is_full(self) -> bool:
+        """True while new messages are refused. Any thread."""
+        return bool(self._why)
+
+    @property
     def why_full(self) -> str:
         """Reason no new message is accepted, for clients; blank: they are."""
         preallocator = self._segments.preallocator
