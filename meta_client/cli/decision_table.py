@@ -1,5 +1,6 @@
 """`metaq txn init` and `metaq txn resolver`: the table that decides about messages, and what acts on it."""
 
+import contextlib
 import json
 import logging
 import time
@@ -80,8 +81,15 @@ def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, 
     "--interval", "interval_s", type=click.FloatRange(min=0.05), default=1.0, show_default=True, help="Seconds."
 )
 @click.option("--once", is_flag=True, help="Look until nothing is left, or nothing more can be done now; then end.")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
+)
 @json_option
-def resolver(url: str, zk: str, age_s: float, interval_s: float, once: bool, as_json: bool) -> None:
+def resolver(
+    url: str, zk: str, age_s: float, interval_s: float, once: bool, admin_port: int | None, as_json: bool
+) -> None:
     """End what crashed services left of the transactions that a database decides about, until Ctrl-C.
 
     Every --interval it looks at branches that have been prepared for longer than --age: a row in the decision table
@@ -96,13 +104,16 @@ def resolver(url: str, zk: str, age_s: float, interval_s: float, once: bool, as_
         name = table.identity.name
         table.close()
         found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(found.close)
+            if admin_port is not None:
+                from meta_client.transactions.resolver_metrics import serve_resolver_admin  # imported on first use
+
+                stack.enter_context(serve_resolver_admin(found, admin_port))
             if once:
                 _look_once(found, age_s)
             else:
                 _look_for_ever(found, interval_s, as_json=as_json)
-        finally:
-            found.close()
         _show(found.counts, as_json=as_json)
         if once and (found.counts.hazards or found.counts.errors):
             raise SystemExit(1)

@@ -25,6 +25,7 @@ ROWS_AT_ONCE: Final = 1_000
 SWEEP_S: Final = 60.0  # how often rows of old rollbacks are deleted
 DONE_MAX: Final = 100_000  # transactions that are finished and whose row could not be deleted
 Clock = Callable[[], float]
+_ASKED: Final = ("table", "rows", "broker ")  # of problems: those of a table or broker, not of a transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Resolver:
         self._through: set[str] = set()  # confirmed too, with rows too young to be deleted
         self._problems: dict[str, str] = {}  # logged and still present
         self._next_sweep = 0.0
+        self._looked_at: float | None = None  # end of the last pass
 
     def finish(self, decided: Iterable[DecidedTransaction]) -> None:
         """Wait for the brokers' replies, and delete the rows of transactions that all brokers have confirmed. Raises
@@ -89,6 +91,22 @@ class Resolver:
         """Resolve branches that have been prepared for `age_s`, and finish rows of that age. Raises nothing: a later
         call retries what can't be reached."""
         self._on_table("table", self._look)
+        self._looked_at = self._clock()
+
+    @property
+    def last_look_age_s(self) -> float | None:
+        """Seconds since the last pass ended; None: none has. Any thread."""
+        return None if self._looked_at is None else max(self._clock() - self._looked_at, 0.0)
+
+    @property
+    def waiting(self) -> int:
+        """Number of prepared branches that the last pass saw. Any thread."""
+        return len(self._seen)
+
+    @property
+    def unreachable(self) -> tuple[str, ...]:
+        """What the last pass could not ask, each with the reason. Any thread."""
+        return tuple(f"{what}: {why}" for what, why in self._problems.copy().items() if what.startswith(_ASKED))
 
     def close(self) -> None:
         if self._table is not None:

@@ -1,18 +1,21 @@
 """docs/operations/metrics.md lists every metric, as the program describes it. Run, this file writes the list."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from meta_broker.metrics.families import FAMILIES
+from meta_broker.metrics.families import FAMILIES as BROKER
 from meta_client.admin.families import Family, Kind
+from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 
 PAGE = Path(__file__).parents[3] / "docs/operations/metrics.md"
-TABLE = re.compile(r"(?<=test_names\.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"<!-- begin (\w+) -->\n(.*?)(?=<!-- end -->)", re.DOTALL)
+TABLES = {"broker": BROKER, "resolver": RESOLVER}
 UNITS = ("_seconds", "_bytes")
 
 
-def table() -> str:
-    return "\n".join(["", "| Name | Type | Meaning |", "|---|---|---|", *map(row, FAMILIES), "", ""])
+def table(families: Iterable[Family]) -> str:
+    return "\n".join(["", "| Name | Type | Meaning |", "|---|---|---|", *map(row, families), "", ""])
 
 
 def row(family: Family) -> str:
@@ -21,14 +24,14 @@ def row(family: Family) -> str:
 
 
 def test_the_page_has_every_name() -> None:
-    found = TABLE.search(PAGE.read_text())
-    assert found is not None
-    assert found[0] == table()
+    found = dict(TABLE.findall(PAGE.read_text()))
+    assert found == {name: table(families) for name, families in TABLES.items()}
 
 
 def test_names_follow_the_conventions() -> None:
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
-    for family in FAMILIES:
+    families = [family for table in TABLES.values() for family in table]
+    assert len({family.name for family in families}) == len(families)
+    for family in families:
         name = family.name
         assert re.fullmatch(r"metaq_[a-z_]+", name)
         assert name.endswith("_total") == (family.kind is Kind.COUNTER), name
@@ -40,4 +43,4 @@ def test_names_follow_the_conventions() -> None:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(TABLE.sub(lambda match: table(), PAGE.read_text()))
+    PAGE.write_text(TABLE.sub(lambda found: f"<!-- begin {found[1]} -->\n{table(TABLES[found[1]])}", PAGE.read_text()))

@@ -1,0 +1,60 @@
+"""Metrics and health of a resolver. Read on any thread."""
+
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import ProcessCollector
+from prometheus_client.registry import CollectorRegistry
+
+from meta_client.admin.endpoint import AdminEndpoint
+from meta_client.admin.families import Family, Kind, Sample, SampleCollector
+from meta_client.admin.health import Health
+from meta_client.admin.server import AdminServer
+from meta_client.transactions.resolver import Resolver
+
+log = logging.getLogger(__name__)
+
+BRANCHES: Final = Family(
+    "metaq_resolver_branches_total", Kind.COUNTER, "Branches of others that it ended.", ("outcome",)
+)
+HAZARDS: Final = Family(
+    "metaq_resolver_hazards_total", Kind.COUNTER, "Transactions whose row and message may differ: see metaq txn ledger."
+)
+ROWS_DELETED: Final = Family("metaq_resolver_rows_deleted_total", Kind.COUNTER, "Rows of finished transactions.")
+FAILED: Final = Family("metaq_resolver_failed_passes_total", Kind.COUNTER, "Passes that did not reach the database.")
+WAITING: Final = Family("metaq_resolver_branches_waiting", Kind.GAUGE, "Prepared branches that the last pass saw.")
+UNREACHABLE: Final = Family("metaq_resolver_unreachable", Kind.GAUGE, "Databases and brokers that did not answer it.")
+LAST_PASS: Final = Family(
+    "metaq_resolver_last_pass_age_seconds", Kind.GAUGE, "Time since the last pass ended; absent before the first."
+)
+FAMILIES: Final = (BRANCHES, HAZARDS, ROWS_DELETED, FAILED, WAITING, UNREACHABLE, LAST_PASS)
+
+
+def serve_resolver_admin(resolver: Resolver, port: int) -> AdminServer:
+    """Serve metrics and health of *resolver* on 127.0.0.1 until the server is closed. Raises CannotServe."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    registry.register(SampleCollector(lambda: samples(resolver)))
+    server = AdminServer("127.0.0.1", port, AdminEndpoint(registry, Health, functools.partial(ready, resolver)))
+    log.info("metrics and health served url=%s", server.url)
+    return server
+
+
+def ready(resolver: Resolver) -> Health:
+    """Return whether the last pass reached the database and every broker."""
+    return Health(resolver.unreachable if resolver.last_look_age_s is not None else ("it has not looked yet",))
+
+
+def samples(resolver: Resolver) -> Iterator[Sample]:
+    counts, age_s = resolver.counts, resolver.last_look_age_s
+    yield Sample(BRANCHES, counts.resolved_committed, ("committed",))
+    yield Sample(BRANCHES, counts.resolved_rolled_back, ("rolled_back",))
+    yield Sample(HAZARDS, counts.hazards)
+    yield Sample(ROWS_DELETED, counts.rows_deleted)
+    yield Sample(FAILED, counts.errors)
+    yield Sample(LAST_PASS, age_s)
+    if age_s is not None:
+        yield Sample(WAITING, resolver.waiting)
+        yield Sample(UNREACHABLE, len(resolver.unreachable))
