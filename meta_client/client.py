@@ -267,6 +267,11 @@ class Client:
                 self._transactions = Transactions(self.topology, self.connections, config)
             return self._transactions
 
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """The consumers that are not closed. Any thread."""
+        return self._consumers
+
     def _forget(self, consumer: Consumer) -> None:
         with self._lock:
             self._consumers = tuple(other for other in self._consumers if other is not consumer)

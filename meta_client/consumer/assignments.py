@@ -308,6 +308,15 @@ class Assignments:
             return FetchState.DELIVERING
         return FetchState.BUFFER_FULL if request.state is S.PARKED else FetchState.FETCHING
 
+    def lags(self) -> dict[TopicPartition, int | None]:
+        """Return the bytes that each assigned partition had beyond its position, at the last answer; None: unknown."""
+        with self.changed:
+            return {
+                it.key: None if it.log_end is None else max(it.log_end - it.offset, 0)
+                for it in self._held.values()
+                if it.is_assigned
+            }
+
     def is_caught_up(self) -> bool:
         """Return True if there are partitions and each had nothing new when last asked."""
         with self.changed:

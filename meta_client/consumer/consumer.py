@@ -220,6 +220,11 @@ class Consumer:
         once."""
         return self._member.findings() if isinstance(self._member, GroupMember) else ()
 
+    def lag_bytes(self) -> dict[TopicPartition, int | None]:
+        """Return how many bytes of each owned partition were not delivered, or fetched ahead, when its broker last
+        answered; None: it did not say, as genuine brokers do not. Any thread."""
+        return self._fetcher.assignments.lags()
+
     def is_caught_up(self) -> bool:
         """Return True if each owned partition had nothing new when last asked; False while none is owned."""
         return self._buffer.is_empty and self._fetcher.assignments.is_caught_up()

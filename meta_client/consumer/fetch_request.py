@@ -28,6 +28,7 @@ class FetchRequest:
     backoff_s: float = 0.0
     cut_off_count: int = 0  # consecutive answers without one whole message
     seek: Seek | None = None  # to be done before the next fetch; set by a user's thread, under a lock
+    log_end: int | None = None  # of the partition, as the last answer told; None: it did not
     is_at_end: bool = False  # the last answer had nothing new
     is_moved_back: bool = False  # to an offset that has to be stored before delivery
     has_error: bool = False  # the last answer was an error: logged once, not at every round

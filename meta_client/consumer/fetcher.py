@@ -264,7 +264,7 @@ class Fetcher:
         return True
 
     def _on_data(self, request: FetchedPartition, answer: FetchReply) -> None:
-        body = answer.body
+        body, request.log_end = answer.body, answer.log_end
         if not body and answer.log_end is not None:
             request.reached_end(is_early=answer.is_early)
             return

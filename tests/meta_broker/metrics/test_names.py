@@ -6,11 +6,12 @@ from pathlib import Path
 
 from meta_broker.metrics.families import FAMILIES as BROKER
 from meta_client.admin.families import Family, Kind
+from meta_client.metrics import FAMILIES as CONSUMERS
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 
 PAGE = Path(__file__).parents[3] / "docs/operations/metrics.md"
 TABLE = re.compile(r"<!-- begin (\w+) -->\n(.*?)(?=<!-- end -->)", re.DOTALL)
-TABLES = {"broker": BROKER, "resolver": RESOLVER}
+TABLES = {"broker": BROKER, "resolver": RESOLVER, "consumers": CONSUMERS}
 UNITS = ("_seconds", "_bytes")
 
 

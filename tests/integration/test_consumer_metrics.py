@@ -1,0 +1,65 @@
+"""A service's registry shows lag, partitions and rebalances of its consumers, by prometheus_client itself."""
+
+import threading
+
+from prometheus_client.registry import CollectorRegistry
+
+from meta_client import Batch, Client
+from meta_client.metrics import FAMILIES, ClientCollector
+from meta_client.protocol.messages import HEADER_BYTES
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.scrape import wait_for
+from zk.embedded.chroot import Chroot
+
+GROUP = {"consumergroup": "billing"}
+ORDERS = GROUP | {"topic": "orders"}
+BODY = b"0123456789"
+
+
+def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    assert broker.is_running
+    may_return, received = threading.Event(), threading.Semaphore(0)
+
+    def listen(batch: Batch) -> None:
+        del batch
+        received.release()
+        assert may_return.wait(60)
+
+    with Client(zookeeper.connect) as client:
+        registry = CollectorRegistry()
+        registry.register(ClientCollector(client))
+
+        def read(name: str, labels: dict[str, str]) -> float | None:
+            return registry.get_sample_value(name, labels)
+
+        assert read("metaq_consumergroup_consumers", GROUP) is None, "no consumer"
+        producer = client.producer()
+        for _ in range(3):
+            producer.send("orders", BODY, partition="0-0")
+        with client.consumer("billing") as consumer:
+            consumer.subscribe("orders", listen)
+            consumer.start()
+            assert received.acquire(timeout=60)
+            for _ in range(4):
+                producer.send("orders", BODY, partition="0-0")
+            lag = wait_for(consumer.lag_bytes, lambda lags: None not in lags.values() and len(lags) == 4)
+            assert sum(lag.values()) == 3 * (HEADER_BYTES + len(BODY)), "what the broker said before the last four"
+            assert read("metaq_consumergroup_lag_bytes", ORDERS) == 3 * (HEADER_BYTES + len(BODY))
+            assert read("metaq_consumergroup_partitions", ORDERS) == 4
+            assert read("metaq_consumergroup_consumers", GROUP) == 1
+            assert read("metaq_consumergroup_findings", GROUP) == 0
+            names = {family.name for family in registry.collect()}
+            assert names == {family.name.removesuffix("_total") for family in FAMILIES}
+            first = read("metaq_consumergroup_rebalances_total", GROUP)
+            assert first is not None
+            assert first >= 1
+            may_return.set()
+            wait_for(lambda: read("metaq_consumergroup_lag_bytes", ORDERS), lambda lag: lag == 0)
+            with client.consumer("billing") as second:
+                second.subscribe("orders", listen)
+                second.start()
+                wait_for(lambda: read("metaq_consumergroup_consumers", GROUP), lambda count: count == 2)
+                wait_for(lambda: read("metaq_consumergroup_rebalances_total", GROUP), lambda count: count > first)
+                wait_for(lambda: read("metaq_consumergroup_partitions", ORDERS), lambda count: count == 4)
+        assert read("metaq_consumergroup_consumers", GROUP) is None
+        assert {family.name for family in registry.collect()} == set()
