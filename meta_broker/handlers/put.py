@@ -86,6 +86,7 @@ class PutHandler:
             frames = self._frames(put, section)
             result = self._append(put, name, frames)
             context.count_put(put.topic, section, frames.messages, frames.bytes)
+            context.traffic.received(put.topic, frames.messages, frames.bytes)
         except (PutRejected, SequenceTooOld, RecordTooLarge) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)
@@ -140,6 +141,7 @@ class PutHandler:
             name = _partition_name(put.topic, put.partition)
             self._store.transactional_put(transaction, name, frames.buffers, frames.bytes, frames.messages)
             context.count_put(put.topic, section, frames.messages, frames.bytes)
+            context.traffic.received(put.topic, frames.messages, frames.bytes)
         except (PutRejected, RecordTooLarge, VerbRefused) as error:
             context.counters.puts_failed += 1
             context.count(Statistic.PUT_FAILED, put.topic)

@@ -1,11 +1,11 @@
 """Durations of requests by verb, for metrics: from the begin of their handling to the queueing of their reply.
 
-A handler that answers later takes the beginning with `defer` and gives it to `answer` or `finish`.
+A handler that answers later takes the beginning with `defer` and gives it to `finish`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from journal.wal.histogram import Histogram, HistogramSnapshot
 from meta_client.protocol.requests import (
@@ -72,12 +72,6 @@ class RequestTimes:
         """Record that a deferred request is answered."""
         if began:
             durations.observe(perf_counter() - began)
-
-    def answer(self, durations: Histogram, began: float, send: Callable[[Any], None], answer: Any) -> None:
-        """Finish a deferred request, and send its answer."""
-        if began:
-            durations.observe(perf_counter() - began)
-        send(answer)
 
     def snapshots(self) -> list[tuple[str, HistogramSnapshot]]:
         """Return each verb with its durations. Any thread."""
