@@ -38,8 +38,8 @@ test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
 
-# A program that a test kills takes its counts along: brokers that a test leaves running are stopped instead of killed.
-coverage: $(STAMP)  ## Branches of the product that the tests take; those they don't: build/coverage/html/index.html
+# A program that a test kills takes its counts along; brokers that a test leaves running are stopped instead.
+coverage: $(STAMP)  ## Branch coverage of the product, forked brokers and commands included; html in build/coverage
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(BIN)/coverage run -m pytest -n 3 --dist loadscope $(PYTEST_ARGS); status=$$?; \
 		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --directory build/coverage/html && \
