@@ -5,10 +5,27 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.records.header import HEADER_BYTES, RecordType
-from journal.records.record import RollbackReason
+from journal.records.encoders import encode
+from journal.records.dead_letters import DeadLetter, DeadLetterState
+from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader, RecordType, pack, unpack
+from journal.records.heuristics import HeuristicDecision
+from journal.records.ledger import Disagreement, LedgerEntry
+from journal.records.producer_state import BatchSequence
+from journal.records.record import (
+    Decision,
+    DroppedRecords,
+    Forget,
+    Heuristic,
+    PartitionEnd,
+    PutBatch,
+    Record,
+    Relocate,
+    RelocatedExtent,
+    RollbackReason,
+)
+from journal.records.topic_changes import TopicChange, TopicState
 from journal.state.inspection import RecordReader, describe, read_checkpoints, scanner_from
-from journal.wal.scan import EndVerdict, ScanEnd, Scanner
+from journal.wal.scan import EndVerdict, ScanEnd, ScannedRecord, Scanner
 from journal.wal.segments import Segments
 from tests.fixtures.faulty_storage import FaultyStorage
 from tests.fixtures.histories import content, entries_of, entry_of, flip, write_history
@@ -35,6 +52,40 @@ def test_describe(storage: FaultyStorage) -> None:
     assert lines["EPOCH"].note == "opened by metaq test"
     assert lines["PREPARE"].note == "messages=6 bytes=600"
     assert lines["CHECKPOINT"].note == f"checkpoint.1 holds what is below LSN {content(storage, 1).lsn}"
+
+
+@pytest.mark.parametrize(
+    ("record", "note"),
+    [
+        (PutBatch(ORDERS, Offset(0), 3, 7, BatchSequence("shop", 5)), "producer=shop batch=5 first_id=7"),
+        (
+            Heuristic(xa("a"), Lsn(128), HeuristicDecision.COMMIT, 5, 3, 300, "ann", "sure"),
+            "commit 3 messages of 300 bytes by ann: sure",
+        ),
+        (LedgerEntry(xa("a"), Disagreement.MIXED, "ann", "a guess", "a row"), "mixed by ann: a guess: a row"),
+        (Decision(xa("a"), "broker 0"), "to commit: broker 0"),
+        (Forget(xa("a")), ""),
+        (
+            TopicChange(topic="orders", state=TopicState.SET, partitions=2, compression=("lz4",), closed=(0, 1, 5)),
+            "orders: set partitions=2 publish=false subscribe=false stat=false compression=lz4 closed=0-1,5",
+        ),
+        (
+            Relocate(xa("a"), Lsn(128), ORDERS, 2, 0, tuple(RelocatedExtent(Lsn(at), 9, 1, 5) for at in (400, 300))),
+            "carries runs 2 to 3 from LSN 300 on",
+        ),
+        (DroppedRecords((PartitionEnd(ORDERS, Offset(9)),)), f"partitions go on: {ORDERS}@9"),
+        (DroppedRecords(), "did not read back and were dropped by a repair"),
+        (DeadLetter("orders", 0, 1, 100, 200, 5, 2, DeadLetterState.TRIED, "no stock"), "no stock"),
+    ],
+)
+def test_describe_what_is_rare(record: Record, note: str) -> None:
+    kind, meta = encode(record)
+    view = memoryview(pack(kind, 0, meta, 0, 0, 1, 1, 256, 0, 5).ljust(SEGMENT_BYTES, b"\0"))
+    header = unpack(view, 0, 256)
+    assert isinstance(header, RecordHeader)
+    line = describe(ScannedRecord(header, view, 0))
+    assert (line.note.endswith(note), line.note == "") == (True, note == "")
+    assert line.key == getattr(record, "key", None)
 
 
 def test_reading_may_begin_anywhere(storage: FaultyStorage) -> None:
