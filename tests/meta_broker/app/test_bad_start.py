@@ -15,6 +15,7 @@ from journal.wal.scan import Scanner
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from tests.fixtures.broker import CONFIG, running_broker
+from tests.fixtures.forked import run_metaq
 from tests.fixtures.small_disk import small_disk
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot
@@ -33,8 +34,12 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 def start(*words: object, prefix: Sequence[str] = ()) -> str:
     """The one line that a start which must fail says, without its `error: `."""
-    command = [*prefix, *([] if prefix else [sys.executable]), "-m", "meta_client.cli.main", "broker", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    command = ["broker", *map(str, words)]
+    if prefix:
+        command = [*prefix, "-m", "meta_client.cli.main", *command]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    else:
+        done = run_metaq(*command)
     assert done.returncode == 2, done
     assert done.stdout == "", done
     lines = done.stderr.splitlines()
