@@ -7,8 +7,9 @@ import pytest
 
 from journal.errors import InvalidRecord
 from journal.records import layouts, topic_changes
-from journal.records.codec import decode, encode
 from journal.records.dead_letters import REASON_BYTES_MAX, DeadLetter, DeadLetterState
+from journal.records.decoders import decode
+from journal.records.encoders import encode
 from journal.records.header import Lsn, Offset, RecordHeader, RecordType
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry

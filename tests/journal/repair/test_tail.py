@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from journal.records.header import RecordType
+from journal.records.header import Lsn, RecordType
 from journal.records.heuristics import HeuristicDecision
-from journal.records.record import PartitionName, RollbackReason
-from journal.repair.tail import OperatorDecision, Tail, TailRange, tail_lines, tail_of
+from journal.records.record import Heuristic, PartitionName, RollbackReason
+from journal.repair.tail import KEYS_MAX, OperatorDecision, Tail, TailRange, tail_lines, tail_of
 from journal.state.inspection import RecordReader, scanner_from
 from journal.state.journal_state import JournalState
 from journal.state.live_branch import LiveBranch
@@ -213,3 +213,17 @@ def test_an_open_and_a_checkpoint_tell_nobody_anything(count: int) -> None:
             store.on_checkpoint(1, store.snapshot())
 
     assert tail_behind(lambda store: None, after).is_silent
+
+
+def test_what_is_left_out_of_the_lines_is_counted() -> None:
+    tail = Tail(0, 9000, others={"TOPIC": 2, "LEDGER": 1})
+    for number in range(KEYS_MAX + 2):
+        tail.committed.add(str(xa(f"c{number}")))
+        decision = HeuristicDecision.ROLLBACK
+        tail.decided.add(Heuristic(xa(f"d{number}"), Lsn(128), decision, 5, 3, 300, "ann", "sure"))
+    lines = list(tail_lines(tail))
+    assert len(lines) == 2 * KEYS_MAX + 4
+    assert lines[KEYS_MAX] == "committed there: 2 more"
+    assert lines[KEYS_MAX + 1] == f"decided there: {xa('d0')}, rollback, by ann: sure"
+    assert lines[-3:] == ["decided there: 2 more", "1 LEDGER records", "2 TOPIC records"]
+    assert not tail.is_silent

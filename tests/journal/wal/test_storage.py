@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,35 @@ def test_reading_needs_a_directory_and_changes_nothing(tmp_path: Path) -> None:
     assert storage.names() == []
     storage.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_is_taken_in_part_is_finished_or_fails(tmp_path: Path) -> None:
+    """A limit on file sizes takes the part of a write that is below it, as a full disk does, and refuses the rest."""
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    file = storage.create("a", SEGMENT_BYTES, b"head")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT_BYTES, hard))
+    try:
+        with pytest.raises(StorageFailed, match="File too large"):
+            file.write(SEGMENT_BYTES - 5, [b"123", b"456"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "a").read_bytes()[-5:] == b"12345"
+    file.write(SEGMENT_BYTES - 5, [b"123", b"45"])
+    file.close()
+    storage.close()
+
+
+def test_a_link_is_made_once_and_hides_no_other_file(tmp_path: Path) -> None:
+    storage = DirectoryStorage.open_for_writing(tmp_path)
+    storage.replace("a", b"1")
+    storage.replace("b", b"2")
+    for _ in range(2):
+        storage.link("a", "kept-a")
+    with pytest.raises(StorageFailed, match="kept-a: it is another file already"):
+        storage.link("b", "kept-a")
+    assert (tmp_path / "kept-a").read_bytes() == b"1"
+    storage.close()
 
 
 def test_a_file_is_created_whole_and_full_of_zeros(tmp_path: Path) -> None:
