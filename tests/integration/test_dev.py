@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from meta_client import Client
+from tests.fixtures.scrape import health
 
 METAQ = [sys.executable, "-m", "meta_client.cli.main"]
 START_TIMEOUT_S = 60
@@ -40,6 +41,8 @@ def test_dev_prints_how_to_connect_and_keeps_what_it_was_given(tmp_path: Path) -
         connect = wait_for(log, r'Client\("([^"]+)"\)', process)[1]
         assert f"metaq produce orders --zk {connect}" in log.read_text()
         assert f"export METAQ_ZK={connect}\n" in log.read_text()
+        admin = wait_for(log, r"metrics at (http://127\.0\.0\.1:\d+)/metrics", process)[1]
+        assert health(admin, "ready")[0] == 200
         with Client(connect) as client:
             sent = client.producer().send("orders", b"kept")
         process.send_signal(signal.SIGINT)
