@@ -257,9 +257,9 @@ class Consumer:
 
     def acknowledge(self, message: ReceivedMessage) -> bool:
         """Mark everything in the partition up to and including *message* as consumed; stored with the next commit. Any
-        thread. False: the delivery no longer counts, because the partition went to another member or was sought or
-        rolled back; its present owner delivers the message again. Raises ConsumerMisuse unless the subscription is
-        manual."""
+        thread. False: the delivery no longer counts, because the partition went to another member, was sought or
+        rolled back, or its broker lost messages; what is left comes again. Raises ConsumerMisuse unless the
+        subscription is manual."""
         self._check_manual(message.topic)
         window = self._window(message.topic, message.partition)
         return window is not None and window.acknowledge(message)
