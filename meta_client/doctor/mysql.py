@@ -68,8 +68,9 @@ def names_of(url: str) -> tuple[str, str]:
         how = parameters(url)
     except CannotEnlist:
         return "a database whose address is wrong", ""
-    host = how.get("unix_socket") or f"{how['host']}:{how.get('port', PORT)}"
-    place = quote(how["host"], safe="[]:") + (f":{how['port']}" if "port" in how else "")
+    address = f"[{how['host']}]" if ":" in how["host"] else how["host"]
+    host = how.get("unix_socket") or f"{address}:{how.get('port', PORT)}"
+    place = quote(address, safe="[]:") + (f":{how['port']}" if "port" in how else "")
     user = f"{quote(how['user'], safe='')}@" if "user" in how else ""
     known = {name: how[name] for name in how if name not in (*SECRET, "host", "port", "user", "database")}
     options = f"?{urlencode(known)}" if known else ""

@@ -20,7 +20,7 @@ from meta_client.producer.producer import Producer
 from meta_client.transactions import CommitStep
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.errors import CommitUnknown
-from meta_client.transactions.mysql import parameters
+from meta_client.transactions.mysql import SECRET, parameters
 from meta_client.transactions.table import RowDecision
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.mariadb import EmbeddedMariaDb, MariaDatabase, made_in
@@ -271,6 +271,19 @@ def test_a_table_that_is_missing_or_a_copy_decides_nothing(
     world.deciding.execute(f"DROP DATABASE {copy.name}")
     assert doctor(world.zookeeper, "--database", world.deciding.url, "--apply").status == 0
     world.check([1])
+
+
+def test_an_address_is_shown_without_its_secrets() -> None:
+    """It leads to the same database."""
+    for url in (
+        "mariadb+pymysql://ann%40x:s3cret@[::1]:3307/sh%2Fop?ssl_key_password=s3cret&charset=utf8mb4",
+        "mysql://db1/shop",
+        "mysql://:s3cret@db1/shop?unix_socket=/run/my.sock",
+    ):
+        label, address = mysql.names_of(url)
+        assert "s3cret" not in label + address
+        known = {name: value for name, value in parameters(url).items() if name not in SECRET and value}
+        assert {name: value for name, value in parameters(address).items() if value} == known
 
 
 def test_urls_that_lead_nowhere(zookeeper: Chroot, mariadb: MariaDatabase, doctor: Doctor) -> None:
