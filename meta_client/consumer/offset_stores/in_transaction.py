@@ -7,7 +7,7 @@ lock excludes a concurrent transaction.
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.config import check_group
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from meta_client.consumer.offset_stores.rows import OffsetRows
+
+
+_IN_TRANS: Final = 1  # SERVER_STATUS_IN_TRANS of MySQL's protocol
 
 
 class TransactionOffsetStore:
@@ -101,6 +104,10 @@ def _check_in_transaction(connection: Any) -> None:
     if getattr(connection, "in_transaction", False) is True:  # sqlite3, mysql.connector
         return
     if getattr(getattr(connection, "info", None), "transaction_status", 0):  # psycopg: 0 is IDLE
+        return
+    if getattr(connection, "_in_transaction", False) is True:  # pg8000
+        return
+    if getattr(connection, "server_status", 0) & _IN_TRANS:  # PyMySQL
         return
     autocommit = getattr(connection, "autocommit", False)
     if callable(autocommit):  # PyMySQL, mysqlclient: this one is the setter
