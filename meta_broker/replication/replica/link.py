@@ -329,8 +329,9 @@ class ReplicaLink(asyncio.Protocol):
 
 
 def _bytes_before(follower: JournalFollower, lsn: Lsn, size: int) -> bytes:
-    """Read the *size* bytes before *lsn*, in one segment. Blocks on the disk. Raises StorageFailed."""
+    """Read the *size* bytes before *lsn*, in one segment, once they are fsynced. Blocks. Raises StorageFailed."""
     if not size:
         return b""
+    follower.journal.wait_flushed(lsn)
     base, file = follower.journal.reader(lsn - size)
     return file.read(lsn - size - base, size)
