@@ -7,6 +7,7 @@ ends them. As in a master, memory runs ahead of the disk: updates are published 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -109,11 +110,12 @@ class JournalFollower(CheckpointedState):
         scan = clear_torn_tail(segments, scanner)
         end, segment_end = _resume_point(segments, end, scan.end, begun.first if begun is not None else Lsn(0))
         recovered = Recovered(fold.state, end, scan, number, max(end - start, 0), count, damaged)
-        writer = ReplicaAppender(segments, end, config.flush, on_progress)
+        finish: tuple[Lsn, Callable[[], None]] | None = None
         if begun is not None and fold.catching_up is None:
             finish_initial_sync(storage, begun)
         elif begun is not None:
-            writer.run_when_durable(fold.state.lsn, lambda: _finish(storage, begun))
+            finish = fold.state.lsn, partial(_finish, storage, begun)
+        writer = ReplicaAppender(segments, end, config.flush, on_progress, finish)
         writer_epoch = max(
             scan.writer_epoch, (0, 0) if fold.catching_up else (fold.state.epoch, fold.state.incarnation)
         )

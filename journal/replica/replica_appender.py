@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 
 from journal.errors import StorageFailed
 from journal.records.header import Lsn
+from journal.wal.flush_mode import FlushMode
 from journal.wal.log_writer import LogWriter
 from journal.wal.record_stream import RecordChunk
 from journal.wal.recovery_point import write_recovery_point
+from journal.wal.segments import Segments
 from journal.wal.storage_file import Buffer
 from journal.wal.writer_state import E
 
@@ -18,8 +20,21 @@ class ReplicaAppender(LogWriter[RecordChunk]):
     # Only a copy that is far behind has as much to write, and then no request waits for it.
     batch_bytes_max = 8 * 1024 * 1024
     recovery_point_every_s = 1.0  # two fsyncs each time
-    _when_durable: tuple[Lsn, Callable[[], None]] | None = None  # under the lock
-    _recovery_point_due = 0.0  # monotonic seconds; owned by the thread that fsyncs
+
+    def __init__(
+        self,
+        segments: Segments,
+        end: Lsn,
+        mode: FlushMode,
+        on_progress: Callable[[], None],
+        when_durable: tuple[Lsn, Callable[[], None]] | None = None,
+    ) -> None:
+        """*when_durable*: an LSN, and an action for the thread that fsyncs, once everything below is durable and before
+        that is reported. It may raise StorageFailed, which stops the journal.
+        """
+        super().__init__(segments, end, mode, on_progress)
+        self._when_durable = when_durable  # under the lock; None: done
+        self._recovery_point_due = 0.0  # monotonic seconds; owned by the thread that fsyncs
 
     def enqueue(self, chunks: Sequence[RecordChunk]) -> None:
         """Queue *chunks*, whose bytes must not change until they are written. Raises StorageFailed, JournalClosed."""
@@ -31,12 +46,6 @@ class ReplicaAppender(LogWriter[RecordChunk]):
             self.end = chunks[-1].end
             if idle:
                 self._enter(E.CALL)
-
-    def run_when_durable(self, lsn: Lsn, action: Callable[[], None]) -> None:
-        """Run *action* on the thread that fsyncs, once everything below *lsn* is durable and before that is reported.
-        It may raise StorageFailed, which stops the journal."""
-        with self._lock:
-            self._when_durable = lsn, action
 
     # -- the writer thread ------------------------------------------------------------------------------------
 
@@ -70,14 +79,13 @@ class ReplicaAppender(LogWriter[RecordChunk]):
         return super()._has_waiters() and self.queued_bytes < self.batch_bytes_max  # else bytes are written twice
 
     def _mark_durable(self, lsn: Lsn) -> None:
+        action: Callable[[], None] | None = None
         with self._lock:
-            waiting = self._when_durable
-            is_reached = waiting is not None and waiting[0] <= lsn
-            if is_reached:
-                self._when_durable = None
+            if self._when_durable is not None and self._when_durable[0] <= lsn:
+                (_, action), self._when_durable = self._when_durable, None
         try:
-            if waiting is not None and is_reached:
-                waiting[1]()
+            if action is not None:
+                action()
             if (now := time.monotonic()) >= self._recovery_point_due:
                 write_recovery_point(self._segments.storage, lsn)
                 self._recovery_point_due = now + self.recovery_point_every_s
