@@ -25,7 +25,7 @@ from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
 from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.lost_tail import LostTail
-from meta_broker.replication.replica.state import Resync
+from meta_broker.replication.replica.effects import Resync
 from meta_broker.store.message_store import MessageStore
 from zk.brokers.registration import BrokerIdTaken
 from zk.tree.broker_url import BrokerUrl

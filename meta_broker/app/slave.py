@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from journal.errors import StorageFailed
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
 from journal.state.checkpointed import wall_clock_ms
@@ -22,16 +21,16 @@ from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import NotRegistered, RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
 from meta_broker.config.broker_config import BrokerConfig
-from meta_broker.errors import BrokerError, ConfigError
+from meta_broker.errors import ConfigError
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.replication.fencing import Superseded
+from meta_broker.replication.replica.effects import Resync
 from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.replication.replica.resync import resync
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
-from meta_broker.replication.replica.state import ReplicaState, Resync
 from meta_broker.store.clock import Clock
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.message_store import MessageStore
@@ -51,7 +50,7 @@ class SlaveRole(Role):
         assert config.is_slave
         super().__init__(config)
         self._file = SlaveFile(config.data)
-        self._replica: ReplicaState
+        self._replica: ReplicaReceiver
         self._announcer: TopicAnnouncer
         self._registration: RegistrationTask | None
 
@@ -73,12 +72,11 @@ class SlaveRole(Role):
         topics = Topics(config.topics, follower.state.topics)
         serves = membership is not None and config.slave_registers
         announcer = self._announcer = TopicAnnouncer(topics, store, membership if serves else None, decides=False)
-        replica = self._replica = ReplicaState(
+        replica = self._replica = ReplicaReceiver(
             *(facts, self._file, store, follower, functools.partial(_find_master, config, membership)),
-            *(server.wake, start.end, wall_clock_ms),
+            *(functools.partial(_announce_topics, topics, announcer), server.wake, start.end, wall_clock_ms),
             serves=serves,
         )
-        stack.push_async_callback(replica.close)
         context = Context(
             config=config,
             store=store,
@@ -90,18 +88,12 @@ class SlaveRole(Role):
             version=VERSION_TEXT,
             slave=replica,
         )
-        dispatcher = Dispatcher(context)
-        replica.on_topics = functools.partial(_announce_topics, topics, announcer, dispatcher)
-        return dispatcher
+        return Dispatcher(context)
 
     def begin(self, start: Start, on_ready: Callable[[str], None]) -> RegistrationTask | None:
-        replica, loop = self._replica, start.loop
-        link = ReplicaReceiver(replica)
-        replica.progress = link.progress
-        replica.on_change = lambda: replica.tick(loop.time())
-        link_task = loop.create_task(link.run())
-        link_task.add_done_callback(functools.partial(_link_ended, start))
-        start.stack.push_async_callback(_cancelled, link_task)
+        replica = self._replica
+        replica.begin()
+        start.stack.push_async_callback(replica.close)
         self._registration = None
         if start.membership is not None and replica.serves:
             self._registration = RegistrationTask(start.membership, functools.partial(_not_registered, start))
@@ -111,7 +103,6 @@ class SlaveRole(Role):
 
     def tick(self, start: Start, store: MessageStore) -> None:
         replica, registration = self._replica, self._registration
-        replica.tick(start.loop.time())
         if registration is not None and not registration.has_begun and replica.is_readable:
             registration.begin(start.url, self._announcer.registrations(), replica.facts.epoch)
         if replica.follower.is_complete:
@@ -124,13 +115,6 @@ class SlaveRole(Role):
         assert isinstance(change, Resync)
         if not is_stopping:
             await asyncio.to_thread(resync, self.config, change)
-
-
-def _link_ended(start: Start, task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        if not isinstance(error, BrokerError | StorageFailed):
-            raise error
-        start.end(error)
 
 
 def _not_registered(start: Start, error: NotRegistered) -> None:
@@ -184,9 +168,7 @@ async def _find_master(config: BrokerConfig, membership: Membership | None, fact
         return BrokerUrl.parse(facts.master) if facts.master else None
 
 
-def _announce_topics(
-    topics: Topics, announcer: TopicAnnouncer, dispatcher: Dispatcher, used: list[str], decided: list[str]
-) -> None:
+def _announce_topics(topics: Topics, announcer: TopicAnnouncer, used: Sequence[str], decided: Sequence[str]) -> None:
     """Announce topics that got their first message here, or were decided about."""
     topics.used.update(used)
     if decided:
@@ -197,13 +179,6 @@ def _announce_topics(
     # Stored partitions of topics without a section are looked up together: there may be thousands.
     if changed := {*decided, *(topic for topic in used if topics.find(topic) is None)}:
         announcer.topics_changed(changed)
-    for topic in decided:
-        dispatcher.topic_decided(topic)
-
-
-async def _cancelled(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 @contextlib.contextmanager
@@ -214,7 +189,7 @@ def _last_checkpoint(store: MessageStore, follower: JournalFollower) -> Iterator
         store.last_checkpoint()
 
 
-def _ready_line(config: BrokerConfig, replica: ReplicaState, url: str) -> str:
+def _ready_line(config: BrokerConfig, replica: ReplicaReceiver, url: str) -> str:
     facts, recovered = replica.facts, replica.follower.recovered
     whom = config.slave.master or facts.master or "the master that ZooKeeper names"
     where = f", ZooKeeper {config.zookeeper}" if config.zookeeper else ""

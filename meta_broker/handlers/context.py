@@ -18,12 +18,11 @@ from meta_broker.handlers.realtime import Realtime, Statistic
 from meta_broker.handlers.request_times import RequestTimes
 from meta_broker.handlers.traffic import Traffic
 from meta_broker.replication.master.master import Master
-from meta_broker.replication.replica.copy_report import CopyReport
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Fetch
-from meta_client.protocol.responses import Behind
 
 FAULTS_MAX = 1_000  # disk errors logged, one line each
 
@@ -109,35 +108,6 @@ class TopicListener(Protocol):
     def topic_changed(self, topic: str) -> None: ...
 
 
-class SlaveView(Protocol):
-    """A slave's state, as handlers see it."""
-
-    slave_id: int
-
-    @property
-    def master(self) -> str:
-        """URL of the master; blank: not known yet."""
-
-    @property
-    def is_readable(self) -> bool:
-        """True if readers may see the copy."""
-
-    @property
-    def has_heard(self) -> bool:
-        """True if the master has ever sent a heartbeat."""
-
-    @property
-    def is_in_sync(self) -> bool:
-        """True if the master's last heartbeat said so."""
-
-    def lag(self) -> Behind: ...
-    def report(self) -> CopyReport:
-        """Return the extent of the copy."""
-
-    def progress(self) -> None:
-        """Call it whenever more of the copy is durable."""
-
-
 class ReadReplica(NamedTuple):
     """A slave that serves gets and fetches, and has fsynced the journal up to *flushed*."""
 
@@ -176,7 +146,7 @@ class Context:
     version: str  # the answer to `version`
     master: Master | None = None  # this broker's part in a replication
     is_stopping: bool = False  # no branch begins any more
-    slave: SlaveView | None = None  # None: this is a master
+    slave: ReplicaReceiver | None = None  # None: this is a master
     replicas: Callable[[], Sequence[ReadReplica]] = tuple  # a master's readable slaves, by slave id
     counters: Counters = field(default_factory=Counters)
     loop_delay: LoopDelay = field(default_factory=LoopDelay)

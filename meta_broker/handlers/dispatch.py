@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.branch import BranchHandler
 from meta_broker.handlers.checkpoint import CheckpointHandler
-from meta_broker.handlers.context import Context, Peer, SlaveView, WaitingFetch, yield_after
+from meta_broker.handlers.context import Context, Peer, WaitingFetch, yield_after
 from meta_broker.handlers.fetch import FetchHandler
 from meta_broker.handlers.find import FindHandler
 from meta_broker.handlers.get import GetHandler
@@ -19,6 +19,7 @@ from meta_broker.handlers.stats import StatsHandler
 from meta_broker.handlers.topic import TopicHandler
 from meta_broker.handlers.transaction import TransactionHandler
 from meta_broker.handlers.writes import Write, WriteReplies
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
@@ -59,7 +60,7 @@ def _one_a_turn(handle: Handler) -> Handler:
     return handle_one
 
 
-def _when_readable(handle: Handler, slave: SlaveView) -> Handler:
+def _when_readable(handle: Handler, slave: ReplicaReceiver) -> Handler:
     """Wrap a handler of a slave's reads, which are refused until the copy is readable."""
 
     def handle_if_readable(request: Get | Fetch | OffsetQuery | Offsets | Find, peer: Peer) -> None:

@@ -1,8 +1,9 @@
 """A slave's replies to requests that only its master serves: they name the master."""
 
 from journal.records.states import XaCode
-from meta_broker.handlers.context import Context, Peer, SlaveView
+from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.writes import Write
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import MultiPut, Put, TransactionCommand, TransactionVerb
 from meta_client.protocol.status import Status
@@ -12,7 +13,7 @@ from meta_client.protocol.xa import format_xa_failure
 class SlaveWrites:
     """Refuses the writes that reach a slave. Loop thread only."""
 
-    def __init__(self, context: Context, slave: SlaveView) -> None:
+    def __init__(self, context: Context, slave: ReplicaReceiver) -> None:
         self._context = context
         self._slave = slave
 

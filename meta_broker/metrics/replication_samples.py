@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterator
 
-from meta_broker.handlers.context import SlaveView
 from meta_broker.metrics import families as f
 from meta_broker.replication.master.master import Master
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_client.admin.families import Sample
 
 
@@ -27,9 +27,9 @@ def master_samples(master: Master) -> Iterator[Sample]:
             yield Sample(f.REPLICA_LAG_SECONDS, max(now - replica.caught_up_at, 0.0) if behind else 0, label)
 
 
-def slave_samples(slave: SlaveView) -> Iterator[Sample]:
-    if slave.has_heard:
+def slave_samples(slave: ReplicaReceiver) -> Iterator[Sample]:
+    if (facts := slave.facts).heard_ms > 0:  # it has ever been in touch
         lag = slave.lag()
         yield Sample(f.SLAVE_LAG_BYTES, lag.bytes)
         yield Sample(f.SLAVE_HEARTBEAT, lag.silent_ms / 1000)
-        yield Sample(f.SLAVE_IN_SYNC, slave.is_in_sync)
+        yield Sample(f.SLAVE_IN_SYNC, facts.in_sync)

@@ -140,7 +140,8 @@ class Server:
         if master is not None:
             master.on_high_watermark()
         elif (slave := self._dispatcher.context.slave) is not None:
-            slave.progress()
+            for topic in slave.progress():
+                self._dispatcher.topic_decided(topic)
         self._maybe_continue()
         return bool(unflushed)
 

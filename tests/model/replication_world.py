@@ -21,11 +21,11 @@ from meta_broker.replication.link_protocol import (
     LinkDecoder,
     Reject,
     SnapshotChunk,
-    encode,
 )
 from meta_broker.replication.master.handshake import MasterJournal, SendProgress
 from meta_broker.replication.master.in_sync_replicas import InSyncReplicas
-from meta_broker.replication.replica.handshake import ReplicaJournal, ReplicaLinkState
+from meta_broker.replication.replica.replica import Replica, ReplicaJournal
+from tests.fixtures.replica_links import facts_of, shake
 from zk.brokers.replication import ReplicationNode
 
 IDENTITY = JournalIdentity("metaq", 0)
@@ -81,8 +81,9 @@ class Link:
         self.wanted: tuple[Lsn, Lsn] | None = None  # what the master lost, and asked for
         self.fetched = b""
         holding = ReplicaJournal(tuple((*life,) for life in slave.lives), Lsn(0), slave.end)
-        self.side = ReplicaLinkState(IDENTITY, slave.number, holding, serves=False, product="")
-        self.to_master.append(encode(self.side.handshake))
+        self.side = Replica(facts_of(IDENTITY, slave.number, slave.heard * UNIT.size), serves=False)
+        self.side.progress(Lsn(slave.flushed * UNIT.size), 0)
+        self.to_master.append(shake(self.side, holding).data)
 
 
 class MasterProcess:

@@ -29,14 +29,8 @@ from meta_broker.replication.link_protocol import (
     journal_chunk_head,
 )
 from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartStream, decide_start, would_truncate
-from meta_broker.replication.replica.handshake import (
-    AppendChunk,
-    InstallSnapshot,
-    MasterProgress,
-    SendLostTail,
-    TruncateFrom,
-    VerifyProof,
-)
+from meta_broker.replication.replica.effects import Append, Close, Effect, End, ReadProof, Resync, Send, SendTail, Show
+from meta_broker.replication.replica.replica_state import STREAMS
 from meta_client.protocol.errors import RemoteProtocolError
 from tests.model.playing import TIMEOUT_S, Counted, play
 from tests.model.replication_world import IDENTITY, UNIT, Copy, Link, MasterProcess
@@ -201,8 +195,9 @@ class ReplicationMachine(Counted):
     def report(self, number: int) -> None:
         self.count()
         copy = self.copies[number]
-        if copy.link is not None and copy.link.side.is_streaming:
-            copy.link.to_master.append(encode(FlushAck(Lsn(copy.flushed * UNIT.size))))
+        if copy.link is not None and copy.link.side.state in STREAMS:
+            self.slave_acts(copy.link, copy.link.side.progress(Lsn(copy.flushed * UNIT.size), 0))
+            self.slave_acts(copy.link, copy.link.side.tick(0.0))
 
     @rule(number=ID, frames=st.integers(1, 5))
     def deliver_to_master(self, number: int, frames: int) -> None:
@@ -327,41 +322,49 @@ class ReplicationMachine(Counted):
             frames -= 1
             try:
                 for frame in link.at_slave.receive_data(link.to_slave.popleft()):
-                    self.slave_acts(link, link.side.receive(frame))
+                    self.slave_acts(link, link.side.frame(frame, 1))
             except (LinkRefused, RemoteProtocolError):
                 self.drop(slave)
 
-    def slave_acts(self, link: Link, action: object) -> None:
+    def slave_acts(self, link: Link, effects: list[Effect]) -> None:
+        for effect in effects:
+            self.slave_does(link, effect)
+
+    def slave_does(self, link: Link, effect: Effect) -> None:
         slave = link.slave
-        match action:
-            case VerifyProof(parting, size, _):
-                cut = link.side.verified(crc32(slave.bytes_of(parting - size, parting)))
-                if isinstance(cut, SendLostTail):
-                    end = link.side.handshake.end
-                    slave.flushed = max(slave.flushed, end // UNIT.size)
-                    for lsn in range(cut.lsn, end, 84):
-                        size = min(84, end - lsn)
-                        link.to_master.append(journal_chunk_head(lsn, size) + slave.bytes_of(lsn, lsn + size))
-                if isinstance(cut, TruncateFrom):
-                    type(self).cuts += 1
-                    gone = slave.units[cut.lsn // UNIT.size :]
-                    kept = cut.lsn // UNIT.size
-                    assert self.acknowledged[kept : kept + 1] != gone[:1], "cut what was acknowledged"
-                    del slave.units[kept:]
-                    slave.flushed = min(slave.flushed, kept)
-            case InstallSnapshot():
-                assert not slave.units, "no full resync is needed here: every epoch is known"
-            case AppendChunk(lsn, data):
+        match effect:
+            case Send(data):
+                link.to_master.append(data)
+            case ReadProof(lsn, size):
+                self.slave_acts(link, link.side.proof_read(crc32(slave.bytes_of(lsn - size, lsn))))
+            case SendTail(lsn, end):
+                slave.flushed = max(slave.flushed, end // UNIT.size)
+                for at in range(lsn, end, 84):
+                    size = min(84, end - at)
+                    link.to_master.append(journal_chunk_head(at, size) + slave.bytes_of(at, at + size))
+            case End(Resync(lsn, _, checkpoint)):
+                assert checkpoint is None, "no full resync is needed here: every epoch is known"
+                type(self).cuts += 1
+                kept = lsn // UNIT.size
+                assert self.acknowledged[kept : kept + 1] != slave.units[kept:][:1], "cut what was acknowledged"
+                del slave.units[kept:]
+                slave.flushed = min(slave.flushed, kept)
+                slave.heard = min(slave.heard, kept)
+            case Close():
+                self.drop(slave)
+            case Append(lsn, data):
                 assert lsn == slave.end + len(slave.rest)
                 raw = slave.rest + bytes(data)
                 whole = len(raw) - len(raw) % UNIT.size
                 for epoch, incarnation, began in UNIT.iter_unpack(raw[:whole]):
                     slave.units.append(WriterEpoch(epoch, incarnation, Lsn(began * UNIT.size)))
                 slave.rest = raw[whole:]
-            case MasterProgress(high_watermark):
+            case Show(high_watermark):
                 slave.heard = high_watermark // UNIT.size
                 count = min(high_watermark, slave.end) // UNIT.size
                 assert slave.units[:count] == self.acknowledged[:count], "a slave shows what nobody acknowledged"
+            case _:
+                pass
 
     @rule(number=ID, repeat=st.booleans(), to_slave=st.booleans())
     def a_frame_is_lost_or_repeated(self, number: int, repeat: bool, to_slave: bool) -> None:

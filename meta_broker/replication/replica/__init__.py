@@ -1,4 +1,5 @@
 """The slave's end: its link, its copy and its state.
 
-Read: handshake (pure), slave_file, copy_report -> receiver (the link), state (what is shown) -> resync.
+Read: replica_state, effects, replica (pure) -> slave_file, copy_report, link, receiver (carries the effects out) ->
+resync.
 """

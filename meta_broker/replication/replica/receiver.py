@@ -1,72 +1,296 @@
-"""Keeps a slave linked to the current master: finds it, connects, and connects again. `link.py` has one connection."""
+"""The shell around a replica: carries out its effects, on the network, the copy and slave.json. Loop thread only.
+
+Three things wait for the master's high watermark: what readers see, the topics announced in ZooKeeper, and the LSN a
+checkpoint covers. `slave.json` keeps the heartbeat for a promotion, and for a start without the master.
+"""
 
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
-from meta_broker.replication.replica.link import DIAL_S, ReplicaLink, ReplicaOwner
+from journal.checksum import crc32
+from journal.errors import ForeignStream, JournalClosed, StorageFailed
+from journal.records.header import Lsn
+from journal.records.index_updates import topics_of
+from journal.replica.follower import JournalFollower
+from journal.state.replay import PendingUpdates
+from meta_broker.errors import BrokerError
+from meta_broker.replication.link_protocol import CHUNK_BYTES_MAX, journal_chunk_head
+from meta_broker.replication.replica import effects as do
+from meta_broker.replication.replica.copy_report import CopyReport
+from meta_broker.replication.replica.effects import Effect, Resync
+from meta_broker.replication.replica.link import ReplicaLink
+from meta_broker.replication.replica.replica import Replica, ReplicaJournal
+from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
+from meta_broker.store.message_store import MessageStore
+from meta_client.protocol.responses import Behind
 from zk.tree.broker_url import BrokerUrl
 
 log = logging.getLogger(__name__)
 
-# First and longest pause between two attempts, each up to doubled at random. Short: a promoted master may be unable to
-# acknowledge anything until this slave has found it.
-BACK_OFF_S = (0.1, 1.0)
+DIAL_S = 5.0  # timeout of a connection
 
 
 class ReplicaReceiver:
-    """Keeps one link to the current master. Call `progress` whenever more of the copy is durable."""
+    """A slave while its store is open. Construct it with the store, `begin` once clients are served, then `close`."""
 
-    def __init__(self, owner: ReplicaOwner) -> None:
-        self._owner = owner
-        self._link: ReplicaLink | None = None
+    def __init__(
+        self,
+        facts: SlaveFacts,
+        file: SlaveFile,
+        store: MessageStore,
+        follower: JournalFollower,
+        find_master: Callable[[SlaveFacts], Awaitable[BrokerUrl | None]],
+        announce: Callable[[Sequence[str], Sequence[str]], None],
+        wake: Callable[[], None],
+        end_with: Callable[[Resync | Exception], None],
+        now_ms: Callable[[], int],
+        *,
+        serves: bool,
+    ) -> None:
+        """*facts*: as in *file*. *announce* takes topics used for the first time, and topics decided about; *wake*
+        makes the store advance soon; *end_with* is called with the reason this cannot go on.
+        """
+        self.slave_id = facts.slave_id
+        self.follower = follower
+        self.serves = serves  # registered for consumers
+        self.replica = Replica(facts, serves=serves)
+        self.now_ms = now_ms
+        self._file = file
+        self._store = store
+        self._find_master = find_master
+        self._announce = announce
+        self._wake = wake
+        self._end = end_with
+        self._loop = asyncio.get_running_loop()
+        self._link: ReplicaLink | None = None  # in use, or being made
+        self._tasks: set[asyncio.Task[None]] = set()  # of the link, and `_saving`
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsaved: SlaveFacts | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._seen = {name.topic for name in store.indexes.by_name}
+        self._decided: list[str] = []  # topics, since the last `progress`
+        self._publish(follower.waiting)
 
-    async def run(self) -> None:
-        """Connect, follow and reconnect until cancelled."""
-        pause_s, logged = BACK_OFF_S[0], ""
-        try:
-            while True:
-                why = "there is no master now"
-                if (url := await self._owner.find_master()) is not None:
-                    link = self._link = ReplicaLink(self._owner)
-                    why = await self._follow(link, url)
-                    self._link = None
-                    self._owner.on_disconnected()
-                    if link.has_streamed:
-                        pause_s, logged = BACK_OFF_S[0], ""
-                if why != logged:  # once, not at every attempt while the master is away
-                    log.warning("not following master=%s reason=%s", url or "?", why)
-                    logged = why
-                await asyncio.sleep(pause_s * random.uniform(0.5, 2))  # noqa: S311 (spreads load, keeps no secret)
-                pause_s = min(2 * pause_s, BACK_OFF_S[1])
-        finally:
-            if self._link is not None:
-                self._link.close()
-                await self._link.closed.wait()
+    def begin(self) -> None:
+        """Follow the master of the moment from now on."""
+        self._measure()
+        self.carry_out([do.Dial(0.0)])
+        self._tick()
 
-    def progress(self) -> None:
-        """Acknowledge what became durable, and resume reading if it was paused."""
+    async def close(self) -> None:
+        """End the link, and write slave.json a last time. Idempotent. Raises StorageFailed."""
+        self.carry_out(self.replica.close())
+        if self._timer is not None:
+            self._timer.cancel()
+        if tasks := self._cancel_tasks():
+            await asyncio.wait(tasks)
         if self._link is not None:
-            self._link.progress()
+            await self._link.closed.wait()
+        if self._saving is not None:
+            await self._saving
 
-    async def _follow(self, link: "ReplicaLink", url: BrokerUrl) -> str:
-        """Connect and wait until the link is over; return why it ended."""
+    # -- what handlers use -----------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> SlaveFacts:
+        return self.replica.facts
+
+    @property
+    def master(self) -> str:
+        return self.facts.master
+
+    @property
+    def is_readable(self) -> bool:
+        """True if readers may see the copy: it is complete, and a master has confirmed where the journals diverge."""
+        return self.facts.heard_ms > 0 and self.follower.is_complete
+
+    def lag(self) -> Behind:
+        facts, now_ms = self.facts, self.now_ms()
+        missing = max(0, facts.end - self._store.high_watermark.acknowledged)
+        return Behind(missing, max(0, now_ms - facts.heard_ms) if facts.heard_ms else now_ms)
+
+    def report(self) -> CopyReport:
+        follower, facts = self.follower, self.facts
+        return CopyReport(
+            cluster=facts.cluster,
+            broker_id=facts.broker_id,
+            slave_id=facts.slave_id,
+            start=min(follower.journal.start_lsn, follower.end),
+            end=follower.end,
+            flushed=follower.journal.flushed,
+            high_watermark=facts.high_watermark,
+            is_complete=follower.is_complete,
+            data=str(self._file.path.parent.absolute()),
+            lives=tuple(follower.epoch_history),
+        )
+
+    def progress(self) -> Sequence[str]:
+        """More of the copy is durable. Return topics about which decisions were acknowledged since the last call."""
+        self._measure()
+        decided, self._decided = self._decided, []
+        return decided
+
+    # -- link.LinkOwner ---------------------------------------------------------------------------------------
+
+    def journal(self) -> ReplicaJournal:
+        copy = self.follower
+        lives = tuple((life.epoch, life.incarnation, life.lsn) for life in copy.epoch_history)
+        return ReplicaJournal(lives, Lsn(min(copy.journal.start_lsn, copy.end)), copy.end, copy.is_unfinished)
+
+    def on_closed(self, link: ReplicaLink, why: str) -> None:
+        link.closed.set()
+        if self._link is link:
+            self._link = None
+            self._cancel_tasks()
+            self.carry_out(self.replica.closed(link.master, why))
+
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            link = self._link
+            match effect:
+                case do.Dial(pause_s):
+                    self._start(self._dial(pause_s))
+                case do.Send(data):
+                    assert link is not None
+                    link.send([data])
+                case do.ReadProof(lsn, size):
+                    assert link is not None
+                    self._start(self._verify(link, lsn, size))
+                case do.SendTail(lsn, end):
+                    assert link is not None
+                    self._start(self._send_tail(link, lsn, end))
+                case do.Append(lsn, data):
+                    self._append(lsn, data)
+                case do.Show(high_watermark):
+                    self._store.limit_acknowledged(high_watermark)
+                    self._wake()
+                case do.Save(facts):
+                    self._unsaved = facts
+                    if self._saving is None or self._saving.done():
+                        self._saving = self._start(self._save())
+                case do.Close():
+                    if link is not None and link.transport is not None:
+                        link.transport.abort()
+                case do.End(why):
+                    self._end(why)
+        if self._link is not None:
+            self._link.read(wanted=self.replica.may_read)
+
+    def _measure(self) -> None:
+        journal = self.follower.journal
+        self.carry_out(self.replica.progress(journal.flushed, journal.queued_bytes))
+
+    def _tick(self) -> None:
+        self.carry_out(self.replica.tick(self._loop.time()))
+        self._timer = self._loop.call_later(self.replica.heartbeat_s, self._tick)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _cancel_tasks(self) -> set[asyncio.Task[None]]:
+        tasks = self._tasks - {self._saving}
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, BrokerError | StorageFailed):
+            self._end(error)
+        elif error is not None:
+            raise error
+
+    async def _dial(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s * random.uniform(0.5, 2))  # noqa: S311 (spreads load, keeps no secret)
+        if (url := await self._find_master(self.facts)) is None:
+            self.carry_out(self.replica.closed("?", "there is no master now"))
+            return
+        link = self._link = ReplicaLink(self, str(url))
         try:
-            await _connect(link, url)
+            async with asyncio.timeout(DIAL_S):  # wait_for may swallow a cancellation
+                await self._loop.create_connection(lambda: link, url.host, url.port)
+        # Of a connection that was made meanwhile uvloop says no more, whichever of these it is.
         except TimeoutError:
-            return f"no connection within {DIAL_S:g} s"
+            self.on_closed(link, f"no connection within {DIAL_S:g} s")
         except OSError as error:
-            return f"no connection: {error.strerror or error}"
-        why = await asyncio.shield(link.over)  # a cancelled run() closes the link itself
-        await link.closed.wait()
-        return why
+            self.on_closed(link, f"no connection: {error.strerror or error}")
+        except BaseException:
+            self.on_closed(link, "cancelled")
+            raise
+
+    async def _verify(self, link: ReplicaLink, lsn: Lsn, size: int) -> None:
+        try:
+            proof = await asyncio.to_thread(_checksum_before, self.follower, lsn, size)
+        except (StorageFailed, KeyError) as error:
+            self.carry_out(self.replica.leave(str(error)))
+        else:
+            self.carry_out(self.replica.proof_read(proof))
+            link.handle_frames()
+
+    async def _send_tail(self, link: ReplicaLink, lsn: Lsn, end: Lsn) -> None:
+        journal = self.follower.journal
+        log.warning("the master lost what is here, sending it from=%d to=%d", lsn, end)
+        try:
+            await asyncio.to_thread(journal.wait_flushed, end)
+            while lsn < end:
+                base, file = journal.reader(lsn)
+                size = min(CHUNK_BYTES_MAX, base + file.size - lsn, end - lsn)
+                link.send([journal_chunk_head(lsn, size), await asyncio.to_thread(file.read, lsn - base, size)])
+                lsn = Lsn(lsn + size)
+                await link.can_write.wait()
+                self.replica.heard(self._loop.time())  # the master reads, so it is alive
+        except (StorageFailed, KeyError) as error:
+            self.carry_out(self.replica.leave(f"what the master lost can't be sent: {error}"))
+
+    async def _save(self) -> None:
+        while (facts := self._unsaved) is not None:  # the newest alone
+            self._unsaved = None
+            await asyncio.to_thread(self._file.write, facts)
+
+    # -- the copy ---------------------------------------------------------------------------------------------
+
+    def _append(self, lsn: Lsn, data: bytes | memoryview) -> None:
+        try:
+            received = self.follower.receive(lsn, data)
+        except ForeignStream as error:
+            self.carry_out(self.replica.append_refused(error))
+        except (StorageFailed, JournalClosed) as error:  # the task that advances the store stops the broker
+            self.carry_out(self.replica.leave(str(error)))
+        else:
+            self._publish(received)
+            self._measure()
+
+    def _publish(self, received: Iterable[PendingUpdates]) -> None:
+        """Publish records once the high watermark has passed them."""
+        for record in received:
+            self._store.publish_when_acknowledged(record.lsn, record.updates, self._on_acknowledged, record)
+
+    def _on_acknowledged(self, record: PendingUpdates) -> None:
+        used = [topic for topic in topics_of(record.updates) if topic not in self._seen]
+        self._seen.update(used)
+        for name, start in record.starts:
+            if name in self._store.indexes.by_name:
+                self._store.indexes.trim(name, start)
+        if used or record.change is not None:
+            decided = [record.change.topic] if record.change is not None else []
+            self._decided += decided
+            self._announce(used, decided)
 
 
-async def _connect(link: "ReplicaLink", url: BrokerUrl) -> None:
-    """Connect *link*. Raises OSError, TimeoutError."""
-    try:
-        async with asyncio.timeout(DIAL_S):  # wait_for may swallow a cancellation
-            await asyncio.get_running_loop().create_connection(lambda: link, url.host, url.port)
-    except BaseException:
-        link.connection_lost(None)  # cancelled after connection_made, uvloop closes it and never says so
-        raise
+def _checksum_before(follower: JournalFollower, lsn: Lsn, size: int) -> int:
+    """Return the checksum of the *size* bytes before *lsn*, in one segment, once they are fsynced. Blocks.
+
+    Raises StorageFailed; KeyError if retention has taken them.
+    """
+    if not size:
+        return crc32(b"")
+    follower.journal.wait_flushed(lsn)
+    base, file = follower.journal.reader(lsn - size)
+    return crc32(file.read(lsn - size - base, size))

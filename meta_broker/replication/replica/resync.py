@@ -21,7 +21,7 @@ from journal.wal.watermark_file import SavedWatermark, read_watermark, write_wat
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import BrokerError, ConfigError
 from meta_broker.replication.lost_tail import LostTail
-from meta_broker.replication.replica.state import Resync
+from meta_broker.replication.replica.effects import Resync
 from zk.brokers.replication import ReplicationNode
 
 log = logging.getLogger(__name__)

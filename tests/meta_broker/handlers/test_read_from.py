@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,7 +16,7 @@ from meta_broker.handlers.context import Context, ReadReplica
 from meta_broker.handlers.get import outside
 from meta_broker.handlers.message_ids import MessageIds
 from meta_broker.handlers.message_reader import answer_line, read_from
-from meta_broker.replication.replica.copy_report import CopyReport
+from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.partition_index import JournalSlice
 from meta_broker.store.topics import Topics
@@ -32,22 +33,6 @@ class Follower:
 
     def lag(self) -> Behind:
         return Behind(4096, 17)
-
-    def report(self) -> CopyReport:
-        return CopyReport(
-            cluster="metaq",
-            broker_id=0,
-            slave_id=self.slave_id,
-            start=0,
-            end=8192,
-            flushed=4096,
-            high_watermark=4096,
-            is_complete=True,
-            data="/data",
-            lives=(),
-        )
-
-    def progress(self) -> None: ...
 
 
 class Listener:
@@ -112,7 +97,7 @@ def test_partitions_are_spread_and_each_stays_where_it_is(context: Context) -> N
 
 
 def test_a_slave_keeps_its_reader_until_that_is_well_within_memory(context: Context) -> None:
-    context.slave = Follower()
+    context.slave = cast(ReplicaReceiver, Follower())
     assert read_from(context, fetch(), place(context, FAR + 1)) == "s3"
     assert read_from(context, fetch(), place(context, FAR)) == "s3"
     assert read_from(context, fetch(), place(context, FAR // 2)) == "m"
@@ -121,7 +106,7 @@ def test_a_slave_keeps_its_reader_until_that_is_well_within_memory(context: Cont
 
 def test_a_slave_tells_how_far_it_is_behind_and_a_master_does_not(context: Context) -> None:
     assert answer_line(context, fetch(), 0, 25) == b"data 0 25 m 7\r\n"
-    context.slave = Follower()
+    context.slave = cast(ReplicaReceiver, Follower())
     assert answer_line(context, fetch(), 0, 25) == b"data 0 25 m 4096 17 7\r\n"
     assert answer_line(context, fetch(), 10, 25, place(context, FAR)) == b"data 10 25 s3 4096 17 7\r\n"
 
@@ -129,6 +114,6 @@ def test_a_slave_tells_how_far_it_is_behind_and_a_master_does_not(context: Conte
 def test_a_slave_sends_nobody_back_to_its_end(context: Context) -> None:
     ahead = Fetch("orders", "group", 0, 500, 1000, 1, 0, 7)
     assert outside(context, ahead, 0, 300).startswith(b"result 301 ")
-    context.slave = Follower()
+    context.slave = cast(ReplicaReceiver, Follower())
     assert outside(context, ahead, 0, 300).startswith(b"result 404 ")
     assert outside(context, ahead, 600, 700) == b"result 301 3 7\r\n600"

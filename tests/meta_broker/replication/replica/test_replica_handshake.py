@@ -1,5 +1,7 @@
 """A slave's reactions to its master's frames, forbidden ones included."""
 
+from itertools import product
+
 import pytest
 
 from journal.records.header import Lsn
@@ -12,29 +14,67 @@ from meta_broker.replication.link_protocol import (
     Handshake,
     Heartbeat,
     JournalChunk,
+    LinkDecoder,
     LinkFrame,
-    LinkRefused,
     Reject,
     SnapshotChunk,
 )
-from meta_broker.replication.replica.handshake import (
-    AppendChunk,
-    InstallSnapshot,
-    MasterProgress,
-    ReplicaJournal,
-    ReplicaLinkState,
-    SendLostTail,
-    TruncateFrom,
-    VerifyProof,
+from meta_broker.replication.replica.effects import (
+    Append,
+    Close,
+    Effect,
+    End,
+    ReadProof,
+    Resync,
+    Save,
+    Send,
+    SendTail,
+    Show,
 )
+from meta_broker.replication.replica.replica import Replica, ReplicaJournal
+from meta_broker.replication.replica.replica_state import (
+    NEXT,
+    READS_FRAMES,
+    READS_LINES,
+    STREAMS,
+    UNLINKED,
+    VERIFIES,
+    E,
+    S,
+    next_state,
+)
+from meta_broker.version import PRODUCT_VERSION
+from tests.fixtures.replica_links import facts_of, shake
 
 pytestmark = pytest.mark.scenario("H09")
 
 HOLDING = ReplicaJournal(((1, 1, 128), (2, 2, 4000)), Lsn(128), Lsn(9000))
 
 
-def side(holding: ReplicaJournal = HOLDING) -> ReplicaLinkState:
-    return ReplicaLinkState(JournalIdentity("metaq", 7), 1, holding, serves=True, product="test")
+HELLO = Handshake(
+    version=1,
+    cluster="metaq",
+    broker_id=7,
+    slave_id=1,
+    lives=HOLDING.lives,
+    start=128,
+    end=9000,
+    serves=True,
+    product=PRODUCT_VERSION,
+)
+
+
+def side(holding: ReplicaJournal = HOLDING) -> Replica:
+    return shake(Replica(facts_of(JournalIdentity("metaq", 7), 1), serves=True), holding).replica
+
+
+def receive(link: Replica, frame: LinkFrame) -> list[Effect]:
+    return link.frame(frame, 5_000)
+
+
+def is_left(link: Replica, effects: list[Effect]) -> bool:
+    """Return whether the link is left for good: no frame makes it do anything more."""
+    return (effects, link.state) == ([Close()], S.CLOSING) and receive(link, JournalChunk(Lsn(4096), b"x")) == []
 
 
 def welcome(parting: int = 8000, proof_bytes: int = 96, epoch: int = 2) -> Accept:
@@ -71,61 +111,72 @@ def position(high_watermark: int = 10, end: int = 20) -> Heartbeat:
 
 def test_from_hello_to_the_stream() -> None:
     link = side()
-    assert (link.handshake.end, link.handshake.lives) == (9000, HOLDING.lives)
-    assert link.receive(welcome()) == VerifyProof(Lsn(8000), 96, 77)
-    assert link.verified(77) == TruncateFrom(Lsn(8000))
-    assert link.receive(JournalChunk(Lsn(8000), b"abcd")) == AppendChunk(Lsn(8000), b"abcd")
-    assert link.receive(JournalChunk(Lsn(8004), b"e")) == AppendChunk(Lsn(8004), b"e")
-    assert link.receive(position()) == MasterProgress(Lsn(10), Lsn(20), 1, True, "sync")
-    assert (link.master, link.epoch, link.is_streaming) == ("meta://m:1", 2, True)
+    assert receive(link, welcome(parting=9000)) == [ReadProof(Lsn(9000), 96)]
+    assert sent_ack(link.proof_read(77)) == 0
+    assert link.state in STREAMS
+    assert receive(link, JournalChunk(Lsn(9000), b"abcd")) == [Append(Lsn(9000), b"abcd")]
+    assert receive(link, JournalChunk(Lsn(9004), b"e")) == [Append(Lsn(9004), b"e")]
+    assert receive(link, position()) == [Save(link.facts), Show(Lsn(10))]
+    assert (link.facts.master, link.facts.epoch, link.facts.end, link.facts.heard_ms) == ("meta://m:1", 2, 20, 5_000)
+    assert receive(link, position()) == []
+    assert link.tick(0.0)[1:] == [Save(link.facts)]  # when it came, which no promotion goes by
+    assert sent_ack(link.progress(Lsn(9004), 0)) == 9004
+    assert link.progress(Lsn(9004), 0) == []
+    assert sent_ack(link.tick(1.0)) == 9004
 
 
-def test_a_copy_without_a_divergent_tail_truncates_nothing() -> None:
+def sent_ack(effects: list[Effect]) -> int:
+    """The one effect is an acknowledgement; of what?"""
+    (sent,) = effects
+    assert isinstance(sent, Send)
+    (ack,) = LinkDecoder(FlushAck).receive_data(sent.data)
+    assert isinstance(ack, FlushAck)
+    return ack.flushed
+
+
+def test_a_divergent_tail_is_truncated() -> None:
     link = side()
-    assert link.receive(welcome(parting=9000)) == VerifyProof(Lsn(9000), 96, 77)
-    assert link.verified(77) is None
+    receive(link, welcome())
+    assert link.proof_read(77) == [End(Resync(Lsn(8000), "the master never had it")), Close()]
+    assert link.state is S.STOPPED
 
 
 def test_a_master_that_lost_something_is_sent_it_once_it_has_proved_which_journal_it_has() -> None:
     link = side()
-    assert link.receive(fetch()) == VerifyProof(Lsn(8000), 96, 77)
-    assert link.verified(77) == SendLostTail(Lsn(8000))
-    assert not link.is_streaming
-    with pytest.raises(LinkRefused, match="a JournalChunk while SENDING_TAIL"):
-        link.receive(JournalChunk(Lsn(8000), b"abcd"))
+    assert receive(link, fetch()) == [ReadProof(Lsn(8000), 96)]
+    assert link.proof_read(77) == [SendTail(Lsn(8000), Lsn(9000))]
+    assert link.state not in STREAMS
+    assert is_left(link, receive(link, JournalChunk(Lsn(8000), b"abcd")))
 
 
 @pytest.mark.parametrize("asked", [fetch(parting=9001), fetch(parting=100), fetch(epoch=1)])
 def test_a_master_that_asks_for_what_this_slave_does_not_have_is_sent_nothing(asked: FetchTail) -> None:
-    with pytest.raises(LinkRefused):
-        side().receive(asked)
-
-
-def test_a_master_with_another_proof_is_sent_nothing() -> None:
     link = side()
-    link.receive(fetch())
-    with pytest.raises(LinkRefused, match="another journal, or damage"):
-        link.verified(78)
+    assert is_left(link, receive(link, asked))
 
 
-def test_another_proof_is_another_journal() -> None:
+@pytest.mark.parametrize("asked", [fetch(), welcome()])
+def test_another_proof_is_another_journal(asked: LinkFrame, caplog: pytest.LogCaptureFixture) -> None:
     link = side()
-    link.receive(welcome())
-    with pytest.raises(LinkRefused, match="differ"):
-        link.verified(78)
+    receive(link, asked)
+    assert is_left(link, link.proof_read(78))
+    link.closed("meta://m:1", "closed")
+    assert "differ from this slave's: another journal, or damage" in caplog.text
 
 
-def test_a_checkpoint_comes_in_parts_and_then_the_stream() -> None:
+def test_a_checkpoint_comes_in_parts_and_then_the_copy_starts_over() -> None:
     link = side(ReplicaJournal((), Lsn(0), Lsn(0)))
-    assert link.receive(full_resync()) is None
-    assert link.receive(position()) == MasterProgress(Lsn(10), Lsn(20), 1, True, "sync")
-    assert link.receive(SnapshotChunk(0, b"abc")) is None
-    assert link.receive(SnapshotChunk(3, b"def")) == InstallSnapshot("gone", Lsn(4096), b"abcdef")
-    assert link.receive(JournalChunk(Lsn(4096), b"x")) == AppendChunk(Lsn(4096), b"x")
+    assert receive(link, full_resync()) == []
+    assert receive(link, position()) == []
+    assert receive(link, SnapshotChunk(0, b"abc")) == []
+    assert receive(link, SnapshotChunk(3, b"def")) == [End(Resync(Lsn(4096), "gone", b"abcdef")), Close()]
 
 
 def test_a_journal_that_is_whole_needs_no_checkpoint() -> None:
-    assert side().receive(full_resync(checkpoint_bytes=0, start=0)) == InstallSnapshot("gone", Lsn(0), b"")
+    assert receive(side(), full_resync(checkpoint_bytes=0, start=0)) == [End(Resync(Lsn(0), "gone", b"")), Close()]
+    link = side(ReplicaJournal((), Lsn(0), Lsn(0)))
+    assert sent_ack(receive(link, full_resync(checkpoint_bytes=0, start=0))) == 0
+    assert link.state in STREAMS
 
 
 @pytest.mark.parametrize(
@@ -135,7 +186,7 @@ def test_a_journal_that_is_whole_needs_no_checkpoint() -> None:
         [position()],
         [JournalChunk(Lsn(9000), b"x")],
         [FlushAck(Lsn(1))],
-        [side().handshake],
+        [HELLO],
         [welcome(parting=9001)],
         [welcome(parting=127, proof_bytes=0)],
         [welcome(parting=200, proof_bytes=73)],
@@ -155,24 +206,22 @@ def test_a_journal_that_is_whole_needs_no_checkpoint() -> None:
     ids=lambda frames: " ".join(type(frame).__name__ for frame in frames),
 )
 def test_a_master_that_breaks_the_rules_is_left(frames: list[LinkFrame]) -> None:
-    link = side()
+    link = side(HOLDING if isinstance(frames[0], Accept) else ReplicaJournal((), Lsn(4096), Lsn(4096)))
     for frame in frames[:-1]:
-        link.receive(frame)
-    with pytest.raises(LinkRefused):
-        link.receive(frames[-1])
-    with pytest.raises(LinkRefused):  # for good
-        link.receive(JournalChunk(Lsn(4096), b"x"))
+        receive(link, frame)
+    assert is_left(link, receive(link, frames[-1]))
 
 
 def test_hello_says_who_and_what() -> None:
-    assert side().handshake == Handshake(
-        version=1,
-        cluster="metaq",
-        broker_id=7,
-        slave_id=1,
-        lives=HOLDING.lives,
-        start=128,
-        end=9000,
-        serves=True,
-        product="test",
-    )
+    assert shake(Replica(facts_of(JournalIdentity("metaq", 7), 1), serves=True), HOLDING).handshake == HELLO
+
+
+def test_every_pair_of_the_table_is_known_and_every_state_ends() -> None:
+    for state, event in product(S, E):
+        if (after := NEXT[state].get(event)) is not None:
+            assert next_state(state, event) is after
+        else:
+            with pytest.raises(AssertionError, match=f"{event.name} while {state.name}"):
+                next_state(state, event)
+        assert NEXT[state][E.STOP] is S.STOPPED
+    assert frozenset(S) == READS_LINES | READS_FRAMES | VERIFIES | UNLINKED

@@ -2,22 +2,23 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from journal.records.header import Lsn
 from journal.replica.follower import JournalFollower
-from journal.state.replay import PendingUpdates
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import JournalIdentity
-from journal.wal.storage import DirectoryStorage
-from meta_broker.errors import BrokerError
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.replication.replica.effects import Resync
 from meta_broker.replication.replica.receiver import ReplicaReceiver
+from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
+from meta_broker.store.message_store import MessageStore
 from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.fixtures.loops import in_uvloop
+from tests.fixtures.replica_links import facts_of
 from tests.fixtures.replicas import check_identical, wait_until
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
@@ -33,57 +34,48 @@ WAIT_S = 60.0
 
 
 class Copy:
-    """Owns a copy, as a slave does, and writes down what its link tells."""
+    """A slave without a broker around it."""
 
-    slave_id = 1
-    serves = False
-
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, identity: JournalIdentity = JournalIdentity("metaq", 0)) -> None:  # noqa: B008
         self.port = port
-        self.told: list[str] = []
-        self.high_watermark = self.master_end = Lsn(0)
+        self.sought = 0  # how often it looked for its master: once more after each link
+        self.ended: list[object] = []
         self.changed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self.storage = DirectoryStorage.open_for_writing(directory)
+        facts = facts_of(identity, 1)
+        journal = JournalConfig(segment_bytes=1 << 20)
+        config = BrokerConfig(data=directory, broker_id=0, port=0)
 
-        def wake() -> None:  # on the writer thread
+        def wake() -> None:  # on the writer thread, too
             loop.call_soon_threadsafe(self.progress)
 
-        self.follower = JournalFollower.open(
-            self.storage,
-            JournalIdentity("metaq", 0),
-            JournalConfig(segment_bytes=1 << 20),
-            on_progress=wake,
+        self.store = MessageStore.open_over(
+            config,
+            lambda storage, indexes: JournalFollower.open(storage, identity, journal, sink=indexes, on_progress=wake),
+            Lsn(0),
         )
-        self.link = ReplicaReceiver(self)
+        assert isinstance(self.store.source, JournalFollower)
+        self.follower = self.store.source
+        self.receiver = ReplicaReceiver(
+            *(facts, SlaveFile(directory), self.store, self.follower, self.find_master),
+            *(lambda used, decided: None, wake, self.end, lambda: 1),
+            serves=False,
+        )
 
     def progress(self) -> None:
-        self.link.progress()
+        self.store.advance()
+        self.receiver.progress()
         self.changed.set()
 
-    async def find_master(self) -> BrokerUrl | None:
+    async def find_master(self, facts: SlaveFacts) -> BrokerUrl | None:
+        assert facts.epoch <= 1
+        self.sought += 1
+        self.changed.set()
         return BrokerUrl("127.0.0.1", self.port)
 
-    def on_heartbeat(self, **said: Any) -> None:
-        assert said["epoch"] == 1
-        self.high_watermark, self.master_end = said["high_watermark"], said["end"]
+    def end(self, why: object) -> None:
+        self.ended.append(why)
         self.changed.set()
-
-    def on_records(self, received: Sequence[PendingUpdates]) -> None:
-        assert received
-
-    def on_disconnected(self) -> None:
-        self.told.append("lost")
-        self.changed.set()
-
-    def must_truncate(self, lsn: Lsn) -> None:
-        self.told.append(f"cut {lsn}")
-
-    def must_resync(self, start: Lsn, checkpoint: bytes, reason: str) -> None:
-        self.told.append(f"anew {start} {len(checkpoint)} {reason}")
-
-    def must_stop(self, error: BrokerError) -> None:
-        self.told.append(f"stop {error}")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -91,23 +83,33 @@ class Copy:
                 self.changed.clear()
                 await self.changed.wait()
 
+    async def has_heard(self) -> None:
+        """Wait until the master has told its end."""
+        await self.until(lambda: self.receiver.facts.end > 128)
+
     async def has_all(self) -> None:
         """Wait until everything that the master has acknowledged is fsynced here."""
-        await self.until(lambda: 0 < self.high_watermark == self.master_end == self.follower.journal.flushed)
+        await self.until(
+            lambda: (facts := self.receiver.facts).high_watermark == facts.end == self.follower.journal.flushed > 0
+        )
+
+    async def close(self) -> None:
+        await self.receiver.close()
+        self.store.close()
 
 
 @contextlib.asynccontextmanager
-async def replica(directory: Path, port: int) -> AsyncIterator[Copy]:
-    copy = Copy(directory, port)
-    task = asyncio.create_task(copy.link.run())
+async def replica(
+    directory: Path,
+    port: int,
+    identity: JournalIdentity = JournalIdentity("metaq", 0),  # noqa: B008
+) -> AsyncIterator[Copy]:
+    copy = Copy(directory, port, identity)
+    copy.receiver.begin()
     try:
         yield copy
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        copy.follower.close()
-        copy.storage.close()
+        await copy.close()
 
 
 @pytest.fixture
@@ -125,14 +127,14 @@ def put(master: BrokerProcess, count: int, body: bytes = BODY) -> None:
 def test_a_copy_is_the_same_byte_by_byte_through_cuts_and_restarts(master: BrokerProcess, tmp_path: Path) -> None:
     async def story(link: TcpProxy) -> None:
         async with replica(tmp_path / "slave", link.port) as copy:
-            await copy.until(lambda: copy.master_end > 128)
+            await copy.has_heard()
             for count in (1, 200, 7):
                 await asyncio.to_thread(put, master, count)
+                sought = copy.sought
                 link.refuse()
-                await copy.until(lambda: "lost" in copy.told)
+                await copy.until(lambda sought=sought: copy.sought > sought)  # type: ignore[misc]
                 link.heal()
                 await copy.until(lambda: copy.follower.end > 0)
-                copy.told.clear()
             await asyncio.to_thread(put, master, 3, b"y" * 60_000)
             end = await asyncio.to_thread(end_of, master)
             await copy.until(lambda: copy.follower.journal.flushed >= end)
@@ -141,7 +143,7 @@ def test_a_copy_is_the_same_byte_by_byte_through_cuts_and_restarts(master: Broke
         async with replica(tmp_path / "slave", link.port) as copy:  # opened again: goes on where it ended
             end = await asyncio.to_thread(end_of, master)
             await copy.until(lambda: copy.follower.journal.flushed >= end)
-            assert copy.told == []
+            assert (copy.sought, copy.ended) == (1, [])
 
     with TcpProxy(master.port) as link:
         asyncio.run(story(link))
@@ -158,9 +160,9 @@ def end_of(master: BrokerProcess) -> int:
 def test_a_half_open_link_is_left_and_dialled_again(tmp_path: Path) -> None:
     async def story(master: BrokerProcess, link: TcpProxy) -> None:
         async with replica(tmp_path / "slave", link.port) as copy:
-            await copy.until(lambda: copy.master_end > 128)
+            await copy.has_heard()
             link.swallow()
-            await copy.until(lambda: "lost" in copy.told)
+            await copy.until(lambda: copy.sought > 1)
             link.heal()
             await asyncio.to_thread(put, master, 1)
             end = await asyncio.to_thread(end_of, master)
@@ -184,8 +186,8 @@ def test_a_tail_the_master_never_had_is_truncated(master: BrokerProcess, tmp_pat
         forget_from(master.data, common)
         master.start()
         async with replica(tmp_path / "slave", master.port) as copy:
-            await copy.until(lambda: copy.told != [])
-            assert copy.told[0] == f"cut {common}"
+            await copy.until(lambda: copy.ended != [])
+            assert copy.ended == [Resync(common, "the master never had it")]
 
     asyncio.run(story())
 
@@ -202,21 +204,9 @@ def forget_from(directory: Path, lsn: int) -> None:
 
 def test_an_empty_directory_and_a_foreign_master(master: BrokerProcess, tmp_path: Path) -> None:
     async def story(port: int) -> None:
-        copy = Copy(tmp_path / "slave", port)
-        copy.follower.close()
-        copy.storage.close()
-        copy.storage = DirectoryStorage.open_for_writing(tmp_path / "other")
-        copy.follower = JournalFollower.open(
-            copy.storage, JournalIdentity("another", 0), JournalConfig(segment_bytes=1 << 20)
-        )
-        task = asyncio.create_task(copy.link.run())
-        await copy.until(lambda: len(copy.told) >= 2)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        copy.follower.close()
-        copy.storage.close()
-        assert set(copy.told) == {"lost"}
+        async with replica(tmp_path / "other", port, JournalIdentity("another", 0)) as copy:
+            await copy.until(lambda: copy.sought > 2)
+            assert copy.ended == []
         assert list((tmp_path / "other").glob("*.journal")) == []
 
     asyncio.run(story(master.port))
@@ -227,16 +217,12 @@ def test_an_empty_directory_and_a_foreign_master(master: BrokerProcess, tmp_path
 async def test_it_ends_in_whatever_turn_of_the_loop_it_is_cancelled(tmp_path: Path) -> None:
     """Also between the connection and its report to the caller, where uvloop calls no connection_lost."""
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
-    copy = Copy(tmp_path, server.sockets[0].getsockname()[1])
+    port = server.sockets[0].getsockname()[1]
     try:
         for turns in range(20):
-            task = asyncio.create_task(ReplicaReceiver(copy).run())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            done, _ = await asyncio.wait([task], timeout=10)
-            assert done, f"after {turns} turns"
+            async with asyncio.timeout(10):
+                async with replica(tmp_path, port):
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
     finally:
         server.close()
-        copy.follower.close()
-        copy.storage.close()

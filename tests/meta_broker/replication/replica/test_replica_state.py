@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,14 +22,29 @@ from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.broker_section import BrokerSection
+from meta_broker.replication.link_protocol import Accept, FullResync, Heartbeat
+from meta_broker.replication.replica.effects import Append, ReadProof, Resync
+from meta_broker.replication.replica.link import ReplicaLink
+from meta_broker.replication.replica.receiver import ReplicaReceiver
+from meta_broker.replication.replica.replica_state import STREAMS, S
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
-from meta_broker.replication.replica.state import ReplicaState, Resync
 from meta_broker.store.message_store import MessageStore
+from tests.fixtures.loops import in_loop, until
+from tests.fixtures.replica_links import shake, stream
 from zk.tree.broker_url import BrokerUrl
 
 SEGMENT_BYTES = 1 << 20
 ORDERS = PartitionName("orders", 0)
 MASTER = "meta://10.0.0.9:8123"
+REPLACED = FullResync(
+    epoch=1,
+    start=0,
+    checkpoint_bytes=0,
+    reason="its master was replaced",
+    heartbeat_ms=500,
+    silence_ms=3000,
+    master=MASTER,
+)
 FACTS = SlaveFacts(cluster="metaq", broker_id=0, slave_id=1)
 SECTION = BrokerSection(segment_bytes=SEGMENT_BYTES)
 
@@ -60,31 +75,52 @@ def written(tmp_path: Path) -> Written:
 
 @dataclass
 class Stage:
-    """A slave's store and its replica state, driven by hand."""
+    """A slave's store and its replica, driven by hand."""
 
     store: MessageStore
     follower: JournalFollower
-    replica: ReplicaState
+    replica: ReplicaReceiver
     file: SlaveFile
     overs: list[object]
     topics: list[tuple[list[str], list[str]]]
+    decided: list[str] = field(default_factory=list)
 
     def receive(self, written: Written, end: int | None = None) -> None:
-        data = written.data[self.follower.end : end]
-        self.replica.on_records(self.follower.receive(self.follower.end, data))
+        self.replica.carry_out([Append(self.follower.end, written.data[self.follower.end : end])])
         self.store.journal.wait_flushed(self.store.journal.end, 60)
 
     def on_heartbeat(self, high_watermark: int, end: int, *, in_sync: bool = False) -> None:
-        self.replica.on_heartbeat(
-            master=MASTER, epoch=1, end=Lsn(end), high_watermark=Lsn(high_watermark), mode="async", in_sync=in_sync
-        )
+        replica = self.replica.replica
+        if replica.state not in STREAMS:
+            stream(replica, self.replica.journal(), MASTER)
+            self.replica._link = ReplicaLink(self.replica, MASTER)
+        beat = Heartbeat(Lsn(high_watermark), Lsn(end), 1, in_sync, "async")
+        self.replica.carry_out(replica.frame(beat, self.replica.now_ms()))
         self.store.advance()
+        self.decided += self.replica.progress()
 
-    async def tick(self, now_s: float) -> None:
+    async def save(self, now_s: float) -> None:
         """Returns once what that began to write is on disk, or has failed."""
-        self.replica.tick(now_s)
-        if self.replica._writing is not None:
-            await asyncio.wait([self.replica._writing])
+        self.replica.replica.heard(now_s)
+        self.replica.carry_out(self.replica.replica.tick(now_s))
+        await self.saved()
+
+    async def saved(self) -> None:
+        if self.replica._saving is not None:
+            await asyncio.wait([self.replica._saving])
+
+    @property
+    def link(self) -> ReplicaLink:
+        assert self.replica._link is not None
+        return self.replica._link
+
+    def reconnect(self, frame: Accept | FullResync) -> None:
+        """The master answers another link with *frame*."""
+        replica = self.replica.replica
+        replica.closed(MASTER, "closed")
+        shake(replica, self.replica.journal())
+        effects = replica.frame(frame, 0)
+        self.replica.carry_out(effects if isinstance(frame, FullResync) else replica.proof_read(frame.proof))
 
     @property
     def shown(self) -> int:
@@ -129,10 +165,13 @@ def open_stage(tmp_path: Path) -> Iterator[Open]:
             del facts
             return None
 
-        replica = ReplicaState(
-            facts, file, store, store.source, find_master, lambda: None, overs.append, lambda: 5_000, serves=True
+        def announce(used: Sequence[str], decided: Sequence[str]) -> None:
+            topics.append((list(used), list(decided)))
+
+        replica = ReplicaReceiver(
+            *(facts, file, store, store.source, find_master, announce, lambda: None, overs.append, lambda: 5_000),
+            serves=True,
         )
-        replica.on_topics = lambda used, decided: topics.append((list(used), list(decided)))
         opened.append(Stage(store, store.source, replica, file, overs, topics))
         return opened[-1]
 
@@ -140,7 +179,8 @@ def open_stage(tmp_path: Path) -> Iterator[Open]:
     close()
 
 
-def test_only_what_the_master_has_acknowledged_is_shown(open_stage: Open, written: Written) -> None:
+@in_loop
+async def test_only_what_the_master_has_acknowledged_is_shown(open_stage: Open, written: Written) -> None:
     on = open_stage(FACTS)
     assert not on.replica.is_readable
     on.receive(written, written.puts[2])
@@ -156,7 +196,8 @@ def test_only_what_the_master_has_acknowledged_is_shown(open_stage: Open, writte
     assert on.topics == [(["orders"], [])]
 
 
-def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
+@in_loop
+async def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
     open_stage: Open, written: Written
 ) -> None:
     on = open_stage(FACTS)
@@ -174,7 +215,8 @@ def test_what_a_start_finds_beyond_that_is_not_shown_until_it_is_acknowledged(
     assert on.shown == on.store.indexes.by_name[ORDERS].start == 30
 
 
-def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written: Written) -> None:
+@in_loop
+async def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written: Written) -> None:
     on = open_stage(FACTS)
     on.receive(written)
     on.on_heartbeat(written.puts[2], written.end)
@@ -184,7 +226,8 @@ def test_a_decision_about_a_topic_is_told_at_its_place(open_stage: Open, written
     assert on.topics == [(["orders"], []), ([], ["orders"])]
 
 
-def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage: Open, tmp_path: Path) -> None:
+@in_loop
+async def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage: Open, tmp_path: Path) -> None:
     """A slave that catches up has both deletions, and what was put between them, before it may show the first."""
     config = BrokerConfig(data=tmp_path / "master", broker_id=0, port=0, broker=SECTION)
     deleted = TopicChange(topic="orders", state=TopicState.DELETED)
@@ -206,7 +249,8 @@ def test_a_topic_that_was_deleted_twice_is_shown_as_it_was_in_between(open_stage
     assert on.topics == [(["orders"], []), ([], ["orders"]), ([], ["orders"])]
 
 
-def test_a_high_watermark_beyond_the_copy_shows_only_what_is_here(open_stage: Open, written: Written) -> None:
+@in_loop
+async def test_a_high_watermark_beyond_the_copy_shows_only_what_is_here(open_stage: Open, written: Written) -> None:
     on = open_stage(FACTS)
     on.receive(written, written.puts[0])
     on.on_heartbeat(written.puts[2], written.puts[2])
@@ -214,76 +258,96 @@ def test_a_high_watermark_beyond_the_copy_shows_only_what_is_here(open_stage: Op
     assert on.replica.lag().bytes == written.puts[2] - written.puts[0]
 
 
-def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Open, written: Written) -> None:
-    async def story() -> None:
-        on = open_stage(FACTS)
-        on.receive(written)
-        on.on_heartbeat(written.puts[0], written.end)
-        await on.tick(100.0)
-        first = on.file.read()
-        assert first == on.replica.facts
-        assert (first.high_watermark, first.end, first.heard_ms, first.master) == (
-            written.puts[0],
-            written.end,
-            5_000,
-            MASTER,
-        )
-        on.on_heartbeat(written.puts[1], written.end)
-        await on.tick(100.5)
-        assert on.file.read() == first
-        await on.tick(101.0)
-        assert on.file.read() == on.replica.facts != first
-        news: list[SlaveFacts] = []
-        on.replica.on_change = lambda: news.append(on.replica.facts)
-        on.on_heartbeat(written.puts[1], written.end, in_sync=True)  # what a promotion goes by is written at once
-        assert [facts.in_sync for facts in news] == [True]
-        await on.tick(101.1)
-        assert on.file.read() == on.replica.facts
-        on.on_heartbeat(written.end, written.end)
-        await on.replica.close()
-        await on.replica.close()
-        last = on.file.read()
-        assert last is not None
-        assert (last.high_watermark, last.in_sync) == (written.end, False)
-        assert on.overs == []
+@in_loop
+async def test_slave_json_follows_at_most_once_a_second_and_at_the_end(open_stage: Open, written: Written) -> None:
+    on = open_stage(FACTS)
+    on.receive(written)
+    on.on_heartbeat(0, written.end)
+    await on.saved()  # the first one is written at once
+    assert on.file.read() == on.replica.facts
+    on.on_heartbeat(written.puts[0], written.end)
+    await on.save(100.0)
+    first = on.file.read()
+    assert first is not None
+    assert first == on.replica.facts
+    assert (first.high_watermark, first.end, first.heard_ms, first.master) == (
+        written.puts[0],
+        written.end,
+        5_000,
+        MASTER,
+    )
+    on.on_heartbeat(written.puts[1], written.end)
+    await on.save(100.5)
+    assert on.file.read() == first
+    await on.save(101.0)
+    assert on.file.read() == on.replica.facts != first
+    on.on_heartbeat(written.puts[1], written.end, in_sync=True)  # what a promotion goes by is written at once
+    await on.saved()
+    assert on.file.read() == on.replica.facts
+    assert on.replica.facts.in_sync
+    on.on_heartbeat(written.end, written.end)
+    on.replica.on_closed(on.link, "closed")
+    await on.replica.close()
+    await on.replica.close()
+    last = on.file.read()
+    assert last is not None
+    assert (last.high_watermark, last.in_sync) == (written.end, False)
+    assert on.overs == []
 
-    asyncio.run(story())
 
-
-def test_a_slave_json_that_cannot_be_written_ends_it(
+@in_loop
+async def test_a_slave_json_that_cannot_be_written_ends_it(
     open_stage: Open, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(file: SlaveFile, facts: SlaveFacts) -> None:
         del file, facts
         raise StorageFailed("no space")
 
-    async def story() -> None:
-        on = open_stage(FACTS)
-        on.receive(written)
-        on.on_heartbeat(written.end, written.end)
-        monkeypatch.setattr(SlaveFile, "write", fails)
-        await on.tick(100.0)
-        assert list(map(str, on.overs)) == ["no space"]
-
-    asyncio.run(story())
+    on = open_stage(FACTS)
+    on.receive(written)
+    monkeypatch.setattr(SlaveFile, "write", fails)
+    on.on_heartbeat(written.end, written.end)
+    await on.saved()
+    assert list(map(str, on.overs)) == ["no space"]
 
 
-def test_a_truncation_takes_back_what_counted_as_acknowledged(open_stage: Open, written: Written) -> None:
+@in_loop
+async def test_a_proof_that_cannot_be_read_any_more_ends_the_link(open_stage: Open, written: Written) -> None:
+    """Retention has taken what it covers since the handshake."""
+    on = open_stage(FACTS)
+    on.receive(written)
+    replica = on.replica.replica
+    shake(replica, on.replica.journal())
+    on.replica._link = ReplicaLink(on.replica, MASTER)
+    replica.frame(
+        Accept(epoch=1, parting=written.end, proof_bytes=8, proof=0, heartbeat_ms=500, silence_ms=3000, master=MASTER),
+        0,
+    )
+    on.replica.carry_out([ReadProof(Lsn(0), 8)])  # below what is stored
+    await until(lambda: replica.state is S.CLOSING)
+
+
+@in_loop
+async def test_a_truncation_takes_back_what_counted_as_acknowledged(open_stage: Open, written: Written) -> None:
     on = open_stage(FACTS)
     on.receive(written)
     on.on_heartbeat(written.end, written.end)
-    on.replica.must_truncate(written.puts[0])
-    assert on.overs == [Resync(written.puts[0], "the master never had it")]
-    assert on.replica.facts.high_watermark == written.puts[0]
+    parting = written.puts[0]
+    on.reconnect(
+        Accept(epoch=1, parting=parting, proof_bytes=0, proof=0, heartbeat_ms=500, silence_ms=3000, master=MASTER)
+    )
+    assert on.overs == [Resync(parting, "the master never had it")]
+    assert on.replica.facts.high_watermark == parting
 
 
-def test_an_incomplete_copy_that_starts_over_has_no_master_contact(
+@in_loop
+async def test_an_incomplete_copy_that_starts_over_has_no_master_contact(
     open_stage: Open, written: Written, tmp_path: Path
 ) -> None:
     on = open_stage(FACTS)
     on.receive(written)
     on.on_heartbeat(written.end, written.end)
-    on.replica.must_resync(Lsn(0), b"", "its master was replaced")
+    on.reconnect(REPLACED)
     assert on.replica.is_readable  # it is whole: an operator decides, and may promote it as it is
     assert (on.replica.facts.heard_ms, on.replica.facts.high_watermark) == (5_000, written.end)
     checkpoint = bytes(
@@ -298,6 +362,6 @@ def test_an_incomplete_copy_that_starts_over_has_no_master_contact(
     on = open_stage(FACTS)
     on.on_heartbeat(written.end, written.end, in_sync=True)
     assert not on.replica.is_readable
-    on.replica.must_resync(Lsn(0), b"", "its master was replaced")
+    on.reconnect(REPLACED)
     assert on.overs == [Resync(Lsn(0), "its master was replaced", b"")]
     assert on.replica.facts == msgspec.structs.replace(FACTS, master=MASTER, epoch=1)

@@ -18,8 +18,8 @@ from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.config.slave_section import SlaveSection
 from meta_broker.errors import ConfigError
+from meta_broker.replication.replica.effects import Resync
 from meta_broker.replication.replica.resync import resync
-from meta_broker.replication.replica.state import Resync
 from tests.fixtures.replicas import copied_bytes
 
 IDENTITY = JournalIdentity("metaq", 0)
