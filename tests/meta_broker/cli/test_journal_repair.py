@@ -162,8 +162,8 @@ def test_a_corrupt_header_and_a_missing_segment(broker: BrokerProcess, tmp_path:
     status, lines, _ = run("repair", broker.data, "--json")
     assert status == 1
     assert json.loads(lines[0])["segments"] == [
-        {"name": f"{0:020d}.journal", "missing": False},
-        {"name": f"{SEGMENT_BYTES:020d}.journal", "missing": True},
+        {"name": f"{0:020d}.journal", "missing": False, "bytes": SEGMENT_BYTES},
+        {"name": f"{SEGMENT_BYTES:020d}.journal", "missing": True, "bytes": SEGMENT_BYTES},
     ]
     assert run("repair", broker.data, "--yes")[0] == 1
     assert len(content(broker.data)) == len(before) - 1
