@@ -8,23 +8,26 @@ Consumers of one group in one client are added up: a registry must not export on
 from collections.abc import Iterator
 from typing import Final
 
-from meta_client.admin.families import Family, Kind, Sample, SampleCollector
+from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
 from meta_client.client import Client
 from meta_client.consumer.consumer import Consumer
 
 _TOPIC: Final = ("consumergroup", "topic")
 _GROUP: Final = ("consumergroup",)
 
-CONSUMERS: Final = Family("metaq_consumergroup_consumers", Kind.GAUGE, "Consumers of this client.", _GROUP)
-PARTITIONS: Final = Family("metaq_consumergroup_partitions", Kind.GAUGE, "Partitions that they own.", _TOPIC)
+CONSUMERS: Final = Family("metaq_consumergroup_consumers", MetricKind.GAUGE, "Consumers of this client.", _GROUP)
+PARTITIONS: Final = Family("metaq_consumergroup_partitions", MetricKind.GAUGE, "Partitions that they own.", _TOPIC)
 LAG_BYTES: Final = Family(
-    "metaq_consumergroup_lag_bytes", Kind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
+    "metaq_consumergroup_lag_bytes", MetricKind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
 )
 REBALANCES: Final = Family(
-    "metaq_consumergroup_rebalances_total", Kind.COUNTER, "Rebalances of the consumers that are open.", _GROUP
+    "metaq_consumergroup_rebalances_total", MetricKind.COUNTER, "Rebalances of the consumers that are open.", _GROUP
 )
 FINDINGS: Final = Family(
-    "metaq_consumergroup_findings", Kind.GAUGE, "What their watchdogs find now, as Consumer.findings() says.", _GROUP
+    "metaq_consumergroup_findings",
+    MetricKind.GAUGE,
+    "What their watchdogs find now, as Consumer.findings() says.",
+    _GROUP,
 )
 FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, REBALANCES, FINDINGS)
 

@@ -2,13 +2,15 @@
 
 from typing import Final
 
-from meta_client.admin.families import Family, Kind
+from meta_client.admin.families import Family, MetricKind
 
-C, G, H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+C, G, H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 # -- the process ----------------------------------------------------------------------------------------------
 
-BROKER: Final = Family("metaq_broker_info", Kind.INFO, "Version, cluster, broker id, role; of a slave its number.")
+BROKER: Final = Family(
+    "metaq_broker_info", MetricKind.INFO, "Version, cluster, broker id, role; of a slave its number."
+)
 READY: Final = Family("metaq_broker_ready", G, "1 if /health/ready would answer 200.")
 REGISTERED: Final = Family("metaq_broker_registered", G, "1 if registered in ZooKeeper; absent while that is away.")
 LOOP_DELAY: Final = Family(

@@ -22,7 +22,7 @@ from journal.wal.histogram import HistogramSnapshot
 PAUSE_S: Final = 0.0002
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """Prometheus' type of a metric."""
 
     COUNTER = "counter"
@@ -35,7 +35,7 @@ class Family(NamedTuple):
     """One metric. *name* as it is exported: with `_total` if it is a counter."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
@@ -67,19 +67,19 @@ class SampleCollector(Collector):
 def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
     name, text, labels = family.name.removesuffix("_total").removesuffix("_info"), family.help, family.labels
     match family.kind:
-        case Kind.COUNTER:
+        case MetricKind.COUNTER:
             counter = CounterMetricFamily(name, text, labels=labels)
             for sample in samples:
                 assert isinstance(sample.value, int | float)
                 counter.add_metric(sample.labels, sample.value)
             return counter
-        case Kind.GAUGE:
+        case MetricKind.GAUGE:
             gauge = GaugeMetricFamily(name, text, labels=labels)
             for sample in samples:
                 assert isinstance(sample.value, int | float)
                 gauge.add_metric(sample.labels, sample.value)
             return gauge
-        case Kind.HISTOGRAM:
+        case MetricKind.HISTOGRAM:
             histogram = HistogramMetricFamily(name, text, labels=labels)
             for sample in samples:
                 assert isinstance(sample.value, HistogramSnapshot)
@@ -87,7 +87,7 @@ def _metric(family: Family, samples: Iterable[Sample]) -> Metric:
                 totals = accumulate(sample.value.counts)
                 histogram.add_metric(sample.labels, list(zip(bounds, totals, strict=True)), sample.value.sum)
             return histogram
-        case Kind.INFO:
+        case MetricKind.INFO:
             info = InfoMetricFamily(name, text)
             for sample in samples:
                 assert isinstance(sample.value, Mapping)

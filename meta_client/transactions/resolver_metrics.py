@@ -9,7 +9,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from meta_client.admin.endpoint import AdminEndpoint
-from meta_client.admin.families import Family, Kind, Sample, SampleCollector
+from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
 from meta_client.admin.health import Health
 from meta_client.admin.server import AdminServer
 from meta_client.transactions.resolver import Resolver
@@ -17,17 +17,25 @@ from meta_client.transactions.resolver import Resolver
 log = logging.getLogger(__name__)
 
 BRANCHES: Final = Family(
-    "metaq_resolver_branches_total", Kind.COUNTER, "Branches of others that it ended.", ("outcome",)
+    "metaq_resolver_branches_total", MetricKind.COUNTER, "Branches of others that it ended.", ("outcome",)
 )
 HAZARDS: Final = Family(
-    "metaq_resolver_hazards_total", Kind.COUNTER, "Transactions whose row and message may differ: see metaq txn ledger."
+    "metaq_resolver_hazards_total",
+    MetricKind.COUNTER,
+    "Transactions whose row and message may differ: see metaq txn ledger.",
 )
-ROWS_DELETED: Final = Family("metaq_resolver_rows_deleted_total", Kind.COUNTER, "Rows of finished transactions.")
-FAILED: Final = Family("metaq_resolver_failed_passes_total", Kind.COUNTER, "Passes that did not reach the database.")
-WAITING: Final = Family("metaq_resolver_branches_waiting", Kind.GAUGE, "Prepared branches that the last pass saw.")
-UNREACHABLE: Final = Family("metaq_resolver_unreachable", Kind.GAUGE, "Databases and brokers that did not answer it.")
+ROWS_DELETED: Final = Family("metaq_resolver_rows_deleted_total", MetricKind.COUNTER, "Rows of finished transactions.")
+FAILED: Final = Family(
+    "metaq_resolver_failed_passes_total", MetricKind.COUNTER, "Passes that did not reach the database."
+)
+WAITING: Final = Family(
+    "metaq_resolver_branches_waiting", MetricKind.GAUGE, "Prepared branches that the last pass saw."
+)
+UNREACHABLE: Final = Family(
+    "metaq_resolver_unreachable", MetricKind.GAUGE, "Databases and brokers that did not answer it."
+)
 LAST_PASS: Final = Family(
-    "metaq_resolver_last_pass_age_seconds", Kind.GAUGE, "Time since the last pass ended; absent before the first."
+    "metaq_resolver_last_pass_age_seconds", MetricKind.GAUGE, "Time since the last pass ended; absent before the first."
 )
 FAMILIES: Final = (BRANCHES, HAZARDS, ROWS_DELETED, FAILED, WAITING, UNREACHABLE, LAST_PASS)
 

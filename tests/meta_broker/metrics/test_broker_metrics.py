@@ -13,7 +13,7 @@ import pytest
 from journal.records.xid import LocalKey, XaKey, Xid
 from meta_broker.handlers.traffic import OTHER, TOPICS_MAX
 from meta_broker.metrics.families import FAMILIES
-from meta_client.admin.families import Kind
+from meta_client.admin.families import MetricKind
 from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.requests import Fetch, Put, TakeCheckpoint, TransactionVerb, Version
 from meta_client.protocol.responses import Result
@@ -296,11 +296,11 @@ def test_a_scrape_under_load_is_whole_and_a_stop_ends_it(broker: BrokerProcess) 
 def test_both_formats_say_the_same(broker: BrokerProcess) -> None:
     plain, seen = plain_families(admin_url(broker)), scrape(broker)
     for family in FAMILIES:
-        name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
-        name = name if family.kind is not Kind.INFO else name.removesuffix("_info")
+        name = family.name.removesuffix("_total") if family.kind is MetricKind.COUNTER else family.name
+        name = name if family.kind is not MetricKind.INFO else name.removesuffix("_info")
         if name in seen.kinds:
             assert seen.kinds[name] == family.kind
-        if name in plain and family.kind is not Kind.INFO:
+        if name in plain and family.kind is not MetricKind.INFO:
             assert plain[name].type == family.kind
             assert plain[name].documentation == family.help
     info = seen.labels("metaq_broker_info")

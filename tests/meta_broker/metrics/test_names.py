@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from meta_broker.metrics.families import FAMILIES as BROKER
-from meta_client.admin.families import Family, Kind
+from meta_client.admin.families import Family, MetricKind
 from meta_client.metrics import FAMILIES as CONSUMERS
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 
@@ -35,9 +35,9 @@ def test_names_follow_the_conventions() -> None:
     for family in families:
         name = family.name
         assert re.fullmatch(r"metaq_[a-z_]+", name)
-        assert name.endswith("_total") == (family.kind is Kind.COUNTER), name
-        assert name.endswith("_info") == (family.kind is Kind.INFO), name
-        if family.kind is Kind.HISTOGRAM:
+        assert name.endswith("_total") == (family.kind is MetricKind.COUNTER), name
+        assert name.endswith("_info") == (family.kind is MetricKind.INFO), name
+        if family.kind is MetricKind.HISTOGRAM:
             assert name.endswith(UNITS), name
         assert not re.search(r"_(ms|us|minutes|kb|mib|percent)(_|$)", name), name
         assert family.help.endswith("."), name

@@ -12,12 +12,12 @@ from prometheus_client.registry import CollectorRegistry
 
 from meta_client.admin import server as server_module
 from meta_client.admin.endpoint import AdminEndpoint
-from meta_client.admin.families import Family, Kind, Sample, SampleCollector
+from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
 from meta_client.admin.health import Health
 from meta_client.admin.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, AdminServer, CannotServe
 from tests.fixtures.scrape import Scrape, health, wait_for
 
-NUMBER = Family("metaq_test_number", Kind.GAUGE, "A number.")
+NUMBER = Family("metaq_test_number", MetricKind.GAUGE, "A number.")
 
 
 class Process:
