@@ -105,7 +105,7 @@ class Resolver:
 
     @property
     def unreachable(self) -> tuple[str, ...]:
-        """What the last pass could not ask, each with the reason. Any thread."""
+        """Databases and brokers that the last pass could not ask, each with the reason. Any thread."""
         return tuple(f"{what}: {why}" for what, why in self._problems.copy().items() if what.startswith(_ASKED))
 
     def close(self) -> None:
