@@ -26,7 +26,7 @@ POLL_S = 0.1
 
 
 @dataclass
-class Show:
+class DemoRun:
     """One run on *stage*. *on_status* gets what goes on, *on_progress* the invoices committed and lines summed."""
 
     stage: Stage
