@@ -1,6 +1,6 @@
 """A service that makes a database row of every message, in the transaction that keeps its offset, until it is killed.
-In style "producing" it makes a message of each, too, in the same transaction; in "tasks" and an asynchronous way to the
-database, too, as tasks.
+In style "producing" with a driver it makes a message of each, too, in the same transaction; in "tasks" with an
+asynchronous way to the database, too, as tasks.
 
     python -m tests.crash.effects_child ZOOKEEPER DSN STYLE SEED
 
@@ -10,6 +10,7 @@ transaction.
 
 import asyncio
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -18,7 +19,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import pg8000.dbapi
 import psycopg
+import psycopg2
+import pymysql
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -28,6 +32,7 @@ from meta_client.consumer.batch import Batch
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.transactions import CommitStep, TransactionConfig
+from meta_client.transactions.mysql import parameters
 from tests.meta_client.aio.transactions.ways import source
 
 GROUP = "effects"
@@ -41,17 +46,31 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())  # less than a pipe takes in one piece
 
 
+def connect(driver: str, dsn: str) -> Any:
+    """A connection of *driver*, or of psycopg."""
+    match driver:
+        case "pymysql":
+            return pymysql.connect(**parameters(dsn))
+        case "psycopg2":
+            return psycopg2.connect(dsn)
+        case "pg8000":
+            facts = psycopg.conninfo.conninfo_to_dict(dsn)
+            words = {word: facts[word] for word in ("host", "user", "password")}
+            return pg8000.dbapi.connect(**words, port=int(facts["port"] or 0), database=facts["dbname"])
+    return psycopg.connect(dsn)
+
+
 class Service:
     """The listener. *style*: how it speaks to its database."""
 
     def __init__(self, dsn: str, style: str, random: Random, client: Client) -> None:
         self._dsn = dsn
         self._client = client
-        self._is_producing = style == "producing"
+        self._driver = style.removeprefix("producing ") if style.startswith("producing") else ""
         self._random = random
         self._engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
         self._is_session = style == "session"
-        own = self._engine if self._is_session else lambda: psycopg.connect(dsn)
+        own = self._engine if self._is_session else functools.partial(connect, self._driver, dsn)
         self.offsets = TransactionOffsetStore(own, GROUP)
 
     def on_batch(self, batch: Batch) -> None:
@@ -64,11 +83,16 @@ class Service:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[tuple[Any, Any]]:
-        if self._is_producing:
-            with psycopg.connect(self._dsn) as connection, self._client.transaction(connection) as transaction:
+        if self._driver:
+            again = functools.partial(connect, self._driver, self._dsn)
+            with (
+                contextlib.closing(again()) as connection,
+                self._client.transaction(connection, connect=again) as transaction,
+            ):
 
                 def insert(number: int, place: str) -> None:
-                    connection.execute(INSERT, (number, place))
+                    with contextlib.closing(connection.cursor()) as cursor:
+                        cursor.execute(INSERT, (number, place))
                     transaction.send(MADE, b"%d" % number)
 
                 yield connection, insert
