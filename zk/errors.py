@@ -19,6 +19,14 @@ class MalformedNode(ZooKeeperError):
         self.data = data
 
 
+class RefusedNode(ZooKeeperError):
+    """ZooKeeper's access rules keep this session from a node. Other nodes are not affected."""
+
+    def __init__(self, path: str, error: Exception) -> None:
+        super().__init__(f"ZooKeeper refused {path} ({type(error).__name__}): check its access rules")
+        self.path = path
+
+
 class JavaNotFound(ZooKeeperError):
     """This machine has no usable Java. Install one and start again."""
 

@@ -10,7 +10,7 @@ import click
 from meta_broker.store.checkpoint_taking import checkpoint_stopped
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.cli.output import print_rows
-from meta_client.cli.targets import targets, where_options
+from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.errors import NotSupported
 from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
@@ -52,7 +52,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
     rows, refused = [], False
     for name, url in targets(brokers, zk):
         try:
-            rows.append(_row(name, _ask(url)))
+            rows.append(_row(name, _ask(known_url(url))))
         except MetaError as error:
             refused = True
             click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)

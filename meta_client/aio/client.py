@@ -27,6 +27,7 @@ from meta_client.net.connections import Connections as ThreadedConnections
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
+from zk.errors import RefusedNode
 from zk.forks import invalidate_after_fork
 from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 from zk.tree.nodes import Node
@@ -224,12 +225,13 @@ class _TaskSession:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self.paths = session.paths
+        self.malformed = session.malformed
 
     def children(self, path: str) -> list[str]:
         return wait(in_thread(self._session.children, path))
 
-    def read_many(self, paths: Collection[str]) -> dict[str, Node]:
-        return wait(in_thread(self._session.read_many, paths))
+    def read_readable(self, paths: Collection[str]) -> tuple[dict[str, Node], dict[str, RefusedNode]]:
+        return wait(in_thread(self._session.read_readable, paths))
 
 
 def _take(messages: Iterator[ReceivedMessage]) -> list[ReceivedMessage]:

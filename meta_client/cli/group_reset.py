@@ -17,13 +17,14 @@ from meta_client.cli.reset_plan import Move, ResetRefused, plan_reset
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.client import Client
 from meta_client.consumer.config import check_group
-from meta_client.consumer.offsets import OffsetEntry
+from meta_client.consumer.offsets import OffsetEntry, OffsetStore
 from meta_client.net.identity import host_name
 from zk.brokers.cluster import read_topic, subscribable_partitions
+from zk.errors import MalformedNode
 from zk.groups.listing import GroupListing, list_group
 from zk.groups.offsets import ZooKeeperOffsets
 from zk.groups.ownership import Ownership
-from zk.tree.claims import Claimed, OwnedBy
+from zk.tree.claims import Claimed, OwnedBy, Unclaimable
 from zk.tree.nodes import NO_MESSAGE_ID, OffsetNode, Partition, TopicPartition
 from zk.tree.paths import TopicKind
 
@@ -112,7 +113,7 @@ def reset(
             click.echo(f"warning: {_members_text(group, alive)}", err=True)
         with contextlib.ExitStack() as held:
             claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
-            before = {key: offsets.load(*key) for key in keys}
+            before = {key: _stored(offsets, key) for key in keys}
             positions = Positions(client)
             moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
             if is_held:
@@ -123,6 +124,15 @@ def reset(
     print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
+
+
+def _stored(offsets: OffsetStore, key: TopicPartition) -> int | None:
+    """Return the stored offset; None for a node that can't be read, which the reset replaces."""
+    try:
+        return offsets.load(*key)
+    except MalformedNode as error:
+        click.echo(f"warning: {error}", err=True)
+        return None
 
 
 def _partitions_of(
@@ -185,6 +195,9 @@ def _claimed(client: Client, group: str, keys: list[TopicPartition]) -> Iterator
     ownership = Ownership(client.session, group, f"{group}_metaq-reset-{host_name()}-{os.getpid()}")
     try:
         outcomes = ownership.claim_many(keys)
+        for outcome in outcomes.values():
+            if isinstance(outcome, Unclaimable):
+                raise ResetRefused(f"{outcome.error}; nothing was changed: see `metaq doctor zookeeper`")
         owned = {key: claimed for key, claimed in outcomes.items() if isinstance(claimed, Claimed)}
         if others := {outcome.consumer_id for outcome in outcomes.values() if isinstance(outcome, OwnedBy)}:
             raise ResetRefused(

@@ -6,6 +6,7 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
+from meta_client.errors import NotConnected
 from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
 
@@ -22,17 +23,23 @@ def where_options(command: Callable[..., None]) -> Callable[..., None]:
     return option(zk_option(json_option(command)))
 
 
-def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl]]:
-    """Return name and URL of the selected brokers, in order. Asks ZooKeeper only for ids. Raises InvalidUrl."""
-    urls = {text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())}
+def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | None]]:
+    """Return name and URL of the selected brokers, in order; None for a master whose node can't be read. Asks ZooKeeper
+    only for ids. Raises InvalidUrl."""
+    urls: dict[str, BrokerUrl | None] = {
+        text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())
+    }
     if brokers and len(urls) == len(set(brokers)):
         return list(urls.items())
     with connected(zk) as client:
-        masters = {
+        masters: dict[str, BrokerUrl | None] = {
             str(broker_id): entry.master
             for broker_id, entry in read_brokers(client.session).items()
             if entry.master is not None
         }
+        for path in client.session.malformed.found:
+            if isinstance(place := client.session.paths.maybe_parse(path), BrokerKey | MasterKey):
+                masters[str(place.broker_id)] = None
     if not brokers:
         return list(masters.items())
     for broker in brokers:
@@ -40,3 +47,10 @@ def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl]]:
             known = ", ".join(masters) or "none"
             raise click.BadParameter(f"no master of broker id {broker} is up; {known} is", param_hint="'--broker'")
     return [(broker, urls.get(broker) or masters[broker]) for broker in dict.fromkeys(brokers)]
+
+
+def known_url(url: BrokerUrl | None) -> BrokerUrl:
+    """Return *url* of `targets`. Raises NotConnected without one."""
+    if url is None:
+        raise NotConnected("its address in ZooKeeper can't be read: name its URL with --broker")
+    return url

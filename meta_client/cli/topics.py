@@ -9,7 +9,7 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
-from meta_client.cli.targets import targets, where_options
+from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.client import Client
 from meta_client.errors import NotSupported
 from meta_client.metadata.topology import WILDCARD_TOPIC
@@ -27,6 +27,7 @@ from zk.tree.paths import TopicKind
 
 ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
+SOME_SKIPPED: Final = 1  # exit status: a node in ZooKeeper can't be read
 EXTENSION: Final = "topic"
 
 Settings = list[tuple[str, str]]
@@ -42,7 +43,7 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 
     Without a command: which broker offers how many partitions, to producers and to consumers. A broker is written
     B-m, the master of broker id B, or B-sS, its slave S. A topic without a broker was offered once, and nobody who
-    does is up.
+    does is up. Exit status 1: a node in ZooKeeper can't be read, and is named.
 
     \b
     metaq topics
@@ -53,8 +54,10 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
         return
     with connected(zk) as client:
         rows = [row for name in read_topic_names(client.session) for row in _topic_rows(client, name)]
-    columns = ("topic", "broker", "partitions", "publish", "subscribe")
-    print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
+        columns = ("topic", "broker", "partitions", "publish", "subscribe")
+        print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
+        if client.session.malformed.found:
+            context.exit(SOME_SKIPPED)
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -159,8 +162,9 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
     rows: list[dict[str, object]] = []
     refused = False
     for name, url in targets(brokers, zk):
+        command = TopicCommand(verb, topic, tuple(settings), next_opaque())
         try:
-            rows.append(_row(name, topic, _ask(url, TopicCommand(verb, topic, tuple(settings), next_opaque()))))
+            rows.append(_row(name, topic, _ask(known_url(url), command)))
         except MetaError as error:
             refused = True
             click.echo(f"error: broker {name}: {' '.join(str(error).split())}", err=True)

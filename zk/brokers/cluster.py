@@ -6,6 +6,7 @@ First the pure functions over what was read, then the readers.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zk.errors import RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
@@ -14,9 +15,9 @@ from zk.tree.paths import (
     MasterKey,
     ReplicationKey,
     SlaveKey,
-    TopicBrokerKey,
     TopicKind,
     TopicParentKey,
+    is_name,
     slave_id_of,
 )
 
@@ -76,21 +77,45 @@ def known_broker_ids(session: ZooKeeperSession) -> set[int]:
 
 
 def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
-    """Read all brokers that are up. Omits one that goes meanwhile. Raises MalformedNode."""
+    """Read all brokers that are up. Omits one that goes meanwhile, and skips malformed nodes: `session.malformed` has
+    them."""
     paths = session.paths
     places = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
-    ids = [place.broker_id for place in places if isinstance(place, BrokerKey)]
     wanted: dict[str, MasterKey | SlaveKey] = {}
-    for broker_id in ids:
-        for child in session.children(paths.of(BrokerKey(broker_id))):
-            if child == "master":
-                wanted[paths.of(MasterKey(broker_id))] = MasterKey(broker_id)
-            elif (slave_id := slave_id_of(child)) is not None:
-                wanted[paths.of(SlaveKey(broker_id, slave_id))] = SlaveKey(broker_id, slave_id)
+    for place in places:
+        if isinstance(place, BrokerKey):
+            try:
+                wanted |= _nodes_of(session, place.broker_id)
+            except RefusedNode as error:
+                session.malformed.skip(error)
+    return _entries(wanted, session.malformed.read(session.read_readable, wanted, decode_broker_url))
+
+
+def read_broker(session: ZooKeeperSession, broker_id: int) -> BrokerEntry:
+    """Read the brokers of one id, strictly. Raises MalformedNode, RefusedNode."""
+    wanted = _nodes_of(session, broker_id)
+    urls = {path: decode_broker_url(path, node.data) for path, node in session.read_many(wanted).items()}
+    return _entries(wanted, urls).get(broker_id, BrokerEntry())
+
+
+def _nodes_of(session: ZooKeeperSession, broker_id: int) -> dict[str, MasterKey | SlaveKey]:
+    paths = session.paths
+    wanted: dict[str, MasterKey | SlaveKey] = {}
+    for child in session.children(paths.of(BrokerKey(broker_id))):
+        if child == "master":
+            wanted[paths.of(MasterKey(broker_id))] = MasterKey(broker_id)
+        elif (slave_id := slave_id_of(child)) is not None:
+            wanted[paths.of(SlaveKey(broker_id, slave_id))] = SlaveKey(broker_id, slave_id)
+    return wanted
+
+
+def _entries(
+    wanted: Mapping[str, MasterKey | SlaveKey], urls: Mapping[str, BrokerUrl | None]
+) -> dict[int, BrokerEntry]:
     masters: dict[int, BrokerUrl] = {}
     slaves: dict[int, dict[int, BrokerUrl]] = {}
-    for path, node in session.read_many(wanted).items():
-        if (url := decode_broker_url(path, node.data)) is None:
+    for path, url in urls.items():
+        if url is None:
             continue
         match wanted[path]:
             case MasterKey(broker_id):
@@ -106,23 +131,25 @@ def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:
 def read_topic(session: ZooKeeperSession, kind: TopicKind, topic: str) -> dict[BrokerName, TopicNode]:
     """Read the brokers of a topic: TopicKind.PUB for producers, SUB for consumers.
 
-    Ignores children that are no brokers. Raises MalformedNode.
+    Ignores children that are no brokers; skips malformed nodes: `session.malformed` has them. Raises InvalidName.
     """
     assert kind is not TopicKind.LEGACY, "those hold a plain number, for clients before 1.4.3"
-    names = [
-        name
-        for child in session.children(session.paths.of(TopicParentKey(kind, topic)))
-        if (name := BrokerName.maybe_parse(child)) is not None
-    ]
-    wanted = {session.paths.of(TopicBrokerKey(kind, topic, name)): name for name in names}
-    return {
-        wanted[path]: decode_topic_node(path, node.data, wanted[path])
-        for path, node in session.read_many(wanted).items()
-    }
+    parent = session.paths.of(TopicParentKey(kind, topic))
+    try:
+        children = session.children(parent)
+    except RefusedNode as error:
+        session.malformed.skip(error)
+        return {}
+    wanted = {f"{parent}/{name}": name for child in children if (name := BrokerName.maybe_parse(child)) is not None}
+
+    def decode(path: str, data: bytes) -> TopicNode:
+        return decode_topic_node(path, data, wanted[path])
+
+    found = session.malformed.read(session.read_readable, wanted, decode)
+    return {wanted[path]: node for path, node in found.items()}
 
 
 def read_topic_names(session: ZooKeeperSession) -> list[str]:
     """Return all topics that ever had a publisher or a subscriber, sorted."""
-    return sorted(
-        {topic for kind in (TopicKind.PUB, TopicKind.SUB) for topic in session.children(session.paths.topics(kind))}
-    )
+    found = {topic for kind in (TopicKind.PUB, TopicKind.SUB) for topic in session.children(session.paths.topics(kind))}
+    return sorted(filter(is_name, found))  # a longer name can't be a topic

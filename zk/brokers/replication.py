@@ -56,12 +56,17 @@ def read_replication(session: ZooKeeperSession, broker_id: int) -> VersionedRepl
     path = session.paths.of(ReplicationKey(broker_id))
     if (found := session.read(path)) is None:
         return VersionedReplication(None, None)
+    return VersionedReplication(decode_replication(path, found.data), found.version)
+
+
+def decode_replication(path: str, data: bytes) -> ReplicationNode:
+    """Read a replication node. Raises MalformedNode."""
     try:
-        if len(found.data) > _BYTES_MAX:
-            raise ValueError(f"{len(found.data)} bytes")
-        return VersionedReplication(_DECODER.decode(found.data), found.version)
+        if len(data) > _BYTES_MAX:
+            raise ValueError(f"{len(data)} bytes")
+        return _DECODER.decode(data)
     except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
-        raise MalformedNode(path, found.data, "what a metaq broker writes about its replication") from error
+        raise MalformedNode(path, data, "what a metaq broker writes about its replication") from error
 
 
 def write_replication(

@@ -3,19 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zk.errors import RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import OffsetNode, Partition, decode_offset_node, decode_topics, string_order
-from zk.tree.paths import ConsumerKey, ConsumerParentKey, OwnerKey, StoredOffsetKey, check_name
+from zk.tree.paths import ConsumerParentKey, OwnerKey, StoredOffsetKey, is_name
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One partition of one topic for a group: its owner and its stored offset, None if there is none."""
+    """One partition of one topic for a group: its owner and its stored offset, None if there is none, or if it
+    *is_malformed*."""
 
     topic: str
     partition: Partition
-    owner: str | None
-    stored: OffsetNode | None
+    owner: str | None = None
+    stored: OffsetNode | None = None
+    is_malformed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +36,46 @@ def read_group_names(session: ZooKeeperSession) -> list[str]:
 
 
 def list_group(session: ZooKeeperSession, group: str) -> GroupListing:
-    """Read one group. Not a snapshot: concurrent changes may be seen in part. Raises MalformedNode."""
+    """Read one group. Not a snapshot: concurrent changes may be seen in part.
+
+    A malformed node costs what it would tell: a member's topics, a partition's offset. `session.malformed` has it.
+    """
     paths = session.paths
-    ids = session.children(paths.of(ConsumerParentKey(group)))
-    members = {paths.of(ConsumerKey(group, child)): child for child in sorted(ids, key=string_order)}
-    topics_of = {members[path]: decode_topics(path, node.data) for path, node in session.read_many(members).items()}
+    parent = paths.of(ConsumerParentKey(group))
+    members = {f"{parent}/{child}": child for child in sorted(_children(session, parent), key=string_order)}
+    subscribed = session.malformed.read(session.read_readable, members, decode_topics)
+    topics_of = {child: subscribed.get(path, frozenset[str]()) for path, child in members.items()}
     places = {
         (topic, partition)
         for folder in ("owners", "offsets")
-        for topic in session.children(f"{paths.groups}/{check_name(group)}/{folder}")
-        for child in session.children(f"{paths.groups}/{group}/{folder}/{topic}")
+        for topic in _children(session, f"{paths.groups}/{group}/{folder}")
+        if is_name(topic)
+        for child in _children(session, f"{paths.groups}/{group}/{folder}/{topic}")
         if (partition := Partition.maybe_parse(child)) is not None
     }
     owner_paths = {key: paths.of(OwnerKey(group, *key)) for key in places}
     offset_paths = {key: paths.of(StoredOffsetKey(group, *key)) for key in places}
-    nodes = session.read_many([*owner_paths.values(), *offset_paths.values()])
-    progress = []
-    for key in sorted(places):
-        owner, stored = nodes.get(owner_paths[key]), nodes.get(offset_paths[key])
-        progress.append(
-            PartitionProgress(
-                *key,
-                owner=None if owner is None else owner.data.decode(errors="replace"),
-                stored=None if stored is None else decode_offset_node(offset_paths[key], stored.data),
-            )
+    read, reader = session.malformed.read, session.read_readable
+    owners = read(reader, owner_paths.values(), lambda _, data: data.decode(errors="replace"))
+    offsets = read(reader, offset_paths.values(), decode_offset_node)
+    bad = session.malformed.found
+    progress = [
+        PartitionProgress(
+            *key, owners.get(owner_paths[key]), offsets.get(offset_paths[key]), is_malformed=offset_paths[key] in bad
         )
+        for key in sorted(places)
+    ]
     return GroupListing(group, topics_of, tuple(progress))
 
 
 def list_groups(session: ZooKeeperSession) -> list[GroupListing]:
     """Read every group, each as list_group does."""
-    return [list_group(session, group) for group in read_group_names(session)]
+    return [list_group(session, group) for group in read_group_names(session) if is_name(group)]
+
+
+def _children(session: ZooKeeperSession, path: str) -> list[str]:
+    try:
+        return session.children(path)
+    except RefusedNode as error:
+        session.malformed.skip(error)
+        return []

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from zk.errors import ZooKeeperError
+from zk.errors import MalformedNode, ZooKeeperError
 from zk.session.ephemerals import NodeHolder, claim_waiting, release
 from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import decode_topics, encode_topics, string_order
@@ -83,20 +83,25 @@ class ConsumerMembership:
         release(self._session, self._path)
 
     def topics(self) -> frozenset[str] | None:
-        """Return the topics in the id node; None if it is gone and join() must be called again."""
+        """Return the topics in the id node; None if it is gone, or another client overwrote it, and join() must be
+        called again."""
         node = self._session.read(self._path)
-        return None if node is None else decode_topics(self._path, node.data)
+        try:
+            return None if node is None else decode_topics(self._path, node.data)
+        except MalformedNode:
+            return None
 
 
 def read_group(session: ZooKeeperSession, group: str) -> GroupView:
-    """Read all members and their topics. Raises GroupChanged, MalformedNode, ZooKeeperUnavailable."""
-    children = session.children(session.paths.of(ConsumerParentKey(group)))
-    wanted = {session.paths.of(ConsumerKey(group, child)): child for child in children}
-    nodes = session.read_many(wanted)
-    if len(nodes) < len(wanted):
+    """Read all members and their topics; skips malformed id nodes: `session.malformed` has them. Raises GroupChanged,
+    ZooKeeperUnavailable."""
+    parent = session.paths.of(ConsumerParentKey(group))
+    wanted = {f"{parent}/{child}": child for child in session.children(parent)}
+    found = session.malformed.read(session.read_readable, wanted, decode_topics)
+    if len(found.keys() | session.malformed.found.keys() & wanted.keys()) < len(wanted):
         raise GroupChanged(f"a consumer of group {group!r} left while it was read: read the group again")
     consumers: dict[str, list[str]] = {}
-    for path, node in nodes.items():
-        for topic in decode_topics(path, node.data):
+    for path, topics in found.items():
+        for topic in topics:
             consumers.setdefault(topic, []).append(wanted[path])
     return GroupView({topic: tuple(sorted(ids, key=string_order)) for topic, ids in consumers.items()})

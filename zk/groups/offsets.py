@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from zk.errors import RefusedNode
 from zk.groups.ownership import owner_paths
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import Claimed, OwnedBy, ownership_check, plan_fencing
@@ -38,16 +39,23 @@ class ZooKeeperOffsets:
 
     def commit_as_owner(self, offsets: Mapping[TopicPartition, tuple[OffsetNode, Claimed]]) -> list[TopicPartition]:
         """Store each offset only if its partition is still owned as claimed. Returns the partitions that are not, and
-        stores nothing for them: a process stopped beyond its session's end cannot move the group back."""
+        stores nothing for them: a process stopped beyond its session's end cannot move the group back.
+
+        Raises RefusedNode for a node that access rules deny, once the other offsets are stored.
+        """
         stale: list[TopicPartition] = []
+        denied: RefusedNode | None = None
         writing = dict.fromkeys(offsets, True)  # True: the node is assumed to exist
         while writing:
-            refusals = self._session.transact_many(
+            refusals = self._session.transact_each(
                 [self._plan(key, *offsets[key], exists=exists) for key, exists in writing.items()]
             )
             retries: dict[TopicPartition, bool] = {}
             without_parent = []
             for (key, _), refused in zip(writing.items(), refusals, strict=True):
+                if isinstance(refused, RefusedNode):
+                    denied = denied or refused
+                    continue
                 match refused.operation if refused is not None else None:
                     case Check():
                         stale.append(key)
@@ -60,6 +68,8 @@ class ZooKeeperOffsets:
                         retries[key] = refused.reason is RefusalReason.EXISTS
             self._session.ensure_parents(without_parent)
             writing = retries
+        if denied is not None and not stale:
+            raise denied
         return stale
 
     def commit_fencing_owners(

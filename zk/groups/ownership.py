@@ -2,15 +2,18 @@
 
 from collections.abc import Collection, Mapping
 
+from zk.errors import MalformedNode, RefusedNode
 from zk.session.session import ZooKeeperSession
-from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, plan_claim, plan_release
+from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, Unclaimable, plan_claim, plan_release
 from zk.tree.nodes import Partition, TopicPartition
 from zk.tree.paths import OwnerEpochKey, OwnerKey, Paths
 from zk.tree.transactions import Create, RefusalReason, Remove, Transaction
 
+ClaimOutcome = Claimed | OwnedBy | Unclaimable
+
 
 class Ownership:
-    """The owner nodes of one consumer. One thread; raises ZooKeeperUnavailable, MalformedNode.
+    """The owner nodes of one consumer. One thread; raises ZooKeeperUnavailable.
 
     After LOST every node is gone: forget what was owned, do not release it.
     """
@@ -20,44 +23,57 @@ class Ownership:
         self._group = group
         self._consumer_id = consumer_id
 
-    def claim(self, topic: str, partition: Partition) -> Claimed | OwnedBy:
+    def claim(self, topic: str, partition: Partition) -> ClaimOutcome:
         """Claim one partition, as claim_many does."""
         return self.claim_many([(topic, partition)])[topic, partition]
 
     def claim_many(
         self, keys: Collection[TopicPartition], epochs_min: Mapping[TopicPartition, int] | None = None
-    ) -> dict[TopicPartition, Claimed | OwnedBy]:
-        """Claim partitions, in three round trips. Returns a Claimed or the present owner for each.
+    ) -> dict[TopicPartition, ClaimOutcome]:
+        """Claim partitions, in three round trips. Returns a Claimed, the present owner, or an Unclaimable for each.
 
         Every claim, a repeated one too, raises the partition's epoch, to *epochs_min* at least. If it raises an error,
         any of them may be claimed: claim them again, or release them.
         """
         places = {key: self._place(key) for key in keys}
-        outcomes: dict[TopicPartition, Claimed | OwnedBy] = {}
+        outcomes: dict[TopicPartition, ClaimOutcome] = {}
         while pending := [key for key in places if key not in outcomes]:
-            nodes = self._session.read_many(
+            nodes, denied = self._session.read_readable(
                 [path for key in pending for path in (places[key].owner, places[key].epoch)]
             )
             session_id = self._session.session_id
             planned: list[tuple[TopicPartition, Transaction, Claimed]] = []
             for key in pending:
                 place, epoch_min = places[key], (epochs_min or {}).get(key, 0)
-                plan = plan_claim(
-                    place, self._consumer_id, session_id, nodes.get(place.owner), nodes.get(place.epoch), epoch_min
-                )
+                if (error := denied.get(place.owner) or denied.get(place.epoch)) is not None:
+                    outcomes[key] = self._unclaimable(error)
+                    continue
+                try:
+                    plan = plan_claim(
+                        place, self._consumer_id, session_id, nodes.get(place.owner), nodes.get(place.epoch), epoch_min
+                    )
+                except MalformedNode as malformed:
+                    outcomes[key] = self._unclaimable(malformed)
+                    continue
                 if isinstance(plan, OwnedBy):
                     outcomes[key] = plan
                 else:
                     planned.append((key, *plan))
-            refusals = self._session.transact_many([transaction for _, transaction, _ in planned])
+            refusals = self._session.transact_each([transaction for _, transaction, _ in planned])
             without_parent = []
             for (key, _, claimed), refused in zip(planned, refusals, strict=True):
                 if refused is None:
                     outcomes[key] = claimed
+                elif isinstance(refused, RefusedNode):
+                    outcomes[key] = self._unclaimable(refused)
                 elif refused.reason is RefusalReason.MISSING and isinstance(refused.operation, Create):
                     without_parent.append(refused.operation.path)
             self._session.ensure_parents(without_parent)
         return outcomes
+
+    def _unclaimable(self, error: MalformedNode | RefusedNode) -> Unclaimable:
+        self._session.malformed.skip(error)
+        return Unclaimable(error)
 
     def release(self, topic: str, partition: Partition, claimed: Claimed) -> bool:
         """Release a partition. Returns False if this consumer did not own it any more."""

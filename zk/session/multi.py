@@ -5,7 +5,7 @@ from typing import Any, Final, assert_never
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
 
-from zk.errors import ZooKeeperError
+from zk.errors import RefusedNode
 from zk.tree.transactions import Check, Create, RefusalReason, Remove, Transaction, TransactionRefused, Write
 
 _REASONS: Final = (
@@ -33,13 +33,12 @@ def send_transaction(client: Any, operations: Transaction) -> Any:
     return request.commit_async()
 
 
-def refusal_of(operations: Transaction, results: Sequence[object]) -> TransactionRefused | None:
-    """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused."""
+def refusal_of(operations: Transaction, results: Sequence[object]) -> TransactionRefused | RefusedNode | None:
+    """Return the refusal in kazoo's results, if any: one per operation, all exceptions if one is refused; RefusedNode
+    if access rules deny it."""
     for operation, result in zip(operations, results, strict=True):
         if (why := next((why for kind, why in _REASONS if isinstance(result, kind)), None)) is not None:
             return TransactionRefused(operation, why)
         if isinstance(result, KazooException) and not isinstance(result, RolledBackError):
-            raise ZooKeeperError(
-                f"ZooKeeper refused {operation.path} ({type(result).__name__}): check its access rules"
-            ) from result
+            return RefusedNode(operation.path, result)
     return None

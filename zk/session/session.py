@@ -3,7 +3,6 @@
 The only file, with multi.py, that uses kazoo for nodes; the rest of the package sees typed values and two errors.
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -27,10 +27,11 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.states import KazooState
 
-from zk.errors import ZooKeeperError, ZooKeeperUnavailable
+from zk.errors import RefusedNode, ZooKeeperError, ZooKeeperUnavailable
 from zk.forks import invalidate_after_fork
 from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
+from zk.session.malformed import MalformedNodes
 from zk.session.multi import refusal_of, send_transaction
 from zk.tree.nodes import Node
 from zk.tree.paths import Paths
@@ -96,6 +97,7 @@ class ZooKeeperSession:
         self.paths = Paths(root)
         self.session_timeout_s = session_timeout_ms / 1000
         self.lease = Lease()  # check it before acting as a node's owner: it ends before the ephemeral node does
+        self.malformed = MalformedNodes()  # nodes that readers skipped
         self.epoch = 0  # written by kazoo's connection thread alone
         self._connect_timeout_ms = connect_timeout_ms
         self._enqueue = enqueue
@@ -187,14 +189,25 @@ class ZooKeeperSession:
         return self.read_many([path]).get(path)
 
     def read_many(self, paths: Collection[str]) -> dict[str, Node]:
-        """Read many nodes, pipelined. Omits those that do not exist."""
-        found = {}
+        """Read many nodes, pipelined. Omits those that do not exist. Raises RefusedNode."""
+        nodes, refused = self.read_readable(paths)
+        if refused:
+            raise next(iter(refused.values()))
+        return nodes
+
+    def read_readable(self, paths: Collection[str]) -> tuple[dict[str, Node], dict[str, RefusedNode]]:
+        """Read many nodes, pipelined; returns those that exist, and the errors of those that access rules deny."""
+        found, refused = dict[str, Node](), dict[str, RefusedNode]()
         for path, result in self._pipelined(paths, lambda path: self._client.get_async(path)):
-            with contextlib.suppress(NoNodeError):
+            try:
                 data, stat = self._wait(result, path)
                 # kazoo gives both this and the session id as signed int64.
                 found[path] = Node(data or b"", stat.ephemeralOwner, stat.version)
-        return found
+            except RefusedNode as error:
+                refused[path] = error
+            except NoNodeError:
+                continue
+        return found, refused
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         """Return the names of a node's children; of a missing node none, and no watch is set."""
@@ -275,11 +288,19 @@ class ZooKeeperSession:
             self.ensure(parent)
 
     def transact_many(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | None]:
+        """Do transactions as transact_each does. Raises RefusedNode for one that access rules deny."""
+        outcomes = self.transact_each(transactions)
+        for outcome in outcomes:
+            if isinstance(outcome, RefusedNode):
+                raise outcome
+        return [outcome for outcome in outcomes if not isinstance(outcome, RefusedNode)]
+
+    def transact_each(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | RefusedNode | None]:
         """Do each transaction atomically, pipelined. Returns the refusal or None for each, in order.
 
         If it raises, any of them may have been done.
         """
-        outcomes: list[TransactionRefused | None] = []
+        outcomes: list[TransactionRefused | RefusedNode | None] = []
         for start in range(0, len(transactions), PIPELINE_MAX):
             part = transactions[start : start + PIPELINE_MAX]
             sent = [(operations, send_transaction(self._client, operations)) for operations in part]
@@ -310,10 +331,10 @@ class ZooKeeperSession:
             ) from error
         except (NoNodeError, NodeExistsError, NotEmptyError, BadVersionError):
             raise  # each caller returns a value for these
+        except NoAuthError as error:
+            raise RefusedNode(path, error) from error
         except KazooException as error:
-            raise ZooKeeperError(
-                f"ZooKeeper at {self.connect} refused {path} ({type(error).__name__}): check its access rules"
-            ) from error
+            raise ZooKeeperError(f"ZooKeeper at {self.connect} refused {path} ({type(error).__name__})") from error
 
     def _on_state(self, state: str) -> None:
         """Count sessions and hand the event over. kazoo's connection thread, hence nothing else."""

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from zk.errors import MalformedNode
+from zk.errors import MalformedNode, ZooKeeperError
 from zk.tree.nodes import INT64_MAX, Node
 from zk.tree.transactions import Check, Create, Operation, Remove, Transaction, Write
 
@@ -33,6 +33,13 @@ class OwnedBy:
     """Another consumer still owns the partition. Release your partitions that must move, wait, and retry."""
 
     consumer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimable:
+    """A node of the partition can't be read or written; an operator must correct or delete it. Retry later."""
+
+    error: ZooKeeperError
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,9 +133,14 @@ NodeKey = (
 )
 
 
+def is_name(name: str) -> bool:
+    """Return True if *name* can be a node's name."""
+    return bool(name) and name not in {".", ".."} and len(name) <= NAME_CHARACTERS_MAX and not _FORBIDDEN.search(name)
+
+
 def check_name(name: str) -> str:
     """Return *name* if it can be a node's name. Raises InvalidName."""
-    if not name or name in {".", ".."} or len(name) > NAME_CHARACTERS_MAX or _FORBIDDEN.search(name):
+    if not is_name(name):
         shown = repr(name[:80])
         raise InvalidName(
             f"{shown} cannot be a ZooKeeper node: use 1 to {NAME_CHARACTERS_MAX} printable characters without /"

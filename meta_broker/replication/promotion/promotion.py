@@ -31,7 +31,7 @@ from meta_client.net.connection import Connection
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
-from zk.brokers.cluster import BrokerEntry, read_brokers
+from zk.brokers.cluster import read_broker
 from zk.brokers.replication import VersionedReplication, claim_epoch, read_replication, write_replication
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
@@ -118,7 +118,7 @@ def compare_with_former(former: Path, directory: Path) -> FormerMaster:
 def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[ClusterView, VersionedReplication]:
     """Read a broker id's nodes from ZooKeeper. Raises ZooKeeperError."""
     found = read_replication(session, broker_id)
-    entry = read_brokers(session).get(broker_id, BrokerEntry())
+    entry = read_broker(session, broker_id)  # strictly: a master that can't be read is not away
     master = None if entry.master is None else str(entry.master)
     slaves = {number: str(url) for number, url in entry.slaves.items()}
     return ClusterView(found.node, master, slaves, session.connect), found

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from meta_broker.testing.memory.tree import Tree, parent_of
+from zk.errors import RefusedNode
 from zk.session.lease import now
 from zk.session.session import SessionCredentials, SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.nodes import Node
@@ -48,8 +49,8 @@ class MemorySession(ZooKeeperSession):
     def credentials(self) -> SessionCredentials:
         return SessionCredentials(self._id, b"")
 
-    def read_many(self, paths: Collection[str]) -> dict[str, Node]:
-        return {path: node for path in paths if (node := self._tree.read(path)) is not None}
+    def read_readable(self, paths: Collection[str]) -> tuple[dict[str, Node], dict[str, RefusedNode]]:
+        return {path: node for path in paths if (node := self._tree.read(path)) is not None}, {}
 
     def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
         return self._tree.children(path, watch)
@@ -74,7 +75,7 @@ class MemorySession(ZooKeeperSession):
             return 0 if self.create(path, data) else None
         return version + 1 if self._tree.transact((Write(path, data, version),), self._id) is None else None
 
-    def transact_many(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | None]:
+    def transact_each(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | RefusedNode | None]:
         return [self._tree.transact(operations, self._id) for operations in transactions]
 
     def delete(self, path: str, version: int = -1) -> bool:

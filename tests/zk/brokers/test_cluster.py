@@ -1,13 +1,16 @@
 """Reading the cluster: numeric order for producers, string order for consumers, absent and odd nodes."""
 
+import re
 from collections.abc import Callable
 
 import pytest
+from kazoo.security import make_digest_acl
 
 from zk.brokers.cluster import (
     BrokerEntry,
     master_urls,
     publishable_partitions,
+    read_broker,
     read_brokers,
     read_topic,
     read_topic_names,
@@ -68,10 +71,34 @@ def test_what_brokers_registered_is_read_back(
     assert read_topic_names(session) == ["quiet", "t"]
 
 
-def test_a_broken_node_is_named(session: ZooKeeperSession) -> None:
+def test_a_malformed_node_costs_itself_and_is_named(session: ZooKeeperSession) -> None:
     session.write("/meta/brokers/topics-sub/t/0-m", b"{}")
-    with pytest.raises(MalformedNode, match=r"/meta/brokers/topics-sub/t/0-m holds b'\{\}'"):
-        read_topic(session, TopicKind.SUB, "t")
+    session.write("/meta/brokers/topics-sub/t/1-m", TopicNode(3, BrokerName(1)).encode())
+    assert read_topic(session, TopicKind.SUB, "t") == {BrokerName(1): TopicNode(3, BrokerName(1))}
     session.write("/meta/brokers/ids/0/master", b"http://h:1")
+    session.write("/meta/brokers/ids/1/master", b"meta://h:1")
+    assert read_brokers(session) == {1: BrokerEntry(BrokerUrl("h", 1))}
+    bad = {"/meta/brokers/topics-sub/t/0-m": r"holds b'\{\}'", "/meta/brokers/ids/0/master": "holds b'http://h:1'"}
+    assert session.malformed.found.keys() == bad.keys()
+    for path, text in bad.items():
+        assert re.search(f"{path} {text}", str(session.malformed.found[path]))
+    assert read_broker(session, 1) == BrokerEntry(BrokerUrl("h", 1))
     with pytest.raises(MalformedNode, match="/meta/brokers/ids/0/master holds"):
-        read_brokers(session)
+        read_broker(session, 0)  # who promotes a slave must not take it for a master that is away
+    session.write("/meta/brokers/ids/0/master", b"meta://h:2")
+    session.delete("/meta/brokers/topics-sub/t/0-m")
+    assert read_brokers(session).keys() == {0, 1}
+    session.write("/meta/brokers/topics-sub/t/0-m", TopicNode(3, BrokerName(0)).encode())
+    read_topic(session, TopicKind.SUB, "t")
+    assert session.malformed.found == {}
+
+
+def test_a_node_that_access_rules_deny_costs_itself(session: ZooKeeperSession) -> None:
+    session.write("/meta/brokers/ids/1/master", b"meta://h:1")
+    session.ensure("/meta/brokers/ids/2")
+    nobody = [make_digest_acl("stranger", "secret", all=True)]
+    session._client.create("/meta/brokers/ids/2/master", b"meta://h:2", acl=nobody)
+    session._client.create("/meta/brokers/ids/3", b"", acl=nobody)
+    assert read_brokers(session) == {1: BrokerEntry(BrokerUrl("h", 1))}
+    assert session.malformed.found.keys() == {"/meta/brokers/ids/2/master", "/meta/brokers/ids/3"}
+    assert all(session.delete(path) for path in session.malformed.found)  # the fixture can't look below them

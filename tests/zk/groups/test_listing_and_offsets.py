@@ -74,3 +74,22 @@ def test_groups_are_listed_with_members_owners_and_offsets(
         GroupListing("meta-slave-group_1", {replica: frozenset({"meta-test"})}, ()),
     ]
     assert list_group(session, "unknown") == GroupListing("unknown", {}, ())
+
+
+def test_malformed_nodes_of_a_group_cost_themselves(session: ZooKeeperSession) -> None:
+    ConsumerMembership(session, "g1", CONSUMER).join(frozenset({"t"}), print)
+    Ownership(session, "g1", CONSUMER).claim_many([("t", P0), ("t", P1)])
+    ZooKeeperOffsets(session, "g1").commit({("t", P0): OffsetNode(25)})
+    bad = ["/meta/consumers/g1/ids/g1_x", "/meta/consumers/g1/offsets/t/0-1"]
+    for path in bad:
+        session.write(path, b"\xff")
+    session.write("/meta/consumers/g1/owners/t/odd", b"x")
+    session.write("/meta/consumers/g1/owners/" + "t" * 2_000 + "/0-0", b"x")  # no topic has such a name
+    session.ensure("/meta/consumers/" + "g" * 2_000)
+    (listed,) = list_groups(session)
+    assert listed.members == {CONSUMER: {"t"}, "g1_x": frozenset()}
+    assert listed.progress == (
+        PartitionProgress("t", P0, CONSUMER, OffsetNode(25)),
+        PartitionProgress("t", P1, CONSUMER, is_malformed=True),
+    )
+    assert sorted(session.malformed.found) == bad

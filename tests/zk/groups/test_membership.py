@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zk.errors import MalformedNode, ZooKeeperError
+from zk.errors import ZooKeeperError
 from zk.groups.membership import ConsumerIdTaken, ConsumerMembership, new_consumer_id, read_group
 from zk.session.session import ZooKeeperSession
 from zk.tree.paths import InvalidName
@@ -87,7 +87,19 @@ def test_a_member_comes_back_after_expiry(
     assert member.topics() == frozenset({"a"})
 
 
-def test_a_broken_id_node_is_named(session: ZooKeeperSession) -> None:
+def test_a_malformed_id_node_costs_itself_and_is_named(session: ZooKeeperSession) -> None:
+    member = ConsumerMembership(session, "g1", "g1_c")
+    member.join(frozenset({"a"}), no_wait)
     session.write("/meta/consumers/g1/ids/g1_x", b"\xff\xfe")
-    with pytest.raises(MalformedNode, match="/meta/consumers/g1/ids/g1_x holds"):
-        read_group(session, "g1")
+    session.write("/meta/consumers/g1/ids/" + "y" * 2_000, b"a")  # longer than metaq would make it
+    assert read_group(session, "g1").consumers == {"a": ("g1_c", "y" * 2_000)}
+    assert list(session.malformed.found) == ["/meta/consumers/g1/ids/g1_x"]
+
+
+def test_a_member_whose_id_node_was_overwritten_joins_again(session: ZooKeeperSession) -> None:
+    member = ConsumerMembership(session, "g1", "g1_c")
+    member.join(frozenset({"a"}), no_wait)
+    session.write("/meta/consumers/g1/ids/g1_c", b"\xff")
+    assert member.topics() is None
+    member.join(frozenset({"a"}), no_wait)
+    assert member.topics() == frozenset({"a"})

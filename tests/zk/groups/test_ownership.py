@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from kazoo.security import make_acl, make_digest_acl
 
-from zk.errors import MalformedNode
+from zk.errors import RefusedNode
 from zk.groups.offsets import ZooKeeperOffsets
 from zk.groups.ownership import Ownership
 from zk.session.session import ZooKeeperSession
-from zk.tree.claims import Claimed, OwnedBy
+from zk.tree.claims import Claimed, OwnedBy, Unclaimable
 from zk.tree.nodes import OffsetNode, Partition
 
 P0, P1 = Partition(0, 0), Partition(0, 1)
@@ -99,10 +100,39 @@ def test_an_epoch_rises_above_what_a_broker_has_seen_and_outlives_its_node(
     assert one.claim("t", P0) == Claimed(1, 3, 0)
 
 
-def test_an_epoch_that_is_no_number_is_named(session: ZooKeeperSession, one: Ownership) -> None:
+def test_an_epoch_that_is_no_number_costs_its_partition(session: ZooKeeperSession, one: Ownership) -> None:
     session.write(EPOCH, b"soon")
-    with pytest.raises(MalformedNode, match=f"{EPOCH} holds b'soon'"):
-        one.claim("t", P0)
+    outcomes = one.claim_many([("t", P0), ("t", P1)])
+    assert outcomes["t", P1] == Claimed(1, 1, 0)
+    assert isinstance(outcomes["t", P0], Unclaimable)
+    assert f"{EPOCH} holds b'soon'" in str(session.malformed.found[EPOCH])
+
+
+@pytest.mark.parametrize("path", [EPOCH, "/meta/consumers/g1/owners/t/0-0"])
+def test_a_node_that_access_rules_deny_costs_its_partition(
+    session: ZooKeeperSession, one: Ownership, path: str
+) -> None:
+    reading = [make_digest_acl("stranger", "secret", all=True), make_acl("world", "anyone", read=True)]
+    nobody = reading[:1]
+    for rules in (reading, nobody):
+        session.ensure_parents([path])
+        session._client.create(path, b"1", acl=rules)
+        outcomes = one.claim_many([("t", P0), ("t", P1)])
+        assert isinstance(outcomes["t", P1], Claimed)
+        assert not isinstance(outcomes["t", P0], Claimed)
+        session.delete(path)
+
+
+def test_a_denied_offset_node_costs_its_partition(session: ZooKeeperSession, one: Ownership) -> None:
+    claims = one.claim_many([("t", P0), ("t", P1)])
+    path = "/meta/consumers/g1/offsets/t/0-0"
+    session.ensure_parents([path])
+    session._client.create(path, b"5", acl=[make_acl("world", "anyone", read=True)])
+    offsets = ZooKeeperOffsets(session, "g1")
+    entries = {key: (OffsetNode(9), claimed) for key, claimed in claims.items() if isinstance(claimed, Claimed)}
+    with pytest.raises(RefusedNode, match=path):
+        offsets.commit_as_owner(entries)
+    assert offsets.load_many([("t", P0), ("t", P1)]) == {("t", P0): OffsetNode(5), ("t", P1): OffsetNode(9)}
 
 
 def test_what_was_claimed_without_an_answer_is_let_go(one: Ownership, two: Ownership) -> None:
