@@ -35,6 +35,7 @@ SUMMARIES: Final = {
     "offsets": "Where a topic's partitions begin and end, and where they were at a time.",
     "groups": "List consumer groups, owners and lag; set a group to other offsets.",
     "txn": "What is in doubt, and how to end it by hand.",
+    "doctor": "Examine the cluster's nodes in ZooKeeper, and repair metaq's own.",
     "checkpoint": "Have a checkpoint written now, live or offline.",
     "journal": "Read a broker's log offline: dump, check, cuts; and repair it.",
     "audit": "Prove with Spark that nothing was lost or doubled.",

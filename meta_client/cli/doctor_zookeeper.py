@@ -1,0 +1,58 @@
+"""`metaq doctor zookeeper`: the nodes in ZooKeeper that metaq skips, and the repair of its own."""
+
+from typing import Final
+
+import click
+
+from meta_client.cli.options import connected
+from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.doctor.zookeeper import examine, repair
+
+FOUND: Final = 1  # exit status: nodes that can't be read are left
+
+
+@click.group()
+def doctor() -> None:
+    """Examine a cluster, and repair what is certain.
+
+    \b
+      metaq doctor zookeeper
+      metaq doctor zookeeper --apply
+    """
+
+
+@doctor.command()
+@click.option("--apply", "applies", is_flag=True, help="Repair what is metaq's own. Without, nothing is changed.")
+@zk_option
+@json_option
+def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
+    """List the nodes in ZooKeeper that can't be read, which every metaq process skips.
+
+    --apply deletes those that only metaq writes and makes again, the epochs of partitions' owners. It never touches
+    what a genuine client may have written: each of those comes with what to do.
+
+    \b
+      metaq doctor zookeeper --json | jq -r .path
+
+    \b
+    Exit status: 0  every node reads, or was repaired
+                 1  some do not
+                 2  ZooKeeper could not be asked
+    """
+    with connected(zk) as client:
+        found = list(examine(client.session))
+        done = repair(client.session, found) if applies else set()
+    rows = [
+        {
+            "path": it.path,
+            "problem": it.problem,
+            "ours": it.is_ours,
+            "repaired": it.path in done,
+            "advice": None if it.path in done else it.advice,
+        }
+        for it in found
+    ]
+    columns = ("path", "problem", "ours", "repaired", "advice")
+    print_rows(columns, rows, as_json=as_json, empty="every node in ZooKeeper can be read")
+    if len(done) < len(found):
+        click.get_current_context().exit(FOUND)

@@ -1,0 +1,127 @@
+"""Examines the cluster's tree in ZooKeeper: every node that metaq skips, and the repair of those that are its own.
+
+Only owner epochs are repaired, below `/meta/metaq/epochs`: metaq alone writes them, and a partition whose epoch is
+gone gets one above what its broker has seen with its next claims. Every other node is a broker's, a consumer's, or an
+operator's to correct, and may be a genuine client's.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from zk.brokers.replication import decode_replication
+from zk.errors import MalformedNode, RefusedNode
+from zk.session.session import ZooKeeperSession
+from zk.tree.claims import decode_epoch
+from zk.tree.nodes import Node, decode_broker_url, decode_offset_node, decode_topic_node, decode_topics
+from zk.tree.paths import (
+    Broker,
+    Consumer,
+    ConsumerParent,
+    Master,
+    NodeKey,
+    Owner,
+    OwnerEpoch,
+    Replication,
+    Slave,
+    StoredOffset,
+    TopicBroker,
+    TopicKind,
+    TopicParent,
+)
+
+_FOLDERS: Final = (Broker, TopicParent, ConsumerParent)  # keys of nodes that have children
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedTreeNode:
+    """A node that metaq skips. *version*: of what was read; None: it could not be. *is_ours*: deleting it repairs it.
+    *advice*: what an operator does about any other."""
+
+    path: str
+    problem: str
+    version: int | None
+    is_ours: bool
+    advice: str
+
+
+def examine(session: ZooKeeperSession) -> Iterator[MalformedTreeNode]:
+    """Yield every malformed node of the tree, and every node that access rules deny. Reads only."""
+    paths = session.paths
+    roots = [
+        paths.brokers,
+        *(paths.topics(kind) for kind in TopicKind),
+        paths.groups,
+        f"{paths.root}/metaq/brokers",
+        f"{paths.root}/metaq/epochs",
+    ]
+    for root in roots:
+        yield from _examine_below(session, root)
+
+
+def _examine_below(session: ZooKeeperSession, parent: str) -> Iterator[MalformedTreeNode]:
+    try:
+        children = [f"{parent}/{child}" for child in sorted(session.children(parent))]
+    except RefusedNode as error:
+        yield _denied(error)
+        return
+    keys = {path: session.paths.maybe_parse(path) for path in children}
+    nodes, refused = session.read_readable([path for path, key in keys.items() if key is not None])
+    for path, key in keys.items():
+        if (denied := refused.get(path)) is not None:
+            yield _denied(denied)
+        elif key is not None and (node := nodes.get(path)) is not None:
+            yield from _examine_node(path, key, node)
+        if (key is None or isinstance(key, _FOLDERS)) and path not in refused:
+            yield from _examine_below(session, path)
+
+
+def _examine_node(path: str, key: NodeKey, node: Node) -> Iterator[MalformedTreeNode]:
+    try:
+        _decode(path, key, node)
+    except MalformedNode as error:
+        expected = f"holds {str(error).partition(' holds ')[2].rpartition(': ')[0]}"
+        yield MalformedTreeNode(path, expected, node.version, isinstance(key, OwnerEpoch), _advice(key))
+
+
+def _decode(path: str, key: NodeKey, node: Node) -> None:
+    """Read a node as metaq does. Raises MalformedNode."""
+    match key:
+        case Broker() | Master() | Slave():
+            decode_broker_url(path, node.data)
+        case TopicBroker(TopicKind.PUB | TopicKind.SUB, _, name):
+            decode_topic_node(path, node.data, name)
+        case Consumer():
+            decode_topics(path, node.data)
+        case StoredOffset():
+            decode_offset_node(path, node.data)
+        case Owner() if not node.session_id:
+            raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
+        case Replication():
+            decode_replication(path, node.data)
+        case OwnerEpoch():
+            decode_epoch(path, node.data)
+
+
+def _advice(key: NodeKey) -> str:
+    match key:
+        case OwnerEpoch():
+            return "--apply deletes it: the next claim makes it again"
+        case StoredOffset(group, topic, partition):
+            return f"metaq groups reset {group} {topic}/{partition} --to earliest, or another place"
+        case Replication(broker_id):
+            return (
+                f"it decides which slaves may be promoted: stop broker {broker_id} and its slaves before you delete it"
+            )
+        case Owner():
+            return "no consumer made it: delete it"
+    return "end the process that wrote it, or delete it"
+
+
+def _denied(error: RefusedNode) -> MalformedTreeNode:
+    return MalformedTreeNode(error.path, "can't be read: access rules deny it", None, False, "correct its access rules")
+
+
+def repair(session: ZooKeeperSession, found: Iterable[MalformedTreeNode]) -> set[str]:
+    """Delete the nodes of *found* that are metaq's own, unless they changed since; returns the paths that are gone."""
+    return {it.path for it in found if it.is_ours and it.version is not None and session.delete(it.path, it.version)}
