@@ -1,7 +1,7 @@
 """`metaq brokers`: every master with its slaves: sync state and lag."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import click
 
@@ -13,13 +13,15 @@ from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
-from zk.brokers.cluster import BrokerEntry, read_brokers
+from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
 from zk.brokers.replication import ReplicationNode, read_replication
-from zk.errors import MalformedNode
+from zk.errors import MalformedNode, RefusedNode
 from zk.tree.broker_url import BrokerUrl
 
 STATS_TIMEOUT_S = 5.0
-_COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch")
+_COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch", "in_sync_set")
+NOT_SERVED: Final = 1  # exit status: a known master does not take writes, or nobody can tell
+_NO_WRITES: Final = frozenset({"away", "silent", "refusing"})  # states of such a master
 
 
 class ReplicationReport(NamedTuple):
@@ -52,7 +54,12 @@ def rows_of(
     words = report.master if report is not None else {}
     epoch = _number(words.get("epoch")) if words else node.epoch if node is not None else None
     state = words.get("state", "async") if report is not None else "away" if entry.master is None else "silent"
-    yield _row(broker_id, "master", entry.master, state, epoch=epoch)
+    in_sync = words.get("in_sync") if words else ",".join(map(str, node.in_sync)) if node is not None else None
+    if words.get("mode", "async" if node is None else node.mode) == "async":
+        in_sync = None  # nobody is waited for
+    elif in_sync in ("", "-"):
+        in_sync = "none"
+    yield _row(broker_id, "master", entry.master, state, epoch=epoch, in_sync_set=in_sync)
     known = report.slaves if report is not None else {}
     in_zookeeper = set(node.in_sync) if node is not None else set()
     for slave_id in sorted({*known, *entry.slaves, *in_zookeeper}):
@@ -90,14 +97,32 @@ def brokers(zk: str, as_json: bool) -> None:
     """List brokers: each master that is known, then its slaves, as the master sees them.
 
     A master's state says what becomes of a write: async, sync, degraded (no slave is waited for) or refusing; or that
-    it is away or silent. A slave follows, or the state says why it does not.
+    it is away (ZooKeeper knows it, and it is not up) or silent. in_sync_set names the slaves that a write waits for.
+    A slave follows, or the state says why it does not.
+
+    Exit status 1: a master is away, silent or refusing, or a node in ZooKeeper can't be read.
     """
     with connected(zk) as client:
         entries = read_brokers(client.session)
         rows: list[dict[str, object]] = []
-        for broker_id, entry in sorted(entries.items()):
-            rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), _node(client, broker_id))
-    print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker is registered")
+        for broker_id in sorted(entries.keys() | known_broker_ids(client.session)):
+            entry, node = entries.get(broker_id, BrokerEntry()), _node(client, broker_id)
+            rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), node)
+            if entry.master is None:
+                click.echo(f"error: {_absence(broker_id, entry, node)}", err=True)
+        print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker is registered")
+        if client.session.malformed.found or any(row["state"] in _NO_WRITES for row in rows if row["role"] == "master"):
+            click.get_current_context().exit(NOT_SERVED)
+
+
+def _absence(broker_id: int, entry: BrokerEntry, node: ReplicationNode | None) -> str:
+    """Describe a master that is gone, and what to do."""
+    last = f", last at {node.master}" if node is not None and node.master else ""
+    text = f"broker {broker_id} has no master{last}: start it"
+    candidates = sorted({*entry.slaves, *(node.in_sync if node is not None else ())})
+    if candidates:
+        text += f", or promote a slave ({', '.join(map(str, candidates))})"
+    return f"{text}; of one that is gone for good, delete the nodes with its id in ZooKeeper"
 
 
 def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationReport | None:
@@ -114,6 +139,6 @@ def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationRepor
 def _node(client: Client, broker_id: int) -> ReplicationNode | None:
     try:
         return read_replication(client.session, broker_id).node
-    except MalformedNode as error:
-        click.echo(f"warning: {error}", err=True)
+    except (MalformedNode, RefusedNode) as error:
+        client.session.malformed.skip(error)
         return None

@@ -1,13 +1,14 @@
 """`metaq groups`: progress and owners of consumer groups, and resetting them. Also registers `metaq topics`."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from meta_client.cli.dead_letters import dead_letters
+from meta_client.cli.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
@@ -18,19 +19,12 @@ from meta_client.client import Client
 from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.groups.listing import GroupListing, PartitionProgress, list_group, list_groups
 from zk.tree.nodes import OffsetNode, TopicPartition
-from zk.tree.paths import TopicKind
+from zk.tree.paths import TopicKind, is_name
 
 __all__ = ["groups", "topics"]
 
 UNKNOWN: Final = 1  # exit status: there is no such group
-
-
-class _Ends(NamedTuple):
-    """Brokers' answers: the ends of partitions, and the put time of the first unconsumed message (milliseconds)."""
-
-    ends: Mapping[TopicPartition, int]
-    put_ms: Mapping[tuple[str, TopicPartition], int]
-    now_ms: int
+FAULTY: Final = 1  # exit status: a lag is unknown, or a node in ZooKeeper was skipped
 
 
 @click.group(invoke_without_command=True)
@@ -58,7 +52,9 @@ def list_(zk: str, as_json: bool) -> None:
     """List the groups that ever consumed: members, partitions, those without an owner, and how far they are behind.
 
     lag is in bytes of message frames, as offsets are, over all partitions; seconds is the age of the oldest message
-    that is not consumed. Both leave out partitions of which the group has stored no offset in ZooKeeper.
+    that is not consumed. A partition without an offset in ZooKeeper counts with all that it holds, and in no_offset;
+    one whose lag nobody can tell (its broker does not answer, its offset is beyond the end or can't be read) only in
+    unknown, and then the exit status is 1.
 
     \b
       metaq groups list
@@ -76,10 +72,20 @@ def list_(zk: str, as_json: bool) -> None:
 def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_json: bool) -> None:
     """Show GROUP: per partition its owner, the group's offset, the end, and how far it is behind.
 
-    Offset, end and lag are in bytes of message frames; seconds is the age of the first message that is not
-    consumed. They are missing where the group has stored nothing, or keeps its offsets elsewhere, where the broker
-    does not answer, and seconds where it is no metaq broker, whose message ids tell no time. --store looks at offsets
-    that are kept elsewhere, as in `metaq groups reset`. Exit status 1: there is no such group.
+    Offset, end and lag are in bytes of message frames; seconds is the age of the first message that is not consumed,
+    missing where it is no metaq broker's, whose message ids tell no time. --store looks at offsets that are kept
+    elsewhere, as in `metaq groups reset`. state says what the lag is:
+
+    \b
+      stored        from the group's offset to the end
+      no-offset     the group has stored none: all that the partition holds
+      below-start   retention deleted messages not consumed yet: all that is left
+      no-partition  the broker has none, as after its topic was deleted
+      beyond-end    unknown: the offset is beyond the end, which is a fault
+      malformed     unknown: the offset node can't be read, which is a fault
+      unknown       unknown: the broker does not answer
+
+    Exit status 1: there is no such group, or a lag is unknown.
 
     \b
       metaq groups describe billing
@@ -95,9 +101,11 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
         if store is not None:
             listing = _stored_elsewhere(client, listing, store)
         ends = _ask(client, [listing])
-    columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "owner")
-    rows = [_partition_row(listing, progress, ends) for progress in listing.progress]
-    print_rows(columns, rows, as_json=as_json, empty="its topics have no partitions: start a broker that offers them")
+        columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "state", "owner")
+        rows = [partition_row(listing, progress, ends) for progress in listing.progress]
+        empty = "its topics have no partitions: start a broker that offers them"
+        print_rows(columns, rows, as_json=as_json, empty=empty)
+        _tell_faults(client, [listing], ends)
 
 
 groups.add_command(reset)
@@ -108,17 +116,20 @@ def _list(zk: str, *, as_json: bool) -> None:
     with connected(zk) as client:
         listings = [_with_all_partitions(client, listing) for listing in list_groups(client.session)]
         ends = _ask(client, listings)
-    columns = ("group", "members", "topics", "partitions", "unowned", "lag", "seconds")
-    rows = [_group_row(listing, ends) for listing in listings]
-    print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
+        columns = ("group", "members", "topics", "partitions", "unowned", "no_offset", "unknown", "lag", "seconds")
+        rows = [group_row(listing, ends) for listing in listings]
+        print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
+        _tell_faults(client, listings, ends)
 
 
 def _with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
     """Add the partitions of its topics, and of *more*, that have no owner and no stored offset."""
     known = {(progress.topic, progress.partition): progress for progress in listing.progress}
     for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
+        if not is_name(topic):  # a member may subscribe to anything, as by mistake to a/b
+            continue
         for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
-            known.setdefault((topic, partition), PartitionProgress(topic, partition, None, None))
+            known.setdefault((topic, partition), PartitionProgress(topic, partition))
     return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
 
 
@@ -128,64 +139,29 @@ def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> Grou
     with opened_store(client, listing.group, store, is_for_reading=True) as offsets:
         for it in listing.progress:
             offset = offsets.load(it.topic, it.partition)
-            progress.append(replace(it, stored=None if offset is None else OffsetNode(offset)))
+            progress.append(replace(it, stored=None if offset is None else OffsetNode(offset), is_malformed=False))
     return replace(listing, progress=tuple(progress))
 
 
-def _ask(client: Client, listings: list[GroupListing]) -> _Ends:
+def _ask(client: Client, listings: list[GroupListing]) -> Ends:
     """Ask the running brokers about everything in *listings*. Brokers that do not answer are named on stderr."""
     positions = Positions(client)
-    keys = {(p.topic, p.partition) for listing in listings for p in listing.progress}
-    ends = {key: found.end for key, found in positions.ranges(keys).items()}
+    ranges = positions.ranges({(p.topic, p.partition) for listing in listings for p in listing.progress})
+    from_slaves = frozenset(key for key in ranges if positions.is_slave(key[1]))
+    known = Ends(ranges, frozenset(positions.missing), from_slaves, {}, time.time_ns() // 1_000_000)
     put_ms: dict[tuple[str, TopicPartition], int] = {}
     for listing in listings:
-        behind = {
-            key: p.stored.offset
-            for p in listing.progress
-            if p.stored is not None and p.stored.offset < ends.get(key := (p.topic, p.partition), 0)
-        }
+        lags = {(p.topic, p.partition): lag_of(p, known) for p in listing.progress}
+        behind = {key: lag.first for key, lag in lags.items() if lag.first is not None}
         put_ms |= {(listing.group, key): at for key, at in positions.put_times(behind).items()}
-    return _Ends(ends, put_ms, time.time_ns() // 1_000_000)
+    return replace(known, put_ms=put_ms)
 
 
-def _partition_row(listing: GroupListing, progress: PartitionProgress, ends: _Ends) -> dict[str, object]:
-    key = progress.topic, progress.partition
-    lag, seconds = _behind(listing.group, progress, ends)
-    return {
-        "group": listing.group,
-        "topic": progress.topic,
-        "partition": str(progress.partition),
-        "offset": None if progress.stored is None else progress.stored.offset,
-        "end": ends.ends.get(key),
-        "lag": lag,
-        "seconds": seconds,
-        "owner": progress.owner,
-    }
-
-
-def _group_row(listing: GroupListing, ends: _Ends) -> dict[str, object]:
-    behind = [_behind(listing.group, progress, ends) for progress in listing.progress]
-    lags = [lag for lag, _ in behind if lag is not None]
-    ages = [seconds for _, seconds in behind if seconds is not None]
-    return {
-        "group": listing.group,
-        "members": len(listing.members),
-        "topics": ",".join(sorted({progress.topic for progress in listing.progress})),
-        "partitions": len(listing.progress),
-        "unowned": sum(progress.owner is None for progress in listing.progress),
-        "lag": sum(lags) if lags else None,
-        "seconds": max(ages) if ages else None,
-    }
-
-
-def _behind(group: str, progress: PartitionProgress, ends: _Ends) -> tuple[int | None, float | None]:
-    """Return the lag in bytes, and the age of the first unconsumed message in seconds. None: unknown."""
-    key = progress.topic, progress.partition
-    end = ends.ends.get(key)
-    if end is None or progress.stored is None:
-        return None, None
-    lag = max(0, end - progress.stored.offset)
-    if not lag:
-        return 0, 0.0
-    put_ms = ends.put_ms.get((group, key))
-    return lag, None if put_ms is None else max(0.0, round((ends.now_ms - put_ms) / 1000, 1))
+def _tell_faults(client: Client, listings: list[GroupListing], ends: Ends) -> None:
+    """Name what is wrong on stderr; ends the command with exit status 1 if the numbers are not the whole truth."""
+    for line in faults(listings, ends):
+        click.echo(f"error: {line}", err=True)
+    if client.session.malformed.found or any(
+        lag_of(progress, ends).state in FAULTS for listing in listings for progress in listing.progress
+    ):
+        click.get_current_context().exit(FAULTY)

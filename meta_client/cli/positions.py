@@ -12,6 +12,7 @@ from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NotConnected
+from meta_client.metadata.topology import no_master
 from meta_client.net.calls import checked_result, checked_value, wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
@@ -47,12 +48,19 @@ class Positions:
     def __init__(self, client: Client) -> None:
         """Look up the brokers. Raises ZooKeeperError."""
         self._client = client
-        self._routes = plan_routes(read_brokers(client.session))
+        brokers = read_brokers(client.session)
+        self._routes = plan_routes(brokers)
+        self._slaves = {broker_id for broker_id in self._routes if brokers[broker_id].master is None}
         self._silent: set[int] = set()
+        self.missing: set[TopicPartition] = set()  # partitions that their broker does not have
 
     def url(self, partition: Partition) -> BrokerUrl | None:
         """Return the broker to read a partition from; None while it is down."""
         return self._routes.get(partition.broker_id)
+
+    def is_slave(self, partition: Partition) -> bool:
+        """Return True if a slave answers for the partition, whose end may be before its master's."""
+        return partition.broker_id in self._slaves
 
     def ranges(self, keys: Collection[TopicPartition], time_ms: int | None = None) -> dict[TopicPartition, Range]:
         """Return the partitions' ranges, and their offsets at *time_ms*."""
@@ -76,6 +84,7 @@ class Positions:
                     found[key] = Range(start, end, None)
             except NotFound:
                 found[key] = Range(0, 0, None if time_ms is None else 0)  # no message was ever put there
+                self.missing.add(key)
             except MetaError as error:
                 self._fell_silent(key, error)
         return found
@@ -144,8 +153,10 @@ class Positions:
         for first in range(0, len(ordered), AT_ONCE_MAX):
             asked = []
             for key in ordered[first : first + AT_ONCE_MAX]:
-                url = self.url(key[1])
-                if url is None or key[1].broker_id in self._silent:
+                if key[1].broker_id in self._silent:
+                    continue
+                if (url := self.url(key[1])) is None:
+                    self._fell_silent(key, no_master(key[1].broker_id))
                     continue
                 try:
                     connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)

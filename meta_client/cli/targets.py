@@ -9,6 +9,7 @@ from meta_client.cli.output import json_option, zk_option
 from meta_client.errors import NotConnected
 from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
+from zk.tree.paths import BrokerKey, MasterKey
 
 
 def where_options(command: Callable[..., None]) -> Callable[..., None]:

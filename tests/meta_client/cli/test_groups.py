@@ -105,11 +105,48 @@ def test_how_far_groups_are_behind(metaq: Metaq, broker: BrokerProcess, client: 
     assert shown == [
         ("0-0", FRAME, 4 * FRAME, 3 * FRAME, None),
         ("0-1", 0, 0, 0, None),
-        ("0-2", None, 0, None, None),
-        ("0-3", None, 0, None, None),
+        ("0-2", None, 0, 0, None),
+        ("0-3", None, 0, 0, None),
     ]
-    assert [row["seconds"] is None for row in described] == [False, False, True, True]
+    assert [row["state"] for row in described] == ["stored", "stored", "no-offset", "no-offset"]
+    assert [row["seconds"] == 0 for row in described] == [False, True, True, True]
     assert metaq("describe", "nobody", status=1).stderr == "error: there is no group nobody: see `metaq groups`\n"
+
+
+def test_a_lag_is_never_0_where_it_is_not(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 3)
+    put(broker, 2, 1)
+    client.session.write("/meta/consumers/billing/offsets/orders/0-3", b"far")
+    store(client, "billing", {B: 5 * FRAME})
+    done = metaq("describe", "billing", "--json", status=1)
+    shown = [(row["partition"], row["offset"], row["end"], row["lag"], row["state"]) for row in rows(done)]
+    assert shown == [
+        ("0-0", None, 3 * FRAME, 3 * FRAME, "no-offset"),  # all that it holds
+        ("0-1", 5 * FRAME, 2 * FRAME, None, "beyond-end"),
+        ("0-2", None, 0, 0, "no-offset"),
+        ("0-3", None, 0, None, "malformed"),
+    ]
+    assert f"orders/0-1: offset {5 * FRAME} is beyond the end, {2 * FRAME}: messages were lost" in done.stderr
+    assert "orders/0-3: its offset node can't be read" in done.stderr
+    (row,) = rows(metaq("--json", status=1))
+    assert (row["no_offset"], row["unknown"], row["lag"]) == (2, 2, 3 * FRAME)
+    assert 0 <= row["seconds"] < 60
+    store(client, "idle", {A: 3 * FRAME})
+    (_, idle) = rows(metaq("--json", status=1))
+    assert (idle["lag"], idle["unknown"], idle["seconds"] > 0) == (2 * FRAME, 0, True)
+    broker.kill()
+    assert [(row["unknown"], row["lag"], row["seconds"]) for row in rows(metaq("--json", status=1))] == [
+        (4, None, None),
+        (4, None, None),
+    ]
+
+
+def test_a_reset_replaces_an_offset_that_cannot_be_read(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
+    put(broker, 3)
+    client.session.write("/meta/consumers/billing/offsets/orders/0-0", b"far")
+    done = metaq("reset", "billing", "orders/0-0", "--to", "latest", "--yes")
+    assert "/meta/consumers/billing/offsets/orders/0-0 holds b'far'" in done.stderr
+    assert stored(client, "billing") == 3 * FRAME
 
 
 def test_a_reset_shows_before_and_after_and_acts_when_told(metaq: Metaq, broker: BrokerProcess, client: Client) -> None:
