@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TransactionFailed,
         TransactionMisuse,
         TransactionUnknown,
+        TryAgain,
     )
     from meta_client.producer.batch import SendHandle
     from meta_client.producer.branch_batch import BranchHandle
@@ -94,6 +95,7 @@ __all__ = [
     "TransactionFailed",
     "TransactionMisuse",
     "TransactionUnknown",
+    "TryAgain",
     "XaCode",
     "XaError",
     "Xid",
@@ -143,6 +145,7 @@ _HOMES = {
     "TransactionFailed": "meta_client.errors",
     "TransactionMisuse": "meta_client.errors",
     "TransactionUnknown": "meta_client.errors",
+    "TryAgain": "meta_client.errors",
     "XaCode": "meta_client.protocol.xa",
     "XaError": "meta_client.protocol.errors",
     "Xid": "journal.records.xid",

@@ -85,6 +85,11 @@ class PartitionClosed(SendRefused):
     """An operator closed the partition: send to another one."""
 
 
+class TryAgain(SendRefused, NoBroker):
+    """The broker takes no writes for now, as without enough slaves in sync, with a full disk, or while it stops.
+    Nothing was stored: send again later, or to another broker."""
+
+
 class NotReplicated(SendFailed):
     """The message is on the master and not yet on its slaves. Consumers see it after replication, unless the master is
     lost before. Sending it again may duplicate it."""

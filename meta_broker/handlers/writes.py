@@ -13,7 +13,7 @@ from journal.records.states import XaCode
 from journal.state.live_branch import AppendResult
 from journal.wal.histogram import Histogram
 from meta_broker.handlers.context import Context, Peer
-from meta_client.protocol.answers import NOT_REPLICATED
+from meta_client.protocol.answers import NOT_REPLICATED, NOTHING_DONE
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
     BranchCommand,
@@ -77,7 +77,7 @@ class WriteReplies:
 
     def _refusal(self, request: Write) -> bytes | None:
         if self._sync is not None and (reason := self._sync.why_refusing()) and not _changes_nothing(request):
-            return _failed(request, f"nothing was done: {reason}: try again later")
+            return _failed(request, f"{NOTHING_DONE}: {reason}: try again later")
         # Puts report a full disk themselves; everything else may use the reserve.
         is_put = isinstance(request, Put | MultiPut | Sync)
         if not is_put and (reason := self._store.space.why_at_end) and not _changes_nothing(request):

@@ -17,6 +17,7 @@ from meta_client.errors import (
     SendRefused,
     SendUnknown,
     TooManyRequests,
+    TryAgain,
 )
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.calls import checked_result
@@ -24,10 +25,10 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.results import SendResult
-from meta_client.protocol.answers import is_not_replicated, parse_put_place
+from meta_client.protocol.answers import is_not_replicated, is_try_again, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.compression import Codec
-from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError
+from meta_client.protocol.errors import LocalProtocolError, MetaError, RemoteError, one_line
 from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body, encode_frame
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.protocol.responses import Result
@@ -36,6 +37,7 @@ from zk.errors import ZooKeeperUnavailable
 from zk.tree.nodes import Partition
 
 STICKY_S = 0.01
+REFUSED_S = 1.0
 COUNTER_MASK = 0x7FFF_FFFF  # the ancestor's round robin counts in a signed int32 and drops the sign
 
 
@@ -155,6 +157,8 @@ class PendingSend:
                 return PartitionClosed(text, where, error.status)
             case RemoteError() if is_not_replicated(error.text):
                 return NotReplicated(error.text, where)
+            case RemoteError() if is_try_again(error.status, error.text):
+                return TryAgain(f"the broker refused for now: {one_line(error.text)}", where, error.status)
             case RemoteError():
                 text = f"the broker refused: {error.text or 'it gave no reason'}; see its log, then send again"
                 return SendRefused(" ".join(text.split()), where, error.status)
@@ -167,6 +171,13 @@ class RoundRobin:
 
     def __init__(self) -> None:
         self._count = 0
+        self._refusing: dict[int, float] = {}  # by broker id: avoid it until then; replaced as a whole
+
+    def avoid(self, broker_id: int) -> None:
+        """Leave a broker alone for REFUSED_S, if there is another: it takes no writes for now."""
+        now = time.monotonic()
+        still = {other: until for other, until in self._refusing.items() if until > now}
+        self._refusing = still | {broker_id: now + REFUSED_S}
 
     def choose(self, view: TopicView, wanted: Partition | None = None, broker_id: int | None = None) -> Partition:
         """Return *wanted* if it is available, else the next partition, of broker *broker_id* only if given.
@@ -184,13 +195,16 @@ class RoundRobin:
         self, view: TopicView, wanted: Partition | None = None, avoided: Collection[int] = ()
     ) -> Partition:
         """Choose as `choose`, for callers that can wait: without another partition, accept one whose broker is down or
-        *avoided*. Raises NoPartition."""
+        *avoided*, or has refused a moment ago. Raises NoPartition."""
         if wanted is not None:
             is_away = wanted.broker_id not in view.urls  # its partitions are known once it is back
             if wanted in view.known or (is_away and view.known):
                 return wanted
             return _checked(view, wanted, view.available, None)
         elsewhere = view.available
+        if self._refusing:
+            now = time.monotonic()
+            avoided = {*avoided, *(broker_id for broker_id, until in self._refusing.items() if until > now)}
         if avoided:
             elsewhere = tuple(partition for partition in elsewhere if partition.broker_id not in avoided)
         if not (among := elsewhere or view.available or view.known):

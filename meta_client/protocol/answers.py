@@ -12,6 +12,7 @@ from journal.records.xid import BranchKey, parse_key
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32, int64
 from meta_client.protocol.messages import HEADER_BYTES
+from meta_client.protocol.status import Status
 from meta_client.protocol.xa import XaCode
 
 _QUOTED_MAX = 80
@@ -118,7 +119,13 @@ def format_put_place(place: PutPlace) -> bytes:
 
 
 # Text of a master in mode sync for a write that no slave has stored yet; compared as a whole.
+NOTHING_DONE = "nothing was done"  # of a refusal for now, which may be repeated, there or elsewhere
 NOT_REPLICATED = "Message stored on master and not yet replicated"
+
+
+def is_try_again(status: int, text: str) -> bool:
+    """Return True if a put was refused for now: nothing of it is stored."""
+    return status == Status.UNAVAILABLE or (status == Status.INTERNAL_ERROR and NOTHING_DONE in text)
 
 
 def is_not_replicated(text: str) -> bool:
