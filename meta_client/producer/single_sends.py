@@ -1,7 +1,7 @@
 """Sends one message and waits: retries, on another broker if possible, until it is answered or its time is over.
 
 A broker with `mput` gets a numbered batch of one, so that a repetition is stored once. Until an attempt may have
-reached a broker, a message without a wanted partition may go to another broker. Other brokers get a put; one whose
+stored it at a broker, a message without a wanted partition may go to another broker. Other brokers get a put; one whose
 answer is lost is not sent again: that could store it twice.
 """
 
@@ -17,11 +17,13 @@ from meta_client.errors import (
     ConnectionLost,
     Destination,
     NoBroker,
+    NotReplicated,
     PartitionClosed,
     ReplyTimeout,
     SendFailed,
     SendUnknown,
     TooManyRequests,
+    TryAgain,
 )
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.deadline import Deadline
@@ -87,7 +89,7 @@ class SingleSends:
         sequence: BatchSequence,
     ) -> SendResult:
         avoided: set[int] = set()
-        unanswered: SendUnknown | None = None
+        unanswered: SendUnknown | NotReplicated | None = None
         failures, closed = 0, 0
         while True:
             partition = choice.choose_allowing_down(view, wanted, avoided)
@@ -102,6 +104,8 @@ class SingleSends:
             except NoBroker as error:
                 failure: SendFailed = error
                 avoided.add(partition.broker_id)
+                if isinstance(error, TryAgain):
+                    choice.avoid(partition.broker_id)
                 is_again_elsewhere = wanted is None and not avoided.issuperset(view.by_broker)
             except _Unanswered as error:
                 failure = unanswered = error.failure
@@ -116,7 +120,7 @@ class SingleSends:
             if not is_again_elsewhere:
                 self._back_off(failures, deadline)
             if not deadline.remaining_s():
-                raise _given_up(failure, partition, deadline, failures, is_sent=unanswered is not None) from failure
+                raise _given_up(failure, partition, deadline, failures, unanswered) from failure
             view = self._look_again(view)
 
     def _attempt(
@@ -128,7 +132,7 @@ class SingleSends:
         deadline: Deadline,
         sequence: BatchSequence,
     ) -> SendResult:
-        """Send once and wait. Raises NoBroker if it was not sent, _Unanswered if it may have been, SendRefused."""
+        """Send once and wait. Raises NoBroker if it was not stored, _Unanswered if it may have been, SendRefused."""
         if (url := view.urls.get(partition.broker_id)) is None:
             raise NoBroker(
                 "it is not up: start it, or wait", Destination(message.topic, partition, partition.broker_id)
@@ -143,7 +147,7 @@ class SingleSends:
         pending = message.submit(connection, partition, None, sequence if is_repeatable else None)
         try:
             return pending.wait(deadline.remaining_s())
-        except SendUnknown as error:
+        except (SendUnknown, NotReplicated) as error:
             raise _Unanswered(error, is_repeatable=is_repeatable) from error
 
     def _back_off(self, failures: int, deadline: Deadline) -> None:
@@ -156,20 +160,28 @@ class SingleSends:
 
 
 class _Unanswered(Exception):
-    """The message was sent and no valid answer came."""
+    """The message was sent and no valid answer came, or it is on the master alone."""
 
-    def __init__(self, failure: SendUnknown, *, is_repeatable: bool) -> None:
+    def __init__(self, failure: SendUnknown | NotReplicated, *, is_repeatable: bool) -> None:
         super().__init__(str(failure))
         self.failure = failure
         self.is_repeatable = is_repeatable
 
 
 def _given_up(
-    failure: SendFailed, partition: Partition, deadline: Deadline, failures: int, *, is_sent: bool
+    failure: SendFailed,
+    partition: Partition,
+    deadline: Deadline,
+    failures: int,
+    unanswered: SendUnknown | NotReplicated | None,
 ) -> SendFailed:
     """Return *failure* with the time and attempts spent; its class tells whether the message may be stored."""
     often = "" if failures == 1 else f" and {failures} attempts"
-    if is_sent:
+    if isinstance(unanswered, NotReplicated):
+        return NotReplicated(
+            f"not replicated within {deadline.timeout_s:g} s{often}: {unanswered.text}", failure.destination
+        )
+    if unanswered is not None:
         return SendUnknown(f"not answered within {deadline.timeout_s:g} s{often}: {failure.text}", failure.destination)
     text = f"not sent within {deadline.timeout_s:g} s{often}, waiting for broker {partition.broker_id}: {failure.text}"
     return NoBroker(text, failure.destination)
