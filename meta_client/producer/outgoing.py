@@ -1,5 +1,6 @@
 """Putting one message: choice of the partition, encoding, and meaning of the answer (spec 7.3, 7.4)."""
 
+import random
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -166,11 +167,11 @@ class PendingSend:
 
 
 class RoundRobin:
-    """Chooses partitions in turn; the first message goes to the second one, as the ancestor's does. Any thread: two
-    that choose at the same time may choose the same."""
+    """Chooses partitions in turn, from a random one on: producers that send one message each reach all of them. Any
+    thread: two that choose at the same time may choose the same."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._count = _first_count()
         self._refusing: dict[int, float] = {}  # by broker id: avoid it until then; replaced as a whole
 
     def avoid(self, broker_id: int) -> None:
@@ -214,6 +215,10 @@ class RoundRobin:
     def _next(self, among: tuple[Partition, ...]) -> Partition:
         self._count = (self._count + 1) & COUNTER_MASK
         return among[self._count % len(among)]
+
+
+def _first_count() -> int:
+    return random.randrange(COUNTER_MASK)  # noqa: S311 - no secret
 
 
 class StickyRoundRobin(RoundRobin):

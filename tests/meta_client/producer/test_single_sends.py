@@ -257,3 +257,11 @@ def test_what_stays_on_the_master_alone_is_told_as_that(client: Client, start_br
     start_broker(0, {"orders": 1}, to_batches(lambda request: refused(request, next(answers, LATER))))
     with pytest.raises(NotReplicated, match=r"not replicated within 0\.3 s .*: Message stored on master"):
         client.producer().send("orders", b"x", timeout_s=0.3)
+
+
+def test_short_lived_producers_reach_every_partition(
+    client: Client, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # of what makes other tests deterministic
+    start_broker(0, {"orders": 4}, stored)
+    assert {client.producer().send("orders", b"x").partition.number for _ in range(100)} == set(range(4))
