@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from meta_client.cli.positions import Range
-from meta_client.consumer.plan import TopicPartition
 from zk.groups.listing import GroupListing, PartitionProgress
+from zk.tree.nodes import TopicPartition
 
 
 class LagState(StrEnum):

@@ -15,22 +15,22 @@ from zk.session.session import ZooKeeperSession
 from zk.tree.claims import decode_epoch
 from zk.tree.nodes import Node, decode_broker_url, decode_offset_node, decode_topic_node, decode_topics
 from zk.tree.paths import (
-    Broker,
-    Consumer,
-    ConsumerParent,
-    Master,
+    BrokerKey,
+    ConsumerKey,
+    ConsumerParentKey,
+    MasterKey,
     NodeKey,
-    Owner,
-    OwnerEpoch,
-    Replication,
-    Slave,
-    StoredOffset,
-    TopicBroker,
+    OwnerEpochKey,
+    OwnerKey,
+    ReplicationKey,
+    SlaveKey,
+    StoredOffsetKey,
+    TopicBrokerKey,
     TopicKind,
-    TopicParent,
+    TopicParentKey,
 )
 
-_FOLDERS: Final = (Broker, TopicParent, ConsumerParent)  # keys of nodes that have children
+_FOLDERS: Final = (BrokerKey, TopicParentKey, ConsumerParentKey)  # keys of nodes that have children
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +81,39 @@ def _examine_node(path: str, key: NodeKey, node: Node) -> Iterator[MalformedTree
         _decode(path, key, node)
     except MalformedNode as error:
         expected = f"holds {str(error).partition(' holds ')[2].rpartition(': ')[0]}"
-        yield MalformedTreeNode(path, expected, node.version, isinstance(key, OwnerEpoch), _advice(key))
+        yield MalformedTreeNode(path, expected, node.version, isinstance(key, OwnerEpochKey), _advice(key))
 
 
 def _decode(path: str, key: NodeKey, node: Node) -> None:
     """Read a node as metaq does. Raises MalformedNode."""
     match key:
-        case Broker() | Master() | Slave():
+        case BrokerKey() | MasterKey() | SlaveKey():
             decode_broker_url(path, node.data)
-        case TopicBroker(TopicKind.PUB | TopicKind.SUB, _, name):
+        case TopicBrokerKey(TopicKind.PUB | TopicKind.SUB, _, name):
             decode_topic_node(path, node.data, name)
-        case Consumer():
+        case ConsumerKey():
             decode_topics(path, node.data)
-        case StoredOffset():
+        case StoredOffsetKey():
             decode_offset_node(path, node.data)
-        case Owner() if not node.session_id:
+        case OwnerKey() if not node.session_id:
             raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
-        case Replication():
+        case ReplicationKey():
             decode_replication(path, node.data)
-        case OwnerEpoch():
+        case OwnerEpochKey():
             decode_epoch(path, node.data)
 
 
 def _advice(key: NodeKey) -> str:
     match key:
-        case OwnerEpoch():
+        case OwnerEpochKey():
             return "--apply deletes it: the next claim makes it again"
-        case StoredOffset(group, topic, partition):
+        case StoredOffsetKey(group, topic, partition):
             return f"metaq groups reset {group} {topic}/{partition} --to earliest, or another place"
-        case Replication(broker_id):
+        case ReplicationKey(broker_id):
             return (
                 f"it decides which slaves may be promoted: stop broker {broker_id} and its slaves before you delete it"
             )
-        case Owner():
+        case OwnerKey():
             return "no consumer made it: delete it"
     return "end the process that wrote it, or delete it"
 
