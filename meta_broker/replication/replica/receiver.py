@@ -133,7 +133,7 @@ class ReplicaReceiver:
         decided, self._decided = self._decided, []
         return decided
 
-    # -- link.LinkOwner ---------------------------------------------------------------------------------------
+    # -- link.LinkOwner, and effects --------------------------------------------------------------------------
 
     def journal(self) -> ReplicaJournal:
         copy = self.follower
@@ -253,8 +253,6 @@ class ReplicaReceiver:
         while (facts := self._unsaved) is not None:  # the newest alone
             self._unsaved = None
             await asyncio.to_thread(self._file.write, facts)
-
-    # -- the copy ---------------------------------------------------------------------------------------------
 
     def _append(self, lsn: Lsn, data: bytes | memoryview) -> None:
         try:
