@@ -1,6 +1,11 @@
-"""One attempt to store a batch: its request, and the outcome of the reply."""
+"""One attempt to store a batch: its request, and the outcome of the reply.
 
-from collections.abc import Collection
+A batch that a metaq broker may have got is sent again under the same number until it is answered: it is stored once. To
+a broker without `mput`, which may execute requests out of order, messages go one by one, each after the one before it
+in its partition is answered. A message whose answer is lost is not sent again there: that could store it twice.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from journal.records.producer_state import BatchSequence
@@ -14,39 +19,61 @@ from meta_client.errors import (
     SendRefused,
     SendUnknown,
 )
+from meta_client.metadata.topology import TopicView
 from meta_client.net.calls import checked_result
 from meta_client.net.pending_reply import PendingReply
+from meta_client.net.transport import Transport
 from meta_client.producer.batch import ProducerBatch
 from meta_client.protocol.answers import PutPlace, is_not_replicated, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError
+from meta_client.protocol.frame_columns import encode_frames
 from meta_client.protocol.requests import MultiPut, Put
+from zk.tree.nodes import Partition
+
+
+class Send(NamedTuple):
+    """A request to submit on *connection*: a numbered batch, or one message for a broker without `mput`."""
+
+    connection: Transport
+    opaque: int
+    topic: str
+    partition: Partition
+    sequence: BatchSequence | None  # None: one message
+    flags: Sequence[int]
+    bodies: Sequence[bytes]
+
+    def request(self) -> Put | MultiPut:
+        """Encode it."""
+        topic, number, opaque = self.topic, self.partition.number, self.opaque
+        if self.sequence is None:
+            (flag,), (body,) = self.flags, self.bodies
+            return Put(topic, number, flag, crc31(body), None, opaque, body)
+        frames = encode_frames(self.flags, self.bodies)
+        return MultiPut(topic, number, len(self.bodies), crc31(frames), self.sequence, None, opaque, frames)
+
+
+class Connected(NamedTuple):
+    """A broker is connected; it has these *extensions*."""
+
+    connection: Transport
+    extensions: Collection[str]
+
+
+class Unreachable(NamedTuple):
+    """A broker could not be connected; with the present views of the topics that needed it."""
+
+    error: Exception
+    views: Mapping[str, TopicView | None]
 
 
 class Retriable(NamedTuple):
     """The batch may be stored or not: send it again under its number, because of *error*."""
 
-    error: Exception
+    error: BaseException
 
 
 Outcome = PutPlace | SendFailed | Retriable
-
-
-def batch_request(batch: ProducerBatch, producer: str, opaque: int) -> MultiPut:
-    """Return the mput of *batch*, numbered in the sequence of *producer*."""
-    frames = batch.frames()
-    sequence = BatchSequence(producer, batch.number)
-    topic, partition = batch.topic, batch.partition.number
-    return MultiPut(topic, partition, len(batch), crc31(frames), sequence, None, opaque, frames)
-
-
-def put_request(batch: ProducerBatch, opaque: int) -> Put:
-    """Return the put of the next message of *batch*, for a broker without `mput`.
-
-    Such a broker may execute requests out of order: send the next one after this one is answered.
-    """
-    flag, body = batch.next_message()
-    return Put(batch.topic, batch.partition.number, flag, crc31(body), None, opaque, body)
 
 
 def outcome_of(batch: ProducerBatch, reply: PendingReply) -> Outcome:
@@ -65,13 +92,13 @@ def outcome_of(batch: ProducerBatch, reply: PendingReply) -> Outcome:
         return SendUnknown(str(error), destination_of(batch))
 
 
-def unsendable(batch: ProducerBatch, extensions: Collection[str]) -> SendFailed | None:
-    """Decide whether *batch* is sent whole or singly to a broker with *extensions*; return the failure if it can't be
-    sent.
+def unsendable(batch: ProducerBatch, *, takes_batches: bool) -> SendFailed | None:
+    """Decide whether *batch* is sent whole or singly to a broker that has `mput`, or not; return the failure if it
+    can't be sent.
 
     A batch begun singly stays so, and a batch that may be stored under its number is never sent without it.
     """
-    if batch.sends_singly or "mput" in extensions:
+    if batch.sends_singly or takes_batches:
         return None
     if batch.attempts:
         return SendUnknown("its broker, which may have stored it, would not know it again", destination_of(batch))
@@ -100,7 +127,7 @@ def is_overdue(batch: ProducerBatch, now: float, timeout_s: float) -> bool:
     return (limit if batch.sends_singly else min(limit, batch.deadline)) < now
 
 
-def timeout_failure(batch: ProducerBatch, error: Exception, now: float) -> SendFailed | None:
+def timeout_failure(batch: ProducerBatch, error: BaseException, now: float) -> SendFailed | None:
     """Return the failure of *batch* if its delivery time is over, else None."""
     if now < batch.deadline:
         return None

@@ -5,6 +5,7 @@ A handle holds its batch and its index there. Everything else is kept once per b
 
 import itertools
 import threading
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -12,8 +13,6 @@ from meta_client.errors import Destination, ReplyTimeout, SendFailed
 from meta_client.net.transport import Transport
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import PutPlace
-from meta_client.protocol.frame_columns import encode_frames
-from meta_client.protocol.limits import BATCH_MESSAGES_MAX
 from meta_client.protocol.messages import HEADER_BYTES
 from zk.tree.nodes import Partition
 
@@ -24,24 +23,23 @@ class ProducerBatch:
 
     __slots__ = (
         "_base",
-        "_bodies",
-        "_bytes_max",
         "_failure",
         "_first_id",
-        "_flags",
         "_lengths",
         "_outcomes",
         "_settled",
         "_starts",
         "attempts",
+        "bodies",
         "bytes",
         "connection",
         "deadline",
         "due",
         "failures",
-        "is_full",
+        "flags",
         "is_movable",
         "number",
+        "on_settled",
         "partition",
         "sends_singly",
         "sent_at",
@@ -49,7 +47,7 @@ class ProducerBatch:
     )
 
     def __init__(
-        self, topic: str, partition: Partition, bytes_max: int, due: float, deadline: float, *, is_movable: bool = False
+        self, topic: str, partition: Partition, due: float, deadline: float, *, is_movable: bool = False
     ) -> None:
         """*is_movable*: the caller named no partition, so that the batch may move to another one until it is sent."""
         self.topic = topic
@@ -63,52 +61,34 @@ class ProducerBatch:
         self.failures = 0  # attempts without an outcome
         self.connection: Transport | None = None  # submitted on this one, without an outcome yet
         self.sent_at = 0.0  # of the last attempt; monotonic
+        # Headers and checksums are computed later, for the whole batch: every message is appended here.
+        self.bodies: list[bytes] = []
+        self.flags: list[int] = []
         self.bytes = 0  # of the frames
-        self.is_full = False  # due at once
-        self._bytes_max = bytes_max
-        self._bodies: list[bytes] = []
-        self._flags: list[int] = []
         self._lengths: list[int] = []  # once settled
         self._starts: list[int] | None = None
         self._outcomes: list[PutPlace | SendFailed] = []  # of the first messages, if sent singly
         self._first_id = self._base = 0
         self._failure: SendFailed | None = None  # of all messages without their own outcome
+        self.on_settled: list[Callable[[], object]] = []  # called once it is settled
         self._settled = threading.Lock()  # held until it is settled: the cheapest event there is
         self._settled.acquire()
 
     def __len__(self) -> int:
-        return len(self._bodies) or len(self._lengths)
+        return len(self.bodies) or len(self._lengths)
 
-    def maybe_add(self, flag: int, body: bytes, size: int) -> int | None:
-        """Add one message whose frame has *size* bytes and return its index; None if the batch is full. The first
-        message always fits.
+    def content(self) -> tuple[Sequence[int], Sequence[bytes]]:
+        """Return flags and bodies of what is sent next: everything, or if singly the first message without an outcome.
 
-        The sender's lock must be held. Every message takes this path, so headers and checksums are computed later, for
-        the whole batch.
+        They do not change any more, so that they can be encoded without the sender's lock.
         """
-        bodies = self._bodies
-        count = len(bodies)
-        total = self.bytes + size
-        if (total > self._bytes_max and count) or count >= BATCH_MESSAGES_MAX:
-            return None
-        self.bytes = total
-        bodies.append(body)
-        self._flags.append(flag)
-        if total >= self._bytes_max or count + 1 >= BATCH_MESSAGES_MAX:
-            self.is_full = True
-        return count
-
-    def frames(self) -> bytes:
-        """Return the body of its mput."""
-        return encode_frames(self._flags, self._bodies)
-
-    def next_message(self) -> tuple[int, bytes]:
-        """Return (flag, body) of the first message without an outcome, for a broker without `mput`."""
+        if not self.sends_singly:
+            return self.flags, self.bodies
         index = len(self._outcomes)
-        return self._flags[index], self._bodies[index]
+        return self.flags[index : index + 1], self.bodies[index : index + 1]
 
     def record(self, outcome: PutPlace | SendFailed) -> None:
-        """Record the outcome of `next_message`, which was sent singly."""
+        """Record the outcome of the message that was sent singly."""
         self._outcomes.append(outcome)
         self.attempts = 0  # counts for the next message
         self.is_movable = False  # a message is, or may be, in this partition
@@ -125,9 +105,11 @@ class ProducerBatch:
                 self._failure = outcome
             case PutPlace():
                 self._first_id, self._base = outcome.message_id, outcome.offset or 0
-        self._lengths = list(map(len, self._bodies))
-        self._bodies, self._flags = [], []  # handles outlive the batch: free the bytes
-        self._settled.release()
+        self._lengths = list(map(len, self.bodies))
+        self.bodies, self.flags = [], []  # handles outlive the batch: free the bytes
+        self._settled.release()  # raises if it is settled already
+        for call in self.on_settled:
+            call()
 
     def failed(self) -> tuple[int, SendFailed | None]:
         """Return how many messages were not stored, or may not be, and the first failure. Only once settled."""
@@ -143,11 +125,13 @@ class ProducerBatch:
     def wait(self, timeout_s: float | None) -> None:
         """Wait until it is settled. Raises ReplyTimeout after *timeout_s* (None: no limit); sending goes on then."""
         if not self._settled.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
-            destination_of = Destination(self.topic, self.partition)
-            raise ReplyTimeout(
-                f"send to {destination_of}: not settled within {timeout_s:g} s: wait on, it is still being sent"
-            )
+            raise self.not_settled(timeout_s)
         self._settled.release()
+
+    def not_settled(self, timeout_s: float | None) -> ReplyTimeout:
+        """Return the error for a wait of *timeout_s* that was too short."""
+        where = Destination(self.topic, self.partition)
+        return ReplyTimeout(f"send to {where}: not settled within {timeout_s:g} s: wait on, it is still being sent")
 
     def result_of(self, index: int) -> SendResult:
         """Return the place of message *index*. Raises SendFailed. Only once settled."""

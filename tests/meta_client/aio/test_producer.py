@@ -171,8 +171,8 @@ async def test_what_is_no_success_raises(zookeeper: Chroot, start_broker: StartB
 async def test_a_batch_without_an_answer_is_sent_again_and_given_up_as_unknown(
     zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
+    monkeypatch.setattr("meta_client.producer.sending_engine.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("meta_client.producer.sending_engine.IDLE_S", 0.05)
     broker = start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
     async with Client(zookeeper.connect, batching=HASTY) as client:
         handle = await client.producer().send_async("orders", b"lost?")
@@ -346,8 +346,8 @@ async def test_close_tells_a_task_that_waits_for_what_no_broker_takes(
 async def test_a_full_buffer_waits_or_raises(
     zookeeper: Chroot, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meta_client.aio.sender.ANSWER_TIMEOUT_S", 0.05)
-    monkeypatch.setattr("meta_client.aio.sender.IDLE_S", 0.05)
+    monkeypatch.setattr("meta_client.producer.sending_engine.ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("meta_client.producer.sending_engine.IDLE_S", 0.05)
     start_broker(0, {"orders": 1}, lambda request: stored(request) if isinstance(request, Version) else None)
     small = BatchingConfig(linger_s=0, batch_bytes=100, buffer_bytes_max=200, delivery_timeout_s=2.0)
     async with Client(zookeeper.connect, batching=small) as client:

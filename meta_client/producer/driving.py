@@ -1,0 +1,44 @@
+"""The effects of a sending engine that both of its drivers carry out alike: connect to a broker, submit a request."""
+
+from meta_client.errors import Destination, NoBroker, NotConnected
+from meta_client.metadata.topology import Directory
+from meta_client.net.pending_reply import OnDone
+from meta_client.net.transport import Transports
+from meta_client.producer.attempts import Connected, Send, Unreachable
+from meta_client.protocol.errors import MetaError
+from zk.tree.broker_url import BrokerUrl
+
+VERSION_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 1.0  # limits the delay that an unreachable broker causes to others
+VIEW_TIMEOUT_S = 3.0  # as a producer's send (spec 7.4)
+CLOSE_TIMEOUT_S = 10.0
+
+
+def connect(
+    topology: Directory, connections: Transports, broker_id: int, topics: tuple[str, ...]
+) -> Connected | Unreachable:
+    """Connect to a broker, whose address the views of *topics* tell. Waits; tasks call it inside `run`."""
+    try:
+        connection = connections.get(_address(topology, broker_id, topics), CONNECT_TIMEOUT_S, patient=False)
+        return Connected(connection, connection.capabilities(VERSION_TIMEOUT_S).extensions)
+    except Exception as error:  # whatever it is: the batches must be sent again, or given up
+        return Unreachable(error, {topic: topology.maybe_view(topic) for topic in topics})
+
+
+def _address(topology: Directory, broker_id: int, topics: tuple[str, ...]) -> BrokerUrl:
+    for topic in topics:
+        if (url := topology.view(topic, VERSION_TIMEOUT_S).urls.get(broker_id)) is not None:
+            return url
+    raise NoBroker("it is not up: start it, or wait", Destination(topics[0], broker=broker_id))
+
+
+def submit(send: Send, on_answer: OnDone) -> MetaError | None:
+    """Submit *send*; return the error if nothing was sent."""
+    connection = send.connection
+    if connection.is_broken:
+        return NotConnected(f"connection to {connection.url} is lost: try again for a new one")
+    try:
+        connection.submit(send.request(), on_answer)
+    except MetaError as error:
+        return error
+    return None
