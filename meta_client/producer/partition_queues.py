@@ -72,15 +72,15 @@ class PartitionQueue:
     def is_ready(self) -> bool:
         """True if the first waiting batch may be sent, once its broker is connected.
 
-        Not beside others on another connection, which it could overtake; nor beside, or as, one that is sent singly: a
-        broker without `mput` executes requests in any order.
+        Not beside others on another connection, which it could overtake; nor beside one that is sent singly: more of
+        that follow, and a broker without `mput` executes requests in any order.
         """
         if not self.waiting or self.backoff_until:
             return False
         if not self.in_flight:
             return True
-        is_batch_by_batch = self.link.takes_batches and not self.is_exclusive and not self.waiting[0].sends_singly
-        return is_batch_by_batch and self.connection is self.link.connection and self.in_flight < IN_FLIGHT_MAX
+        takes_more = self.link.takes_batches and not self.is_exclusive and self.in_flight < IN_FLIGHT_MAX
+        return takes_more and self.connection is self.link.connection
 
 
 class PartitionQueues:

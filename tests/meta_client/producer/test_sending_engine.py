@@ -202,6 +202,18 @@ def test_what_may_have_arrived_does_not_move(engine: Engine) -> None:
     assert [(again.partition, again.sequence) for again in sends(engine, 2.0)] == [(send.partition, send.sequence)]
 
 
+def test_what_a_broken_connection_did_not_take_may_move(engine: Engine) -> None:
+    add(engine, 80, wanted=None, view=ONE_BROKER)
+    connect(engine, 0.0, "status")
+    (send,) = sends(engine)
+    assert send.sequence is None
+    engine.unsent(0.0, send.opaque, NotConnected("it is lost"))
+    assert engine.maybe_connect() == (0, ("orders",)), "without a back-off"
+    engine.connecting_ended(0.0, 0, Unreachable(NotConnected("down"), {"orders": VIEW}))
+    connect(engine)
+    assert [(moved.partition, moved.sequence is None) for moved in sends(engine)] == [(Partition(1, 0), False)]
+
+
 def test_messages_for_a_broker_without_mput_go_one_by_one(engine: Engine) -> None:
     handles = [add(engine, 10) for _ in range(3)]
     add(engine, 80)
