@@ -1,11 +1,14 @@
 """The effects of a sending engine that both of its drivers carry out alike: connect to a broker, submit a request."""
 
+import contextlib
+
 from meta_client.errors import Destination, NoBroker, NotConnected
-from meta_client.metadata.topology import Directory
+from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.pending_reply import OnDone
 from meta_client.net.transport import Transports
 from meta_client.producer.attempts import Connected, Send, Unreachable
 from meta_client.protocol.errors import MetaError
+from zk.errors import ZooKeeperError
 from zk.tree.broker_url import BrokerUrl
 
 VERSION_TIMEOUT_S = 5.0
@@ -22,7 +25,10 @@ def connect(
         connection = connections.get(_address(topology, broker_id, topics), CONNECT_TIMEOUT_S, patient=False)
         return Connected(connection, connection.capabilities(VERSION_TIMEOUT_S).extensions)
     except Exception as error:  # whatever it is: the batches must be sent again, or given up
-        return Unreachable(error, {topic: topology.maybe_view(topic) for topic in topics})
+        views: dict[str, TopicView | None] = {}
+        with contextlib.suppress(MetaError, ZooKeeperError):  # a view of listed brokers may be asked of them
+            views = {topic: topology.maybe_view(topic) for topic in topics}
+        return Unreachable(error, views)
 
 
 def _address(topology: Directory, broker_id: int, topics: tuple[str, ...]) -> BrokerUrl:
