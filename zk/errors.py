@@ -20,7 +20,7 @@ class MalformedNode(ZooKeeperError):
 
 
 class RefusedNode(ZooKeeperError):
-    """ZooKeeper's access rules keep this session from a node. Other nodes are not affected."""
+    """ZooKeeper's access rules keep this session from one node: give it the right to read, or delete the node."""
 
     def __init__(self, path: str, error: Exception) -> None:
         super().__init__(f"ZooKeeper refused {path} ({type(error).__name__}): check its access rules")

@@ -32,7 +32,7 @@ POLL_S: Final = 0.1  # a stop waits so long
 
 
 class CannotServe(MetaError):
-    """The admin port can't be opened."""
+    """The admin port can't be opened: choose another, or stop what uses it."""
 
 
 class AdminServer:

@@ -32,7 +32,7 @@ from meta_client.protocol.requests import MultiPut, Put
 from zk.tree.nodes import Partition
 
 
-class Send(NamedTuple):
+class SendAttempt(NamedTuple):
     """A request to submit on *connection*: a numbered batch, or one message for a broker without `mput`."""
 
     connection: Transport
@@ -60,7 +60,7 @@ class Connected(NamedTuple):
     extensions: Collection[str]
 
 
-class Unreachable(NamedTuple):
+class ConnectFailed(NamedTuple):
     """A broker could not be connected; with the present views of the topics that needed it."""
 
     error: Exception

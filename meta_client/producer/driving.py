@@ -6,7 +6,7 @@ from meta_client.errors import Destination, NoBroker, NotConnected
 from meta_client.metadata.topology import Directory, TopicView
 from meta_client.net.pending_reply import OnDone
 from meta_client.net.transport import Transports
-from meta_client.producer.attempts import Connected, Send, Unreachable
+from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.protocol.errors import MetaError
 from zk.errors import ZooKeeperError
 from zk.tree.broker_url import BrokerUrl
@@ -19,7 +19,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 def connect(
     topology: Directory, connections: Transports, broker_id: int, topics: tuple[str, ...]
-) -> Connected | Unreachable:
+) -> Connected | ConnectFailed:
     """Connect to a broker, whose address the views of *topics* tell. Waits; tasks call it inside `run`."""
     try:
         connection = connections.get(_address(topology, broker_id, topics), CONNECT_TIMEOUT_S, patient=False)
@@ -28,7 +28,7 @@ def connect(
         views: dict[str, TopicView | None] = {}
         with contextlib.suppress(MetaError, ZooKeeperError):  # a view of listed brokers may be asked of them
             views = {topic: topology.maybe_view(topic) for topic in topics}
-        return Unreachable(error, views)
+        return ConnectFailed(error, views)
 
 
 def _address(topology: Directory, broker_id: int, topics: tuple[str, ...]) -> BrokerUrl:
@@ -38,7 +38,7 @@ def _address(topology: Directory, broker_id: int, topics: tuple[str, ...]) -> Br
     raise NoBroker("it is not up: start it, or wait", Destination(topics[0], broker=broker_id))
 
 
-def submit(send: Send, on_answer: OnDone) -> MetaError | None:
+def submit(send: SendAttempt, on_answer: OnDone) -> MetaError | None:
     """Submit *send*; return the error if nothing was sent."""
     connection = send.connection
     if connection.is_broken:

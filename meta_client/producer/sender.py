@@ -16,7 +16,7 @@ from meta_client.metadata.topology import Directory
 from meta_client.net.connections import Connections
 from meta_client.net.identity import new_session_id
 from meta_client.net.pending_reply import PendingReply
-from meta_client.producer.attempts import Send
+from meta_client.producer.attempts import SendAttempt
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.driving import CLOSE_TIMEOUT_S, VIEW_TIMEOUT_S, connect, submit
 from meta_client.producer.outgoing import view_of
@@ -144,7 +144,7 @@ class Sender:
             finally:
                 self._sending.release()
 
-    def _submit(self, send: Send) -> None:
+    def _submit(self, send: SendAttempt) -> None:
         try:
             error = submit(send, self._on_answer)
         except BaseException as interrupt:  # ^C

@@ -35,10 +35,10 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.attempts import (
     Connected,
+    ConnectFailed,
     Outcome,
     Retriable,
-    Send,
-    Unreachable,
+    SendAttempt,
     closed_failure,
     destination_of,
     is_overdue,
@@ -181,7 +181,7 @@ class SendingEngine(Generic[Handle]):
         """True if `maybe_send` would return a request. Any thread."""
         return bool(self._queues.sendable)
 
-    def maybe_send(self, now: float) -> Send | None:
+    def maybe_send(self, now: float) -> SendAttempt | None:
         """Take the next request to submit; `answered`, `unsent` or `lost` follows. Submit it before the next one is
         taken: a connection keeps the order."""
         while (taken := self._queues.maybe_take()) is not None:
@@ -195,7 +195,7 @@ class SendingEngine(Generic[Handle]):
             self._in_flight[opaque] = batch
             self._looks_at = min(self._looks_at, now + IDLE_S)
             sequence = None if batch.sends_singly else BatchSequence(self._name, batch.number)
-            return Send(connection, opaque, batch.topic, batch.partition, sequence, *batch.content())
+            return SendAttempt(connection, opaque, batch.topic, batch.partition, sequence, *batch.content())
         return None
 
     @property
@@ -265,14 +265,14 @@ class SendingEngine(Generic[Handle]):
         again = self._retry if is_lost else self._back_off  # connecting has its own back-off
         again(now, batch, error)
 
-    def connecting_ended(self, now: float, broker_id: int, outcome: Connected | Unreachable) -> None:
+    def connecting_ended(self, now: float, broker_id: int, outcome: Connected | ConnectFailed) -> None:
         """Note that a broker is connected, or can't be: then batches that were never sent may move to other brokers."""
         link = self._queues.link(broker_id)
         match outcome:
             case Connected(connection, extensions):
                 self._choice.reached(broker_id)
                 self._queues.connected(link, connection, takes_batches="mput" in extensions)
-            case Unreachable(error, views):
+            case ConnectFailed(error, views):
                 is_away = isinstance(error, NotConnected | NoBroker)
                 if is_away:
                     self._choice.not_reached(now, broker_id)

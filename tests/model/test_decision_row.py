@@ -333,7 +333,7 @@ class DecisionRowMachine(Counted):
     @rule(where=st.sampled_from(((0,), (1,), (0, 1))))
     def begin(self, where: tuple[int, ...]) -> None:
         self.count()
-        gtrid = f"{next(self.numbers)}"
+        gtrid = f"{NAME.qualifier}-{next(self.numbers):022d}"
         self.wants[gtrid] = where
         self._start(lambda: self._work(gtrid, where, self.service), self.service, "transaction")
 

@@ -32,7 +32,7 @@ from meta_client.errors import (
 from meta_client.metadata.topology import TopicView
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
-from meta_client.producer.attempts import Connected, Send, Unreachable
+from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.partition_queues import IN_FLIGHT_MAX, BatchingConfig
 from meta_client.producer.results import SendResult
@@ -60,8 +60,8 @@ class Link:
         self.broker = broker
         self.url = URLS[broker.broker_id]
         self.is_broken = False
-        self.arrived: list[Send] = []  # not executed yet
-        self.awaited: dict[int, tuple[Send, PendingReply]] = {}  # by opaque
+        self.arrived: list[SendAttempt] = []  # not executed yet
+        self.awaited: dict[int, tuple[SendAttempt, PendingReply]] = {}  # by opaque
         self.answers: list[Result] = []
 
     def read_for(self, reply: PendingReply, deadline: float) -> None:
@@ -90,11 +90,11 @@ class Broker:
     is_up: bool = True
     has_mput: bool = True
     links: list[Link] = field(default_factory=list)
-    late: list[Send] = field(default_factory=list)  # of broken connections
+    late: list[SendAttempt] = field(default_factory=list)  # of broken connections
     stored: dict[Partition, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     windows: dict[tuple[str, Partition], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
-    def execute(self, send: Send) -> Result:
+    def execute(self, send: SendAttempt) -> Result:
         log = self.stored[send.partition]
         if any(body.startswith(REFUSED) for body in send.bodies):
             return Result(500, b"no room", send.opaque)
@@ -107,7 +107,7 @@ class Broker:
         log += send.bodies
         return self.place(send, len(log) - len(send.bodies))
 
-    def place(self, send: Send, index: int) -> Result:
+    def place(self, send: SendAttempt, index: int) -> Result:
         offset = sum(HEADER_BYTES + len(body) for body in self.stored[send.partition][:index])
         return Result(200, b"%d %d %d" % (index, send.partition.number, offset), send.opaque)
 
@@ -193,7 +193,7 @@ class Sending(Counted):
                 return
             self.submit(send, "sent" if left else outcome)
 
-    def submit(self, send: Send, outcome: str) -> None:
+    def submit(self, send: SendAttempt, outcome: str) -> None:
         link = cast(Link, send.connection)
         self.check_beside(send, link)
         if outcome == "cut":
@@ -212,7 +212,7 @@ class Sending(Counted):
             else:
                 link.awaited[send.opaque] = send, PendingReply(link, send.opaque, self.on_answer)
 
-    def check_beside(self, send: Send, link: Link) -> None:
+    def check_beside(self, send: SendAttempt, link: Link) -> None:
         """Check *send* beside what is in flight for its partition."""
         assert link.broker.broker_id == send.partition.broker_id
         beside = [
@@ -227,7 +227,7 @@ class Sending(Counted):
             assert send.sequence is not None, "a broker without mput executes in any order"
             assert sent.sequence is not None, "the others of that batch come later"
 
-    def note_sent(self, send: Send) -> None:
+    def note_sent(self, send: SendAttempt) -> None:
         """Note that *send* may arrive."""
         for body in send.bodies:
             message = self.by_body[body]
@@ -267,7 +267,7 @@ class Sending(Counted):
             extensions = {"mput"} if broker.has_mput else set[str]()
             self.engine.connecting_ended(self.now, broker_id, Connected(cast(Transport, live[0]), extensions))
         else:
-            self.engine.connecting_ended(self.now, broker_id, Unreachable(error, dict.fromkeys(topics, VIEW)))
+            self.engine.connecting_ended(self.now, broker_id, ConnectFailed(error, dict.fromkeys(topics, VIEW)))
 
     @rule(seconds=st.sampled_from([0.01, 0.05, 0.1, 0.5, 1.0, 1.0, 5.0, 12.0]))
     def time_passes(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from meta_client.errors import NotConnected
 from meta_client.metadata.direct import DirectTopology
 from meta_client.metadata.topology import TopicView
 from meta_client.net.connections import Connections
-from meta_client.producer.attempts import Unreachable
+from meta_client.producer.attempts import ConnectFailed
 from meta_client.producer.driving import connect
 from zk.errors import ZooKeeperUnavailable
 from zk.tree.broker_url import BrokerUrl
@@ -25,7 +25,7 @@ class Listed(DirectTopology):
 def test_a_broker_is_unreachable_though_views_can_t_be_had_either() -> None:
     connections = Connections()
     outcome = connect(Listed([URL], connections), connections, 0, ("orders",))
-    assert isinstance(outcome, Unreachable)
+    assert isinstance(outcome, ConnectFailed)
     assert isinstance(outcome.error, NotConnected)
     assert outcome.views == {}
     connections.close()

@@ -20,7 +20,7 @@ from meta_client.errors import (
 from meta_client.metadata.topology import TopicView
 from meta_client.net.connection import Connection
 from meta_client.net.pending_reply import PendingReply
-from meta_client.producer.attempts import Connected, Send, Unreachable
+from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.partition_queues import IN_FLIGHT_MAX, BatchingConfig
 from meta_client.producer.sending_engine import SendingEngine
@@ -61,7 +61,7 @@ def connect(engine: Engine, now: float = 0.0, *extensions: str, to: Connection |
     return made
 
 
-def sends(engine: Engine, now: float = 0.0) -> list[Send]:
+def sends(engine: Engine, now: float = 0.0) -> list[SendAttempt]:
     """Take all that may be sent now."""
     found = []
     while (send := engine.maybe_send(now)) is not None:
@@ -69,11 +69,11 @@ def sends(engine: Engine, now: float = 0.0) -> list[Send]:
     return found
 
 
-def numbers(found: list[Send]) -> list[int]:
+def numbers(found: list[SendAttempt]) -> list[int]:
     return [send.sequence.number for send in found if send.sequence is not None]
 
 
-def answer(engine: Engine, send: Send, now: float = 0.0) -> None:
+def answer(engine: Engine, send: SendAttempt, now: float = 0.0) -> None:
     """The broker has stored it."""
     reply = PendingReply(cast(Connection, send.connection), send.opaque)
     reply.succeed(Result(200, b"7 %d 1000" % send.partition.number, send.opaque))
@@ -174,11 +174,11 @@ def test_what_may_go_anywhere_moves_and_the_rest_stays(engine: Engine) -> None:
     engine.seal_all()
     connecting = engine.maybe_connect()
     assert connecting == (0, ("orders",))
-    engine.connecting_ended(0.0, 0, Unreachable(NotConnected("down"), {"orders": ONE_BROKER}))
+    engine.connecting_ended(0.0, 0, ConnectFailed(NotConnected("down"), {"orders": ONE_BROKER}))
     assert not engine.has_connects, "it rests, and nowhere is better"
     engine.advance(engine.next_due)
     assert engine.maybe_connect() == (0, ("orders",))
-    engine.connecting_ended(1.0, 0, Unreachable(NotConnected("down"), {"orders": VIEW}))
+    engine.connecting_ended(1.0, 0, ConnectFailed(NotConnected("down"), {"orders": VIEW}))
     connect(engine, 1.0)
     while found := sends(engine, 1.0):
         for send in found:
@@ -195,7 +195,7 @@ def test_what_may_have_arrived_does_not_move(engine: Engine) -> None:
     engine.lost(0.0, send.opaque, NotConnected("it is lost"))
     engine.advance(1.0)
     assert engine.maybe_connect() == (0, ("orders",))
-    engine.connecting_ended(1.0, 0, Unreachable(NotConnected("down"), {"orders": VIEW}))
+    engine.connecting_ended(1.0, 0, ConnectFailed(NotConnected("down"), {"orders": VIEW}))
     assert not engine.has_connects
     engine.advance(2.0)
     connect(engine, 2.0)
@@ -209,7 +209,7 @@ def test_what_a_broken_connection_did_not_take_may_move(engine: Engine) -> None:
     assert send.sequence is None
     engine.unsent(0.0, send.opaque, NotConnected("it is lost"))
     assert engine.maybe_connect() == (0, ("orders",)), "without a back-off"
-    engine.connecting_ended(0.0, 0, Unreachable(NotConnected("down"), {"orders": VIEW}))
+    engine.connecting_ended(0.0, 0, ConnectFailed(NotConnected("down"), {"orders": VIEW}))
     connect(engine)
     assert [(moved.partition, moved.sequence is None) for moved in sends(engine)] == [(Partition(1, 0), False)]
 
@@ -247,7 +247,7 @@ def test_a_backlog_for_a_broker_that_stays_away_is_given_up_together(engine: Eng
     engine.seal_all()
     engine.maybe_connect()
     engine.advance(11.0)
-    engine.connecting_ended(11.0, 0, Unreachable(NoBroker("it is not up", Destination("orders")), {}))
+    engine.connecting_ended(11.0, 0, ConnectFailed(NoBroker("it is not up", Destination("orders")), {}))
     assert all(handle.is_done for handle in handles)
     with pytest.raises(NoBroker, match="delivery_timeout_s is over, given up after 0 attempts"):
         handles[9].result(0)
