@@ -1,9 +1,9 @@
 """Decides whether the event loop or the writer thread fsyncs a batch.
 
 Handing a batch to the writer thread and back costs two thread switches, and the two threads share one interpreter: as
-much time as a fast disk takes for an fsync. So the loop writes and fsyncs the batch of an iteration at its end, while
-the disk is faster than that; requests that arrive meanwhile share the next fsync. With a slower disk, a larger batch,
-or a disk that stalls and time to spare, the thread does it, and the loop works in parallel.
+much time as a fast disk takes for an fsync. So a busy loop writes and fsyncs the batch of an iteration at its end,
+while the disk is faster than that; requests that arrive meanwhile share the next fsync. With a slower disk, a larger
+batch, or time to spare, the thread does it, and the loop works in parallel.
 """
 
 import time
@@ -14,12 +14,10 @@ from typing import Final, NamedTuple
 # a fifth worse with the loop. One client thread always fared better with the loop.
 INLINE_FSYNC_S_MAX: Final = 0.001
 INLINE_BYTES_MAX: Final = 256 * 1024  # writing them takes as long as waking a thread
-# One fsync as long as STALL_S, and the thread writes until the disk has had none for CALM_S, unless the broker is busy:
-# while the loop waits for an fsync, readers wait too. Shared disks stall a few times a minute, for 50 to 250 ms. From
-# 16 threads on, the loop makes a third to two thirds more than the thread; at a low rate that is not needed.
-STALL_S: Final = 0.02
-CALM_S: Final = 300.0
-BUSY_RECORDS_S: Final = 2_000  # in the second before
+# Records a second, in the second before, from which the loop writes. Any disk stalls, shared ones for 50 to 250 ms a
+# few times a minute: an fsync on the loop then keeps readers waiting, too. That is worth it for a busy broker alone:
+# from 16 threads on, the loop makes a third to two thirds more than the thread.
+BUSY_RECORDS_S: Final = 1_000
 _LAST_SHARE: Final = 1 / 8  # weight of the last fsync: one of 10 ms takes twenty fast ones to outweigh
 
 
@@ -38,15 +36,12 @@ class InlinePolicy:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._fsync_s = 2 * INLINE_FSYNC_S_MAX  # recent mean
-        self._calm_at = 0.0  # when the last stall is CALM_S ago
         self._records = 0  # since `_counted_at`
         self._counted_at = clock()
         self._is_busy = False
 
     def observe_fsync(self, seconds: float) -> None:
         self._fsync_s += (seconds - self._fsync_s) * _LAST_SHARE
-        if seconds >= STALL_S:
-            self._calm_at = self._clock() + CALM_S
 
     def allows(self, records: int) -> bool:
         """Return True if the loop may fsync the batch of this iteration, with *records* records. Owner's thread."""
@@ -55,4 +50,4 @@ class InlinePolicy:
         if (elapsed := now - self._counted_at) >= 1.0:
             self._is_busy = self._records >= BUSY_RECORDS_S * elapsed
             self._records, self._counted_at = 0, now
-        return self._fsync_s < INLINE_FSYNC_S_MAX and (self._is_busy or now >= self._calm_at)
+        return self._is_busy and self._fsync_s < INLINE_FSYNC_S_MAX

@@ -7,14 +7,7 @@ from random import Random
 import pytest
 
 from journal.errors import StorageFailed
-from journal.wal.inline_commit import (
-    BUSY_RECORDS_S,
-    CALM_S,
-    INLINE_BYTES_MAX,
-    INLINE_FSYNC_S_MAX,
-    STALL_S,
-    InlinePolicy,
-)
+from journal.wal.inline_commit import BUSY_RECORDS_S, INLINE_BYTES_MAX, INLINE_FSYNC_S_MAX, InlinePolicy
 from journal.wal.journal import Journal
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.writers import WAIT_S, Loop, Progress, put, records_of, start
@@ -79,54 +72,47 @@ def test_with_a_slow_disk_the_thread_writes_a_turn_at_once() -> None:
     journal.close()
 
 
+class Clocked:
+    """A policy, and its clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.policy = InlinePolicy(lambda: self.now)
+
+    def second(self, records: int) -> list[bool]:
+        """One second of eight iterations: what the policy allows in each."""
+        allowed = []
+        for _ in range(8):
+            self.now += 0.125
+            allowed.append(self.policy.allows(records // 8))
+        return allowed
+
+
 def test_a_disk_is_quick_once_it_was_for_some_time_and_not_after_a_hiccup() -> None:
-    assert 10 * INLINE_FSYNC_S_MAX < STALL_S, "a hiccup is shorter than a stall"
-    policy = InlinePolicy()
+    clocked = Clocked()
+    clocked.second(BUSY_RECORDS_S)
+    policy = clocked.policy
     assert not policy.allows(1), "nobody has measured it"
     noted = 0
     while not policy.allows(1):
         policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
         noted += 1
     assert 2 < noted < 20
-    policy.observe_fsync(10 * INLINE_FSYNC_S_MAX)
+    policy.observe_fsync(20 * INLINE_FSYNC_S_MAX)
     assert not policy.allows(1)
     for _ in range(40):
         policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
     assert policy.allows(1)
 
 
-def stalled(policy: InlinePolicy) -> None:
-    policy.observe_fsync(STALL_S)
+def test_only_a_busy_loop_fsyncs_by_itself() -> None:
+    """Readers must not wait for a stall of the disk while the thread can take it."""
+    clocked = Clocked()
     for _ in range(100):
-        policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
-
-
-def test_after_a_stall_the_thread_writes_until_the_disk_was_calm_for_a_while() -> None:
-    """Readers must not wait for the next stall, however quick the fsyncs between two of them are."""
-    now = 0.0
-    policy = InlinePolicy(lambda: now)
-    for second in (0.0, CALM_S / 2):
-        now = second
-        stalled(policy)
-        assert not policy.allows(1)
-    now += CALM_S - 1
-    assert not policy.allows(1), "counted from the last stall"
-    now += 1
-    assert policy.allows(1)
-
-
-def test_a_busy_loop_fsyncs_by_itself_even_on_a_disk_that_stalls() -> None:
-    now = 0.0
-    policy = InlinePolicy(lambda: now)
-    stalled(policy)
-    seen = []
-    for records in (BUSY_RECORDS_S, BUSY_RECORDS_S - 8):
-        for _ in range(8):
-            now += 0.125
-            seen.append(policy.allows(records // 8))
-    assert seen == [False] * 7 + [True] * 8 + [False], "by the rate of the second before"
-    policy.observe_fsync(100 * INLINE_FSYNC_S_MAX)
-    assert not policy.allows(10 * BUSY_RECORDS_S), "a slow disk is the thread's"
+        clocked.policy.observe_fsync(INLINE_FSYNC_S_MAX / 3)
+    assert clocked.second(BUSY_RECORDS_S) == [False] * 7 + [True], "by the rate of the second before"
+    assert clocked.second(BUSY_RECORDS_S - 8) == [True] * 7 + [False]
+    assert clocked.second(0) == [False] * 8
 
 
 @pytest.mark.usefixtures("quick")
