@@ -197,15 +197,17 @@ def _until_it_works(world: World, coordinator: Coordinator, producer: Producer, 
 
 def test_closing_ends_the_wait_and_recovery_finishes(world: World) -> None:
     opened: list[Coordinator] = []
+    closing = threading.Timer(0.3, lambda: opened[0].close())
 
     def kill(step: TwoPhaseStep, xid: Xid) -> None:
         if step is TwoPhaseStep.DECIDED:
             world.broker.kill()
-            threading.Timer(0.3, opened[0].close).start()
+            closing.start()
 
     opened.append(world.coordinator(kill))
     with pytest.raises(CoordinatorClosed, match=r"is decided and will commit.*recover\(\) at the next start"):
         world.work(opened[0], world.producer(), 1)
+    closing.join()  # the wait ends before the directory is free
     with world.coordinator() as coordinator:
         (report,) = coordinator.recover([world.connection], [world.producer()])
         assert report.problem is not None  # the broker is still away; the row is there all the same
