@@ -16,6 +16,8 @@ from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.metadata.direct import DirectTopology, parse_brokers
 from meta_client.metadata.topology import Directory, Topology
 from meta_client.net.connections import Connections
+from meta_client.net.security import Credentials, Security
+from meta_client.net.tls import TlsConfig
 from meta_client.producer.outgoing import Compression
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
@@ -25,6 +27,8 @@ from meta_client.producer.single_sends import SingleSends
 from meta_client.protocol.compression import PACKAGES, Codec, codec_of, is_installed
 from meta_client.protocol.errors import LocalProtocolError
 from zk.forks import invalidate_after_fork
+from zk.session.security import PLAIN as ZOOKEEPER_PLAIN
+from zk.session.security import ZooKeeperSecurity
 from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
 
@@ -51,7 +55,9 @@ class Client:
 
     *batching* configures batches and retries of send_async. Messages for topics that no broker offers go, under their
     own name, to the brokers and partitions of *default_topic*, if it is given and they accept any topic (spec 7.2).
-    *transactions* configures `transaction`.
+    *transactions* configures `transaction`. *tls* encrypts every connection to a broker, *credentials* say who this
+    client is: a broker that does not prove that it knows them is not talked to. Raises InvalidSecurity for files that
+    can't be used. *zookeeper_security*: login and TLS of the session.
     """
 
     def __init__(
@@ -64,12 +70,20 @@ class Client:
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
         transactions: "TransactionConfig | None" = None,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
+        zookeeper_security: ZooKeeperSecurity = ZOOKEEPER_PLAIN,
     ) -> None:
         self._open(
             lambda enqueue: ZooKeeperSession(
-                zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=enqueue
+                zookeeper,
+                root,
+                session_timeout_ms,
+                connect_timeout_ms=connect_timeout_ms,
+                enqueue=enqueue,
+                security=zookeeper_security,
             ),
-            Connections(),
+            Connections.secured(Security(tls, credentials)),
             batching,
             default_topic,
             transactions=transactions,
@@ -82,15 +96,18 @@ class Client:
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
         transactions: "TransactionConfig | None" = None,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
     ) -> Self:
         """A client without ZooKeeper, of the masters listed: `Client.direct("host:8123", "other:8123")`.
 
         It produces, local and XA transactions included; there are no consumer groups, and no broker is found that
         is not listed. What a topic has on which broker is asked every five seconds, of genuine brokers too. Raises
-        NotConnected if no broker answers, or two have one id; InvalidUrl.
+        NotConnected if no broker answers, or two have one id; InvalidUrl, InvalidSecurity.
         """
         self = cls.__new__(cls)
-        self._open(None, Connections(), batching, default_topic, parse_brokers(brokers), transactions)
+        connections = Connections.secured(Security(tls, credentials))
+        self._open(None, connections, batching, default_topic, parse_brokers(brokers), transactions)
         return self
 
     @classmethod
@@ -143,6 +160,11 @@ class Client:
             opened.callback(self.topology.close)
             opened.callback(self._sender.close)
             self._opened = opened.pop_all()
+
+    @property
+    def is_direct(self) -> bool:
+        """True without ZooKeeper: made by `direct`."""
+        return self._session is None
 
     @property
     def session(self) -> ZooKeeperSession:

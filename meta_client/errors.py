@@ -25,6 +25,11 @@ class NotConnected(ConnectionLost):
     """There was no connection to send on: nothing was sent, so repeating is safe."""
 
 
+class LoginFailed(NotConnected):
+    """The broker does not know this user and password, or did not prove that it does: nothing was sent. Correct the
+    credentials, or whom you connect to."""
+
+
 class ReplyTimeout(MetaError):
     """The answer did not arrive in time: the request may have acted or may still act. Check before repeating it."""
 
@@ -142,6 +147,10 @@ class OwnershipLost(MetaError):
 
 class ConsumerMisuse(MetaError):
     """Consumer calls in an order that makes no sense. Fix the calling code."""
+
+
+class InvalidSecurity(MetaError):
+    """A certificate, key or password that can't be used. Correct the file or the setting that the text names."""
 
 
 class NothingToRead(MetaError):

@@ -18,6 +18,7 @@ from journal.records.xid import BranchKey
 LEDGER_BYTES_MAX: Final = 4 * 1024 * 1024  # all of it is in memory, and in every checkpoint
 EVIDENCE_BYTES_MAX: Final = 1024
 HEAD: Final = struct.Struct("<BHH")  # disagreement, who bytes, why bytes; who, why and evidence follow
+RESTORED_BY: Final = "metaq restore"  # author of findings about branches that were in doubt in a back-up
 _ENTRY_BYTES: Final = 128  # what an entry takes besides its texts
 
 

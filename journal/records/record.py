@@ -187,8 +187,8 @@ class PartitionEnd(msgspec.Struct, frozen=True):
 
 class DroppedRecords(msgspec.Struct, frozen=True):
     """Records that a repair dropped because they were corrupt. Without *ends*: they stood here; body: zeros in their
-    place. With *ends*: written by the first start after the repair; the ends of partitions that no later record
-    names."""
+    place. With *ends*: written by the first start after the repair, the ends of partitions that no later record names;
+    or by a restoration, the ends beyond all that was given out."""
 
     ends: tuple[PartitionEnd, ...] = ()
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from journal.errors import CorruptJournal, DirectoryIsReplica, NoJournal
 from journal.state.checkpoint import read_newest
+from journal.state.copy_marks import refuse_backup
 from journal.state.initial_sync import refuse_unfinished_sync
 from journal.state.journal_state import JournalState
 from journal.state.recovery import IndexSink, Recovered, check_reaches, recover
@@ -40,6 +41,7 @@ def read_state(directory: Path) -> Iterator[tuple[JournalState, Segments]]:
     """Fold the journal in *directory*; yields the state, and the segments to read bodies from. Takes no lock: of a
     running broker it reads a recent state. Raises NoJournal, CorruptJournal, InvalidRecord, StorageFailed."""
     storage = DirectoryStorage.open_for_reading(directory)
+    refuse_backup(storage, is_read=True)
     refuse_unfinished_sync(storage)
     _, content, _ = read_newest(storage)
     with opened_segments(storage) as segments:
@@ -58,7 +60,7 @@ def opened_store(
     directory: Path,
     version: str,
     sink: IndexSink | None = None,
-    epoch: Callable[[int], int] | None = None,
+    epoch: Callable[[Recovered], int] | None = None,
 ) -> Iterator[JournalTransactionStore]:
     """Open the store of a stopped broker, locked; like a start, truncates a torn tail and rolls back active branches.
     Decisions are durable when the block ends; without a *sink* the indexes follow at the next start.
@@ -71,6 +73,7 @@ def opened_store(
     """
     if epoch is None:
         _refuse_replica(directory)
+    refuse_backup(DirectoryStorage.open_for_reading(directory))
     with opened_segments(DirectoryStorage.open_for_reading(directory)) as segments:
         identity, segment_bytes = segments.identity, segments.locate(segments.end - 1)[1].size
     storage = DirectoryStorage.open_for_writing(directory)
@@ -94,6 +97,7 @@ def opened_below(directory: Path, lsn: int, sink: IndexSink) -> Iterator[tuple[S
     Appends nothing; truncates a torn tail. Raises the same errors as `opened_store`.
     """
     _refuse_replica(directory)
+    refuse_backup(DirectoryStorage.open_for_reading(directory))
     storage = DirectoryStorage.open_for_writing(directory)
     try:
         with opened_segments(storage, writable=True) as segments:
@@ -110,5 +114,5 @@ def _refuse_replica(directory: Path) -> None:
         )
 
 
-def _same_epoch(recovered: int) -> int:
-    return max(recovered, 1)
+def _same_epoch(recovered: Recovered) -> int:
+    return max(recovered.state.epoch, 1)

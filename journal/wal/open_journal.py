@@ -13,7 +13,7 @@ from journal.wal.histogram import HistogramSnapshot
 from journal.wal.log_writer import LogWriter
 from journal.wal.scan import is_zero
 from journal.wal.segments import JournalIdentity, Segments
-from journal.wal.storage import BLOCK_BYTES, Storage
+from journal.wal.storage import BLOCK_BYTES, SegmentArchive, Storage
 from journal.wal.storage_file import FileReader
 
 MIB = 1024 * 1024
@@ -125,8 +125,8 @@ class OpenJournal:
         is dropped. Raises KeyError."""
         return self._segments.reader(lsn)
 
-    def drop_before(self, lsn: int, archive: str | None) -> int:
-        """Delete the segments that end at or below *lsn*, or move them to *archive*. Returns their number.
+    def drop_before(self, lsn: int, archive: SegmentArchive | None) -> int:
+        """Delete the segments that end at or below *lsn*, once *archive* has them. Returns their number.
 
         Blocks: call it from a worker thread, one at a time. The newest checkpoint must hold every partition's new
         start. Raises StorageFailed; the remaining segments stay part of the journal.

@@ -11,6 +11,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -19,7 +20,7 @@ from journal.errors import CorruptJournal, ForeignJournal, InvalidContent, Stora
 from journal.records.header import HEADER_BYTES, Lsn
 from journal.wal.reserve import Reserve
 from journal.wal.segment_preallocator import SegmentPreallocator
-from journal.wal.storage import TMP_SUFFIX, Storage
+from journal.wal.storage import TMP_SUFFIX, SegmentArchive, Storage
 from journal.wal.storage_file import FileReader, StorageFile
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ def segment_base(name: str) -> Lsn | None:
     return Lsn(int(match[1])) if (match := _NAME.fullmatch(name)) else None
 
 
-def _unnamed_base(name: str) -> Lsn | None:
+def unnamed_base(name: str) -> Lsn | None:
     """Return the base LSN in the temporary name of a segment; None for other names."""
     return segment_base(name.removesuffix(TMP_SUFFIX)) if name.endswith(TMP_SUFFIX) else None
 
@@ -152,7 +153,7 @@ class Segments:
                 if (base := segment_base(name)) is not None:
                     segments._adopt(name, base, checked=identity is not None, writable=writable)
             for name in names:
-                if (base := _unnamed_base(name)) is not None and base == segments.end:
+                if (base := unnamed_base(name)) is not None and base == segments.end:
                     named = name.removesuffix(TMP_SUFFIX)
                     segments._maybe_adopt_unnamed(named, base, checked=identity is not None, writable=writable)
         except BaseException:
@@ -235,7 +236,7 @@ class Segments:
         """Delete segments that a former process was making, unless they may hold the only copy of a record. Call it
         before a writer runs."""
         for name in self.storage.names():
-            if (base := _unnamed_base(name)) is None:
+            if (base := unnamed_base(name)) is None:
                 continue
             if base not in self._chain.bases and self._holds_records(name):
                 log.error(
@@ -316,8 +317,8 @@ class Segments:
         while (bases := self._chain.bases) and bases[-1] >= base:
             self._drop(-1)
 
-    def drop_before(self, lsn: int, archive: str | None = None) -> int:
-        """Delete the segments that end at or below *lsn*, or move them to the directory *archive*; oldest first.
+    def drop_before(self, lsn: int, archive: SegmentArchive | None = None) -> int:
+        """Delete the segments that end at or below *lsn*, once *archive* has them; oldest first.
 
         Returns their number; durable then. One thread at a time. Existing readers stay valid.
         """
@@ -327,19 +328,20 @@ class Segments:
             count += 1
         return count
 
-    def _drop(self, index: int, archive: str | None = None) -> None:
-        """Delete or move the file of the first or last segment, then remove it from the chain. If that fails, it stays
-        part of the journal and must be retried before any other: dropping out of order would leave a gap."""
-        name = segment_name(self._chain.bases[index])
-        if archive is not None:
-            self.storage.archive(name, archive)
-        else:
+    def _drop(self, index: int, archive: SegmentArchive | None = None) -> None:
+        """Delete the file of the first or last segment, then remove it from the chain. If that fails, it stays part of
+        the journal and must be retried before any other: dropping out of order would leave a gap."""
+        base, file = self._chain.bases[index], self._chain.files[index]
+        name = segment_name(base)
+        with nullcontext() if archive is None else archive.kept(self.storage, name, file):
+            if self._chain.files[index] is not file:
+                raise StorageFailed(f"{self.storage.path}/{name}: replaced while it was archived")
             self.storage.remove(name)
-        with self._changing:
-            bases, files, _ = self._chain
-            kept = slice(1, None) if index == 0 else slice(None, -1)
-            self._chain = _Chain.of(bases[kept], files[kept])
-        files[index].close()
+            with self._changing:
+                bases, files, _ = self._chain
+                left = slice(1, None) if index == 0 else slice(None, -1)
+                self._chain = _Chain.of(bases[left], files[left])
+            file.close()
 
     def close(self) -> None:
         """Close all files. Idempotent."""

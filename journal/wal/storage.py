@@ -7,12 +7,12 @@ power. System errors become StorageFailed here.
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
 
 from journal.errors import DirectoryInUse, StorageFailed
-from journal.wal.file_move import move, sync_directory
+from journal.wal.file_move import copy, sync_directory
 from journal.wal.storage_file import Buffer, DirectoryFile, StorageFile, drop_clean, translated
 
 MIB = 1024 * 1024
@@ -64,11 +64,18 @@ class Storage(Protocol):
     def remove(self, name: str) -> None:
         """Delete the file; durable on return."""
 
-    def archive(self, name: str, directory: str) -> None:
-        """Move the file to *directory*, which may be on another disk; durable on return.
+    def copy_to(self, name: str, directory: str) -> None:
+        """Copy the file to *directory*, or link it there on the same disk; durable on return.
 
-        Repeating it finishes a move that a crash interrupted. Raises StorageFailed, also if another file has the name.
+        Repeating it finishes a copy that a crash interrupted. Raises StorageFailed, also if another file has the name.
         """
+
+
+class SegmentArchive(Protocol):
+    """Keeps segments that the journal drops. See journal/archive/keeper.py."""
+
+    def kept(self, storage: Storage, name: str, file: StorageFile) -> AbstractContextManager[None]:
+        """Keep the segment *name* of *storage*, durably; the block may drop it. Raises StorageFailed: it must stay."""
 
 
 class DirectoryStorage:
@@ -216,10 +223,10 @@ class DirectoryStorage:
             os.unlink(self._place(name), dir_fd=self._fd)
             self._sync_directory()
 
-    def archive(self, name: str, directory: str) -> None:
+    def copy_to(self, name: str, directory: str) -> None:
         # By the descriptor, too: the path may hold another process's directory by now.
         here = self._path if self._fd is None else Path(f"/proc/self/fd/{self._fd}")
-        move(here / name, Path(directory) / name, self._path / name)
+        copy(here / name, Path(directory) / name, self._path / name)
 
     def _place(self, name: str) -> str:
         return name if self._fd is not None else str(self._path / name)

@@ -11,14 +11,19 @@ from typing import Any, Literal
 import msgspec
 
 from journal.wal.flush_mode import SYNC, FlushMode
+from meta_broker.access.rules import Principals
+from meta_broker.config.access_section import AccessSection, check_access
 from meta_broker.config.admin_section import AdminSection, check_admin
 from meta_broker.config.broker_section import BrokerSection, Role, check_hosts, check_range, check_section
+from meta_broker.config.exposure import check_exposure
 from meta_broker.config.replication_section import REPLICATION_RANGES, ReplicationSection, why_not
 from meta_broker.config.retention_section import RetentionSection, check_retention
 from meta_broker.config.slave_section import SlaveSection, why_not_slave
+from meta_broker.config.tls_section import TlsSection, check_tls
 from meta_broker.config.topic_names import why_not_a_topic
 from meta_broker.config.zookeeper_section import ZooKeeperSection, check_zookeeper
 from meta_broker.errors import ConfigError
+from meta_client.net.security import Security
 from meta_client.protocol.compression import LABELS
 
 BROKER_ID_MAX = 1023  # ten bits of a message id
@@ -49,6 +54,8 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     filters: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
     slave: SlaveSection = msgspec.field(default_factory=SlaveSection)
     admin: AdminSection = msgspec.field(default_factory=AdminSection)
+    tls: TlsSection = msgspec.field(default_factory=TlsSection)
+    access: AccessSection = msgspec.field(default_factory=AccessSection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,9 @@ class BrokerConfig:
     role: Role = "master"
     slave: SlaveSection = field(default_factory=SlaveSection)
     admin: AdminSection = field(default_factory=AdminSection)
+    tls: TlsSection = field(default_factory=TlsSection)
+    access: AccessSection = field(default_factory=AccessSection)
+    rules: Principals | None = None  # of `access.file`; None: everybody may do everything
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
 
@@ -76,6 +86,16 @@ class BrokerConfig:
     def url_host(self) -> str:
         """Host in this broker's URL."""
         return self.broker.advertised_host or self.broker.host
+
+    @property
+    def authenticates(self) -> bool:
+        """True if whoever connects has to prove who he is."""
+        return self.rules is not None or self.tls.requires_certificates
+
+    @property
+    def security(self) -> Security:
+        """Safety of the connections that this broker makes: a slave to its master, a promotion to slaves."""
+        return Security(self.tls.client_config(), self.access.credentials())
 
     @property
     def is_slave(self) -> bool:
@@ -122,6 +142,8 @@ def load(
     admin = file.admin if admin_port is None else msgspec.structs.replace(file.admin, port=admin_port)
     check_section(section, where)
     check_admin(admin, where)
+    check_tls(file.tls, where)
+    check_access(file.access, where)
     check_hosts(section, zookeeper is not None, where)
     check_zookeeper(file.zookeeper, where)
     check_retention(file.retention, data, where)
@@ -138,7 +160,7 @@ def load(
         mode = FlushMode.parse(flush or section.flush)
     except ValueError as error:
         raise ConfigError(f"{'--flush' if flush else where + ': broker.flush'}: {error}") from error
-    return BrokerConfig(
+    config = BrokerConfig(
         data=data,
         broker_id=broker_id,
         port=port,
@@ -153,9 +175,14 @@ def load(
         role=role,
         slave=slave,
         admin=admin,
+        tls=file.tls,
+        access=file.access,
+        rules=file.access.rules(),
         path=path,
         source=source,
     )
+    check_exposure(config, where)
+    return config
 
 
 def _read(path: Path) -> bytes:
@@ -191,6 +218,8 @@ def _check_names(raw: dict[str, Any], where: str) -> None:
         ("slave", SlaveSection),
         ("replication", ReplicationSection),
         ("admin", AdminSection),
+        ("tls", TlsSection),
+        ("access", AccessSection),
     ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")

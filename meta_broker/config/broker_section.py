@@ -29,7 +29,9 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "received_bytes_total_max": (1, _BYTES_MAX),
     "unsent_bytes_total_max": (1, _BYTES_MAX),
     "connections_max": (1, 1_000_000),
+    "connections_per_address_max": (1, 1_000_000),
     "checkpoint_bytes": (1, _BYTES_MAX),
+    "disk_free_bytes_min": (0, _BYTES_MAX),
     "checkpoint_seconds": (0.001, SECONDS_MAX),
     "relocate_after_segments": (1, 1_000_000),
     "transaction_timeout_seconds_max": (1, SECONDS_MAX),
@@ -55,10 +57,12 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     cluster: str = "metaq"
     role: Role = "master"  # as --role
-    host: str = "127.0.0.1"  # address to listen on; the protocol has no authentication, so only local by default
+    host: str = "127.0.0.1"  # address to listen on; elsewhere than on this machine only with authentication
+    insecure: bool = False  # listen elsewhere without authentication: something else decides who may connect
     advertised_host: str | None = None  # host registered in ZooKeeper for clients; None: `host`
     flush: str = "sync"
     segment_bytes: int = 256 * MIB
+    disk_free_bytes_min: int = 0  # below, new messages are refused, and a slave waits; 0: only when the disk is full
     transfer_bytes_max: int = 4 * MIB  # of one get; the largest message must fit
     message_bytes_max: int = 2 * MIB  # data part of one message; limit of genuine consumers
     line_bytes_max: int = LINE_BYTES_MAX  # of a request; beyond, the connection is closed: not a client
@@ -69,6 +73,7 @@ class BrokerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     received_bytes_total_max: int = 256 * MIB  # of incomplete bodies; beyond, the one stalled longest is dropped, 503
     unsent_bytes_total_max: int = 512 * MIB  # of answers; beyond, the connection that reads least is closed
     connections_max: int = 10_000  # beyond, a new one is answered 503 and closed
+    connections_per_address_max: int = 5_000  # beyond, the same for peers of that address alone
     checkpoint_bytes: int = 64 * MIB  # journal between two checkpoints: bounds what recovery replays
     checkpoint_seconds: float = 60.0
     relocate_after_segments: int = 4  # distance from the end at which a live branch's messages are copied forward

@@ -1,5 +1,6 @@
 """`[retention]`: how long messages stay."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     hours: float | None = None  # older messages may be dropped
     bytes: int | None = None  # everything before the journal's newest bytes may be dropped
     policy: Literal["delete", "archive"] = "delete"
-    archive: str | None = None  # directory for policy "archive"
+    archive: str | None = None  # directory, or URL of an object store, for policy "archive"
     when: float | str = 60.0  # seconds between two runs, or a cron expression in UTC
 
 
@@ -36,6 +37,20 @@ def check_retention(section: RetentionSection, data: Path, where: str) -> None:
     else:
         check_range(f"{where}: retention.when", section.when, 0.1, SECONDS_MAX)
     if (section.policy == "archive") != (section.archive is not None):
-        raise ConfigError(f'{where}: retention.archive, a directory, and policy = "archive" need each other: give both')
-    if section.archive is not None and Path(section.archive).resolve() == data.resolve():
+        raise ConfigError(
+            f'{where}: retention.archive, a directory or URL, and policy = "archive" need each other: give both'
+        )
+    if section.archive is None:
+        return
+    if is_url(section.archive):
+        if find_spec("fsspec") is None:
+            raise ConfigError(
+                f"{where}: retention.archive {section.archive}: pip install 'metaq-broker[object-storage]'"
+            )
+    elif Path(section.archive).resolve() == data.resolve():
         raise ConfigError(f"{where}: retention.archive {section.archive} is the data directory: name another one")
+
+
+def is_url(archive: str) -> bool:
+    """Return True if *archive* names an object store and not a directory."""
+    return "://" in archive

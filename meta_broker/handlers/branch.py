@@ -37,6 +37,8 @@ class BranchHandler:
 
     def handle(self, command: BranchCommand, peer: Peer) -> None:
         context, store, key = self._context, self._store, command.key
+        # On record is who is known, not what a client calls itself.
+        who = command.who if peer.principal is None else peer.principal.name
         result = AppendResult(store.journal.end, [])
         if key is None:
             ledger = json.dumps([finding_report(finding) for finding in store.state.ledger])
@@ -44,16 +46,16 @@ class BranchHandler:
             return
         try:
             if (disagreement := _DISAGREEMENTS.get(command.verb)) is not None:
-                entry = LedgerEntry(key, disagreement, command.who, command.why, command.evidence)
+                entry = LedgerEntry(key, disagreement, who, command.why, command.evidence)
                 result = AppendResult(store.record_finding(entry), [])
             elif command.verb is not BranchVerb.SHOW:
                 decision = _DECISIONS[command.verb]
-                result = store.decide(store.find(key), decision, command.who, command.why)
+                result = store.decide(store.find(key), decision, who, command.why)
                 context.counters.commits += decision is HeuristicDecision.COMMIT
                 context.counters.rollbacks += decision is HeuristicDecision.ROLLBACK
                 log.warning(
-                    "branch decided by hand key=%s decision=%s who=%s why=%s peer=%s",
-                    *(key, decision.name, command.who, command.why, peer.name),
+                    "branch decided by hand xid=%s decision=%s who=%s why=%s conn=%s",
+                    *(key, decision.name, who, command.why, peer.name),
                 )
             report = self._report(key)
         except VerbRefused as error:

@@ -10,6 +10,8 @@ from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
+from meta_broker.access.principal import Principal
+from meta_broker.access.scram import Login
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.loop_delay import LoopDelay
@@ -35,6 +37,19 @@ class Peer(Protocol):
     @property
     def name(self) -> str:
         """Remote address."""
+
+    @property
+    def address(self) -> str:
+        """Remote address without the port."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """Owner of the connection; None: not known, or this broker has no access rules."""
+
+    login: Login | None  # one that has begun
+
+    def become(self, principal: Principal) -> None:
+        """Belong to *principal* from now on."""
 
     @property
     def local_transactions(self) -> dict[LocalKey, LiveBranch]: ...

@@ -1,16 +1,20 @@
 """Dispatches requests to handlers. Exhaustive: a broker does not start if a request has no handler."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any, Final, get_args
 
+from meta_broker.access.needs import OPEN
 from meta_broker.filters.runner import Filters
+from meta_broker.handlers.audited import AUDITED, audited, tell
 from meta_broker.handlers.branch import BranchHandler
 from meta_broker.handlers.checkpoint import CheckpointHandler
 from meta_broker.handlers.context import Context, Peer, WaitingFetch, yield_after
 from meta_broker.handlers.fetch import FetchHandler
 from meta_broker.handlers.find import FindHandler
+from meta_broker.handlers.gate import Gate
 from meta_broker.handlers.get import GetHandler
 from meta_broker.handlers.message_reader import MessageReader
 from meta_broker.handlers.put import PutHandler
@@ -23,6 +27,7 @@ from meta_broker.replication.replica.receiver import ReplicaReceiver
 from meta_broker.store.key_indexer import KeyIndexer
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import (
+    Authenticate,
     BranchCommand,
     Dropped,
     Fetch,
@@ -88,7 +93,9 @@ class Dispatcher:
         self._find = FindHandler(context, self._keys, self._worker)
         self._replies: WriteReplies | None = None  # of a master, as the next one
         self._transactions: TransactionHandler | None = None
-        self._handlers: Final = self._table()
+        rules = context.config.rules
+        self.gate = None if rules is None else Gate(rules)
+        self._handlers: Final = self._guarded(self._table())
         assert self._handlers.keys() == set(get_args(Handled)), "every request has a handler"
         self._keys.rescan()
 
@@ -107,6 +114,7 @@ class Dispatcher:
             Version: self._version,
             Quit: self._quit,
             Replicate: self._replicate,
+            Authenticate: self._authenticate,
             Dropped: self._dropped,
         }
         if (slave := context.slave) is not None:
@@ -126,6 +134,17 @@ class Dispatcher:
             }
         handlers[TopicCommand] = _one_a_turn(handlers[TopicCommand])
         return handlers
+
+    def _guarded(self, handlers: dict[type[Handled], Handler]) -> dict[type[Handled], Handler]:
+        """Return *handlers* behind the audit log, and behind the gate if there is one."""
+        told = {kind: audited(handle) if kind in AUDITED else handle for kind, handle in handlers.items()}
+        if (gate := self.gate) is None:
+            return told
+        # A waiting fetch was let in when it came.
+        return {
+            kind: handle if kind in OPEN or kind is WaitingFetch else gate.guarded(kind, handle)
+            for kind, handle in told.items()
+        }
 
     @property
     def fetches_waiting(self) -> int:
@@ -176,6 +195,12 @@ class Dispatcher:
             times.of(request).observe(perf_counter() - began)
             times.began = 0.0
 
+    def _authenticate(self, request: Authenticate, peer: Peer) -> None:
+        if self.gate is not None:
+            self.gate.authenticate(request, peer)
+        else:
+            peer.send(encode_result(Status.BAD_REQUEST, b"this broker has no logins: send none", request.opaque))
+
     def _version(self, request: Version, peer: Peer) -> None:
         peer.send(encode_result(Status.SUCCESS, self.context.version.encode(), request.opaque))
 
@@ -189,10 +214,20 @@ class Dispatcher:
 
     def _replicate(self, request: Replicate, peer: Peer) -> None:
         master, opaque = self.context.master, request.opaque
-        if master is None or not peer.upgrade(encode_result(Status.SUCCESS, b"", opaque), master.attach):
+
+        def attach(transport: asyncio.Transport, name: str) -> asyncio.Protocol | None:
+            assert master is not None
+            if (successor := master.attach(transport, name)) is not None and self.gate is not None:
+                assert peer.principal is not None
+                self.gate.keep_link(peer.principal, transport)
+            return successor
+
+        if master is None or not peer.upgrade(encode_result(Status.SUCCESS, b"", opaque), attach):
             text = b"no replication link here: this broker is no master, has too many links, or was asked for more"
+            tell("replicate", peer, "refused-503")
             peer.send(encode_result(Status.UNAVAILABLE, text, opaque))
             return
+        tell("replicate", peer, "done")
         self.peer_closed(peer)  # ends the branches and waits it began as a client
 
 

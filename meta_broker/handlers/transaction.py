@@ -10,6 +10,7 @@ from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
+from meta_broker.handlers.audited import audited
 from meta_broker.handlers.context import Context, Peer, yield_after
 from meta_broker.handlers.writes import WriteReplies
 from meta_client.protocol.answers import BranchStatus, format_keys
@@ -39,7 +40,7 @@ class TransactionHandler:
             Verb.COMMIT_ONE_PHASE: self._commit,
             Verb.COMMIT_TWO_PHASE: self._commit,
             Verb.ROLLBACK: self._rollback,
-            Verb.FORGET: self._forget,
+            Verb.FORGET: audited(self._forget),
             Verb.RECOVER: self._recover,
             Verb.STATUS: self._send_status,
         }
@@ -182,7 +183,7 @@ class TransactionHandler:
         for transaction in expired:
             self._store.rollback(transaction, RollbackReason.TIMED_OUT)
             self._context.counters.rollbacks += 1
-            log.info("branch timed out key=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
+            log.info("branch timed out xid=%s timeout_ms=%d", transaction.key, transaction.timeout_ms)
         return len(expired) == EXPIRED_PER_TURN
 
 

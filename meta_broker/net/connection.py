@@ -9,10 +9,13 @@ from typing import cast
 from journal.errors import StorageFailed
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
+from meta_broker.access.principal import Principal
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
+from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
+from meta_client.logs.context import CONTEXT
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
 
@@ -22,7 +25,7 @@ log = logging.getLogger(__name__)
 REQUESTS_PER_TURN = 128
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(Identified, asyncio.BufferedProtocol):
     """Handles the requests of one peer in their order. Loop thread only.
 
     Replies of one turn of the loop leave in one write. Unsent bytes and requests in flight (handled, not answered) are
@@ -37,14 +40,16 @@ class ClientConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         bounds: ConnectionBounds,
     ) -> None:
+        super().__init__(loop.time())
         self.local_transactions: dict[LocalKey, LiveBranch] = {}
-        self.last_active = loop.time()
         self._owner = owner
         self._dispatch: Callable[[Handled, ClientConnection], None] = dispatcher.handle
         self._dispatcher = dispatcher
         self._loop = loop
         self._bounds = bounds
-        self._decoder = RequestDecoder(bounds.decoder)
+        self._decoder = RequestDecoder(bounds.decoder, owner.buffers)
+        self._received = owner.received_chunk
+        self._is_body = False  # what is being received
         self._state = ConnectionState.NEW
         self._blocks: set[Block] = set()
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
@@ -56,9 +61,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers: list[bytes | memoryview] = []
         self._answer_bytes = 0  # of _answers and _buffered
         self._buffered: dict[BranchKey, list[bytes]] = {}  # answers of this turn, by branch
-        self._is_flush_due = False
-        self._is_handling_due = False
-        self.name = "?"
+        self._is_flush_due = self._is_handling_due = False
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -68,16 +71,27 @@ class ClientConnection(asyncio.Protocol):
             self._state = next_state(self._state, ConnectionEvent.ACCEPTED)
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
-            self.name = ":".join(map(str, (self._transport.get_extra_info("peername") or ("?",))[:2]))
+            if (gate := self._dispatcher.gate) is not None and not self.identify(taken, gate):
+                self._decoder.limit(UNKNOWN_LIMITS)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the rest of a large body, or the chunk that all share: it is empty again before another one reads."""
+        del sizehint
+        room = self._decoder.body_room
+        self._is_body = room is not None
+        return self._received if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._loop.time()
         waiting = len(self._requests)
         try:
-            self._requests.extend(self._decoder.receive_data(data))
+            if self._is_body:
+                self._requests.extend(self._decoder.body_received(nbytes))
+            else:
+                self._requests.extend(self._decoder.receive_data(bytes(self._received[:nbytes])))
         except RemoteProtocolError as error:
             if self._state is ConnectionState.OPEN:
-                log.warning("connection closed peer=%s reason=%s", self.name, error)
+                log.warning("connection closed conn=%s reason=%s", self.name, error)
                 self._requests.extend(self._decoder.completed_before_failure)
             self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
         self._report_received(made_progress=len(self._requests) > waiting)
@@ -107,6 +121,11 @@ class ClientConnection(asyncio.Protocol):
         except StorageFailed as error:
             self._owner.failed(error)
         self._owner.closed(self)
+
+    def become(self, principal: Principal) -> None:
+        """Belong to *principal* from now on."""
+        self.principal = principal
+        self._decoder.limit(self._bounds.decoder)
 
     # -- handlers.context.Peer --------------------------------------------------------------------------------
 
@@ -213,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
 
     def drop_body(self, reason: str) -> None:
         """Discard the incomplete body, and answer its request with *reason*."""
-        log.warning("body dropped peer=%s bytes=%d reason=%s", self.name, self._received_bytes, reason)
+        log.warning("body dropped conn=%s bytes=%d reason=%s", self.name, self._received_bytes, reason)
         self._requests.append(self._decoder.drop_body(reason))
         self._report_received(made_progress=False)
         self._schedule_handling()
@@ -233,7 +252,7 @@ class ClientConnection(asyncio.Protocol):
 
     def drop(self, reason: str) -> None:
         """Abort the connection, and log why."""
-        log.warning("connection dropped peer=%s reason=%s", self.name, reason)
+        log.warning("connection dropped conn=%s reason=%s", self.name, reason)
         self.abort()
 
     def abort(self) -> None:
@@ -248,6 +267,7 @@ class ClientConnection(asyncio.Protocol):
     def _handle_queued(self) -> None:
         """Handle requests until none is left or a limit is reached; read the socket only if none is left."""
         requests, dispatch, left = self._requests, self._dispatch, REQUESTS_PER_TURN
+        logged_before = CONTEXT.set(self._log_context)
         try:
             # Checked once: what a connection adds in one turn is bounded by one read of its socket.
             if requests and not self._owner.is_journal_full():
@@ -260,6 +280,8 @@ class ClientConnection(asyncio.Protocol):
                     dispatch(requests.popleft(), self)
         except StorageFailed as error:
             self._owner.failed(error)
+        finally:
+            CONTEXT.reset(logged_before)
         if self._state is ConnectionState.LAST and not requests:
             self.quit()
         should_read = self._state is ConnectionState.OPEN and not requests

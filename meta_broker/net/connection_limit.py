@@ -16,34 +16,50 @@ GOODBYE_S = 2.0  # for the peer to read the reason and hang up
 
 
 class ConnectionLimit:
-    """Admits at most *connections_max* connections. Loop thread only."""
+    """Admits at most *connections_max* connections, and *per_address_max* of one address. Loop thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int, per_address_max: int) -> None:
         self._loop = loop
         self.connections_max = connections_max
+        self.per_address_max = per_address_max
+        self._by_address: dict[str, int] = {}  # open ones
         self.refused = 0  # since the start
         self._is_logged = False  # since a connection was admitted
         self._rejecting: set[asyncio.Transport] = set()
 
-    def admits(self, transport: asyncio.Transport, others: int) -> bool:
-        """Return whether *transport* may be open beside *others*; if not, it is rejected."""
-        if others < self.connections_max:
+    def admits(self, transport: asyncio.Transport, address: str, others: int) -> bool:
+        """Return whether *transport*, of a peer at *address*, may be open beside *others*; if not, it is rejected.
+
+        `closed` follows one that is admitted.
+        """
+        of_address = self._by_address.get(address, 0)
+        if others < self.connections_max and of_address < self.per_address_max:
             self._is_logged = False
+            self._by_address[address] = of_address + 1
             return True
         self.refused += 1
         if not self._is_logged:
             self._is_logged = True
-            log.warning("connections refused open=%d", self.connections_max)
+            log.warning("connections refused open=%d peer=%s of_peer=%d", others, address, of_address)
         if len(self._rejecting) < REJECTING_MAX:
-            self._reject(transport)
+            is_full = others >= self.connections_max
+            self._reject(transport, limit_reply(self.connections_max) if is_full else peer_reply(self.per_address_max))
         else:
             transport.abort()
         return False
 
-    def _reject(self, transport: asyncio.Transport) -> None:
+    def closed(self, address: str) -> None:
+        """Count an admitted connection no longer."""
+        left = self._by_address[address] - 1
+        if left:
+            self._by_address[address] = left
+        else:
+            del self._by_address[address]
+
+    def _reject(self, transport: asyncio.Transport, reply: bytes) -> None:
         self._rejecting.add(transport)
         transport.set_protocol(Rejection(self._loop, transport, functools.partial(self._rejecting.discard, transport)))
-        transport.write(limit_reply(self.connections_max))
+        transport.write(reply)
         if transport.can_write_eof():
             transport.write_eof()
 
@@ -60,6 +76,13 @@ def limit_reply(connections_max: int) -> bytes:
     and report its text.
     """
     text = f"{connections_max} connections are open: try again later, or raise broker.connections_max"
+    return encode_result(Status.UNAVAILABLE, text.encode(), OPAQUE_ABSENT)
+
+
+def peer_reply(per_address_max: int) -> bytes:
+    """Return the same for a peer whose address has too many."""
+    remedy = "close some, or raise broker.connections_per_address_max"
+    text = f"{per_address_max} connections of your address are open: {remedy}"
     return encode_result(Status.UNAVAILABLE, text.encode(), OPAQUE_ABSENT)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from journal.errors import StorageFailed
+from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 
 C = TypeVar("C", contravariant=True)
@@ -21,6 +22,14 @@ class ConnectionBounds:
 
 class ConnectionOwner(Protocol[C]):
     """The server, as a connection sees it."""
+
+    @property
+    def buffers(self) -> BodyBuffers:
+        """Buffers for large bodies."""
+
+    @property
+    def received_chunk(self) -> memoryview:
+        """Place for what a connection receives outside of large bodies, until it has taken that."""
 
     def opened(self, connection: C, transport: asyncio.Transport) -> bool:
         """Register a new connection. False: there are too many, and *transport* was taken over."""

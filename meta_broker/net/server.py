@@ -10,14 +10,18 @@ from typing import Any
 
 from journal.errors import StorageFailed
 from journal.wal.inline_commit import LoopHooks
+from meta_broker.access.rules import Principals
 from meta_broker.errors import CannotListen
 from meta_broker.fd_limits import connections_allowed
 from meta_broker.handlers.dispatch import Dispatcher
+from meta_broker.handlers.gate import LOGIN_S_MAX
 from meta_broker.net.budget import Budget
 from meta_broker.net.busy_poll import BusyPoll
 from meta_broker.net.connection import ClientConnection
 from meta_broker.net.connection_limit import ConnectionLimit
 from meta_broker.net.connection_owner import ConnectionBounds
+from meta_broker.net.tls_listener import PortTls, TlsListener
+from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -25,27 +29,37 @@ log = logging.getLogger(__name__)
 BACKLOG = 1000
 GOODBYE_S = 2.0  # at a stop, for peers to read what is queued
 LAST_WORD_S = 0.5  # after that, for peers whose requests were refused
+RECEIVE_BYTES = 64 * 1024  # at a time, of requests that are not large
+KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for large ones
 TICK_S = 0.5  # the resolution of transaction timeouts (spec 2.6)
 
 
 class Server:
     """Serves one store to its peers. Loop thread only, except `wake`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[StorageFailed], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_failure: Callable[[StorageFailed], None],
+        tls: PortTls | None = None,
+    ) -> None:
         self._loop = loop
+        self._tls = tls
         self._on_failure = on_failure
         self._dispatcher: Dispatcher | None = None
         self._connections: set[ClientConnection] = set()
         self._receiving: Budget[ClientConnection] = Budget(0)  # bounds: see `listen`
         self._sending: Budget[ClientConnection] = Budget(0)
-        self.limit = ConnectionLimit(loop, 0)
+        self.limit = ConnectionLimit(loop, 0, 0)
         self._stalled = False
         self._is_woken = False
+        self.buffers = BodyBuffers(KEPT_BYTES_MAX)
+        self.received_chunk = memoryview(bytearray(RECEIVE_BYTES))
         self._busy_poll = BusyPoll(loop.call_soon)
         self._unflushed: list[ClientConnection] | None = None  # connections with new replies, while progress() runs
         self._has_failed = False
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._no_connections = asyncio.Event()  # set while there is no connection
         self._no_connections.set()
 
@@ -78,7 +92,8 @@ class Server:
         self._dispatcher = dispatcher
         section = dispatcher.context.config.broker
         unopened = dispatcher.context.store.indexes.unopened
-        self.limit = ConnectionLimit(self._loop, connections_allowed(section.connections_max, unopened))
+        allowed = connections_allowed(section.connections_max, unopened)
+        self.limit = ConnectionLimit(self._loop, allowed, section.connections_per_address_max)
         self._receiving = Budget(section.received_bytes_total_max)
         self._sending = Budget(section.unsent_bytes_total_max)
         bounds = ConnectionBounds(
@@ -93,6 +108,11 @@ class Server:
         while self._sockets:
             host, port = self._sockets[0].getsockname()[:2]
             try:
+                if self._tls is not None:
+                    self._sockets[0].listen(BACKLOG)
+                    self._servers.append(TlsListener(self._loop, self._sockets[0], self._tls, connect))
+                    self._sockets.pop(0)
+                    continue
                 self._servers.append(await self._loop.create_server(connect, sock=self._sockets[0], backlog=BACKLOG))
             except OSError as error:  # another process listened on it first
                 raise _cannot_listen(host, port, error) from error
@@ -165,12 +185,25 @@ class Server:
         assert self._dispatcher is not None
         context = self._dispatcher.context
         silent_since = self._loop.time() - context.config.broker.idle_seconds_max
+        unknown_since = self._loop.time() - LOGIN_S_MAX if self._dispatcher.gate is not None else 0.0
         for connection in list(self._connections):
             if connection.last_active < silent_since:
                 connection.abort()
+            elif connection.principal is None and connection.opened_at < unknown_since:
+                connection.drop(f"no login within {LOGIN_S_MAX:g} s")
             else:
                 connection.report_unsent(made_progress=False)
         self._maybe_continue()  # once slaves are late, waiting writes are refused
+
+    def renew_access(self, rules: Principals) -> None:
+        """Use *rules* from now on: connections and links of principals that changed end."""
+        assert self._dispatcher is not None
+        if (gate := self._dispatcher.gate) is not None:
+            gate.renew(rules)
+            for connection in list(self._connections):
+                connection.login = None  # begun by the former rules: it starts over, which fails
+                if connection.principal is not None and gate.has_changed(connection.principal):
+                    connection.drop("the rights of its principal have changed")
 
     # -- connection_owner.ConnectionOwner --------------------------------------------------------------------
 
@@ -182,7 +215,8 @@ class Server:
 
     def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> bool:
         assert self._dispatcher is not None
-        if not self.limit.admits(transport, len(self._connections)):
+        connection.note_address(transport)
+        if not self.limit.admits(transport, connection.address, len(self._connections)):
             return False
         self._connections.add(connection)
         self._no_connections.clear()
@@ -215,14 +249,19 @@ class Server:
         assert self._dispatcher is not None
         self._dispatcher.context.counters.connections -= 1
         self._connections.remove(connection)
+        self.limit.closed(connection.address)
         if not self._connections:
             self._no_connections.set()
 
     def is_journal_full(self) -> bool:
         assert self._dispatcher is not None
         context = self._dispatcher.context
-        if context.store.journal.queued_bytes <= context.config.broker.queued_bytes_max and (
-            context.master is None or not context.master.is_full
+        journal = context.store.journal
+        if (
+            journal.queued_bytes <= context.config.broker.queued_bytes_max
+            # Else records wait for a segment that is not there yet: on a full disk the reserve has room for one.
+            and journal.end <= journal.segments.end
+            and (context.master is None or not context.master.is_full)
         ):
             return False
         self._stalled = True

@@ -10,8 +10,10 @@ import functools
 import io
 import logging
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable
 from socketserver import TCPServer, ThreadingMixIn
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -38,16 +40,24 @@ class CannotServe(MetaError):
 class AdminServer:
     """Serves *app* on *host*:*port* from a thread of its own until `close`. Use as a context manager.
 
-    Raises CannotServe, which names *option*. A process forked from this one does not hold the port.
+    *tls* returns the context of a connection that begins. Raises CannotServe, which names *option*. A process forked
+    from this one does not hold the port.
     """
 
-    def __init__(self, host: str, port: int, app: "WSGIApplication", option: str = "--admin-port") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: "WSGIApplication",
+        option: str = "--admin-port",
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         try:
-            self._server = _Server(host, port, app)
+            self._server = _Server(host, port, app, tls)
         except OSError as error:
             raise _cannot_serve(host, port, option, error) from error
         self.port: int = self._server.server_address[1]
-        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self.url = f"http{'s' * (tls is not None)}://{f'[{host}]' if ':' in host else host}:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="admin", daemon=True)
         self._thread.start()
         invalidate_after_fork(self, functools.partial(detach_descriptor, self._server.socket))
@@ -75,7 +85,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     allow_reuse_port = False  # two processes would share the port, and each scrape meet either
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, app: "WSGIApplication") -> None:
+    def __init__(self, host: str, port: int, app: "WSGIApplication", tls: Callable[[], ssl.SSLContext] | None) -> None:
+        self._tls = tls
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self.address_family = found[0]
         self._lock = threading.Lock()
@@ -94,6 +105,15 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._end(next(iter(self._open)))
             self._open[request] = time.monotonic() + REQUEST_S_MAX
         super().process_request(request, client_address)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer one connection, in its thread; the handshake is part of its time."""
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(REQUEST_S_MAX)
+        with self._tls().wrap_socket(request.dup(), server_side=True) as encrypted:
+            super().finish_request(encrypted, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:

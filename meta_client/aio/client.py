@@ -24,11 +24,15 @@ from meta_client.consumer.offsets import OffsetStore
 from meta_client.errors import ClientClosed, ConsumerMisuse
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.net.connections import Connections as ThreadedConnections
+from meta_client.net.security import Credentials, Security
+from meta_client.net.tls import TlsConfig
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.single_sends import SingleSends
 from zk.errors import RefusedNode
 from zk.forks import invalidate_after_fork
+from zk.session.security import PLAIN as ZOOKEEPER_PLAIN
+from zk.session.security import ZooKeeperSecurity
 from zk.session.session import CONNECT_TIMEOUT_MS, SESSION_TIMEOUT_MS, SessionEvent, ZooKeeperSession
 from zk.tree.nodes import Node
 
@@ -47,7 +51,8 @@ class Client:
     *zookeeper* is a connect string, `host:port,...` with an optional /chroot; *root* is the cluster's path in it.
     Entering `async with` connects, or raises ZooKeeperError and leaves nothing open; leaving it closes. ZooKeeper is
     asked about brokers and groups only, in separate threads. *transactions* configures `transaction`; a background
-    thread with its own connections resolves leftovers of crashed services.
+    thread with its own connections resolves leftovers of crashed services. *tls*, *credentials* and
+    *zookeeper_security* as in meta_client.Client.
     """
 
     def __init__(
@@ -60,16 +65,25 @@ class Client:
         batching: BatchingConfig = BATCHING,
         default_topic: str | None = None,
         transactions: "TransactionConfig | None" = None,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
+        zookeeper_security: ZooKeeperSecurity = ZOOKEEPER_PLAIN,
     ) -> None:
+        security = Security(tls, credentials).check()
         self.session = ZooKeeperSession(
-            zookeeper, root, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, enqueue=self._on_session_event
+            zookeeper,
+            root,
+            session_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            enqueue=self._on_session_event,
+            security=zookeeper_security,
         )
         self.topology = Topology(self.session, default_topic)
-        self.connections, self.consumer_connections = Connections(), Connections()
+        self.connections, self.consumer_connections = Connections(security), Connections(security)
         self._batching = batching
         self._transaction_config = transactions
         self._transactions: Transactions | None = None  # made with the first
-        self._resolving = ThreadedConnections()  # of its threads
+        self._resolving = ThreadedConnections.secured(security)  # of its threads
         invalidate_after_fork(self)
         self._allowed = AllowedCodecs(self.connections)
         self._sends = SingleSends(self.topology, self.connections, lambda seconds: wait(asyncio.sleep(seconds)))
@@ -188,6 +202,11 @@ class Client:
                 closing=functools.partial(LoopEvent, asyncio.get_running_loop()),
             )
         return self._transactions
+
+    @property
+    def consumers(self) -> tuple[ConsumerRules, ...]:
+        """The consumers that are not closed, as meta_client.metrics.ClientCollector reads them. Any thread."""
+        return self._consumers
 
     def _forget(self, consumer: ConsumerRules) -> None:
         self._consumers = tuple(other for other in self._consumers if other is not consumer)

@@ -9,13 +9,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self, cast
 
-from meta_client.aio.bridge import is_inside, wait
-from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
-from meta_client.net.connection import OUTSTANDING_MAX
+from meta_client.aio.bridge import is_inside, run, wait
+from meta_client.errors import (
+    ClientClosed,
+    ConnectionLost,
+    InvalidSecurity,
+    NotConnected,
+    ReplyTimeout,
+    TooManyRequests,
+)
+from meta_client.net.connection import KEPT_BYTES_MAX, OUTSTANDING_MAX, RECEIVE_BYTES
 from meta_client.net.heartbeat import Beat, HeartBeat
+from meta_client.net.login import log_in
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.security import PLAIN, Security
 from meta_client.net.wakeups import wake
+from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import encode_flight
 from meta_client.protocol.errors import RemoteProtocolError, one_line
@@ -28,7 +38,7 @@ from zk.tree.broker_url import BrokerUrl
 _log = logging.getLogger(__name__)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """A TCP connection; once broken it stays broken. Loop thread only; other threads may also wait for a reply."""
 
     def __init__(self, url: BrokerUrl) -> None:
@@ -41,7 +51,9 @@ class Connection(asyncio.Protocol):
         self._awaited: dict[int, list[asyncio.Future[None]]] = {}  # by opaque, replies that tasks wait for
         self._failure: BaseException | None = None
         self._gone = self._loop.create_future()  # the socket is closed
-        self._decoder = ResponseDecoder()
+        self._decoder = ResponseDecoder(buffers=BodyBuffers(KEPT_BYTES_MAX))
+        self._received = memoryview(bytearray(RECEIVE_BYTES))  # what does not go into the body of a large answer
+        self._is_body = False
         self._active_at = self._loop.time()  # last byte in or out
         self._beat = HeartBeat()
         self._beat_opaque: int | None = None
@@ -49,16 +61,25 @@ class Connection(asyncio.Protocol):
         self._capabilities: Capabilities | None = None
 
     @classmethod
-    async def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
-        """Connect. Raises NotConnected."""
+    async def open(cls, url: BrokerUrl, timeout_s: float, security: Security = PLAIN) -> Self:
+        """Connect, and log in if *security* has credentials. Raises NotConnected (LoginFailed)."""
+        loop = asyncio.get_running_loop()
         try:
+            context = None if security.tls is None else security.tls.context()
             async with asyncio.timeout(timeout_s):
-                loop = asyncio.get_running_loop()
-                _, connection = await loop.create_connection(lambda: cls(url), url.host, url.port)
-                return connection
+                _, connection = await loop.create_connection(lambda: cls(url), url.host, url.port, ssl=context)
+        except InvalidSecurity as error:
+            raise NotConnected(f"no connection to {url}: {error}") from error
         except (OSError, TimeoutError) as error:
             why = str(error) or f"nothing within {timeout_s:g} s"
             raise NotConnected(f"no connection to {url} ({why}): is the broker up and its port reachable?") from error
+        if security.credentials is not None:
+            try:
+                await run(log_in, connection, security.credentials, timeout_s)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     @property
     def is_broken(self) -> bool:
@@ -156,10 +177,19 @@ class Connection(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._look_later()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        room = self._decoder.body_room
+        self._is_body = room is not None
+        return self._received if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()
         try:
-            self._deliver(self._decoder.receive_data(data))
+            if self._is_body:
+                self._deliver(self._decoder.body_received(nbytes))
+            else:
+                self._deliver(self._decoder.receive_data(bytes(self._received[:nbytes])))
         except RemoteProtocolError as error:
             self._deliver(self._decoder.completed_before_failure)
             self._break(error)

@@ -9,6 +9,7 @@ from meta_client.aio.connection import Connection
 from meta_client.errors import ClientClosed, NotConnected
 from meta_client.net.backoff import Backoff
 from meta_client.net.connections import ATTEMPT_S, CONNECT_TIMEOUT_S
+from meta_client.net.security import PLAIN, Security
 from zk.forks import invalidate_after_fork
 from zk.tree.broker_url import BrokerUrl
 
@@ -25,7 +26,8 @@ class _Slot:
 class Connections:
     """Connection pool. Loop thread only; call close() after its users."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security = PLAIN) -> None:
+        self._security = security
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._is_closed = False
         self._waiting: set[asyncio.Timeout] = set()  # of tasks that connect, or back off before
@@ -79,7 +81,7 @@ class Connections:
         await asyncio.sleep(backoff_s)
         left_s = patience_s - backoff_s if patience_s else CONNECT_TIMEOUT_S
         try:
-            connection = await Connection.open(url, min(max(left_s, 0.001), CONNECT_TIMEOUT_S))
+            connection = await Connection.open(url, min(max(left_s, 0.001), CONNECT_TIMEOUT_S), self._security)
         except NotConnected:
             slot.backoff.failed(time.monotonic())
             raise

@@ -11,6 +11,7 @@ import logging
 import math
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -20,23 +21,25 @@ from typing import Self
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.net.dialing import connected_socket
 from meta_client.net.heartbeat import IDLE_S, Beat, HeartBeat
+from meta_client.net.login import log_in
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
+from meta_client.net.security import PLAIN, Security
+from meta_client.net.tls import ByteStream
 from meta_client.net.wakeups import wake
+from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
 from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
-from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
+from meta_client.protocol.requests import OPAQUE_ABSENT, Body, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
 from zk.forks import detach_descriptor, invalidate_after_fork
 from zk.tree.broker_url import BrokerUrl
 
 OUTSTANDING_MAX = 65_536  # replies due at a time; bounds the memory that a runaway caller takes
-# A buffer above 128 KiB is mapped and unmapped for every call, which costs ten times as much as reading a short answer:
-# taken only while there is that much to read.
-RECEIVE_BYTES = 64 * 1024
-RECEIVE_BYTES_BULK = 256 * 1024
+RECEIVE_BYTES = 64 * 1024  # more would be mapped and unmapped for every call
+KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for long answers, in one connection
 UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
 PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
@@ -48,7 +51,7 @@ _log = logging.getLogger(__name__)
 class Connection:
     """A live connection, or the remains of one: a broken connection stays broken (Connections makes a new one)."""
 
-    def __init__(self, url: BrokerUrl, connected: socket.socket) -> None:
+    def __init__(self, url: BrokerUrl, connected: ByteStream) -> None:
         """Take over *connected*, made by open(), and start the reader thread."""
         self.url = url
         self._socket = connected
@@ -59,13 +62,12 @@ class Connection:
         self._patient_until = 0.0
         self._writing = threading.Lock()
         # The thread that holds `_writing` sends all of it; bounded by OUTSTANDING_MAX.
-        self._outgoing: deque[bytes] = deque()
+        self._outgoing: deque[Body] = deque()
         self._active_at = time.monotonic()  # last byte in or out
         self.is_refused = False  # by a broker at its connection limit
         self._capabilities: Capabilities | None = None  # two threads may both ask: the reply is the same
-        self._reading = threading.Lock()  # guards the next five
-        self._decoder = ResponseDecoder()
-        self._receive_bytes = RECEIVE_BYTES
+        self._reading = threading.Lock()  # guards the next four
+        self._decoder = ResponseDecoder(buffers=BodyBuffers(KEPT_BYTES_MAX))
         self._readable = select.poll()
         self._beat = HeartBeat()
         self._beat_opaque: int | None = None
@@ -76,14 +78,21 @@ class Connection:
         self._reader.start()
 
     @classmethod
-    def open(cls, url: BrokerUrl, timeout_s: float) -> Self:
-        """Connect to *url*. Raises NotConnected."""
-        connected = connected_socket(url, timeout_s)
+    def open(cls, url: BrokerUrl, timeout_s: float, security: Security = PLAIN) -> Self:
+        """Connect to *url*, and log in if *security* has credentials. Raises NotConnected (LoginFailed)."""
+        connected = connected_socket(url, timeout_s, security.tls)
         try:
-            return cls(url, connected)
+            connection = cls(url, connected)
         except BaseException:
             connected.close()
             raise
+        if security.credentials is not None:
+            try:
+                log_in(connection, security.credentials, timeout_s)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     @property
     def is_broken(self) -> bool:
@@ -210,7 +219,7 @@ class Connection:
     def _drain(self) -> None:
         outgoing = self._outgoing
         while outgoing:
-            small: list[bytes] = []  # sent in one call
+            small: list[Body] = []  # sent in one call
             room = JOIN_BYTES_MAX
             while outgoing and (room := room - len(outgoing[0])) >= 0:
                 small.append(outgoing.popleft())
@@ -275,11 +284,9 @@ class Connection:
             if not is_readable:
                 self._obey(self._beat.check(self._active_at, time.monotonic()))
                 return
-            if not (chunk := self._socket.recv(self._receive_bytes)):
-                raise ConnectionLost("the broker closed it")
-            self._receive_bytes = RECEIVE_BYTES_BULK if len(chunk) >= RECEIVE_BYTES else RECEIVE_BYTES
-            self._active_at = time.monotonic()
-            self._deliver(self._decoder.receive_data(chunk))
+            self._deliver(self._receive())
+        except ssl.SSLWantReadError:
+            return  # less than TLS can decrypt
         except RemoteProtocolError as error:
             self._deliver(self._decoder.completed_before_failure)
             self._break(error)
@@ -288,6 +295,17 @@ class Connection:
         except BaseException as error:  # ^C in the middle of a reply: the start of the next one is unknown
             self._break(error)
             raise
+
+    def _receive(self) -> list[Response]:
+        """Receive what is there, and return the responses that it completes."""
+        if isinstance(self._socket, socket.socket) and (room := self._decoder.body_room) is not None:
+            if count := self._socket.recv_into(room):
+                self._active_at = time.monotonic()
+                return self._decoder.body_received(count)
+        elif chunk := self._socket.recv(RECEIVE_BYTES):  # TLS makes bytes of its own, always
+            self._active_at = time.monotonic()
+            return self._decoder.receive_data(chunk)
+        raise ConnectionLost("the broker closed it")
 
     def _deliver(self, responses: list[Response]) -> None:
         """Complete the replies to *responses*, then wake their waiters."""

@@ -4,11 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from meta_client.errors import ClientClosed, NotConnected
 from meta_client.net.backoff import Backoff
 from meta_client.net.connection import Connection
 from meta_client.net.deadline import Deadline
+from meta_client.net.security import Security
 from meta_client.net.transport import Link
 from zk.forks import invalidate_after_fork
 from zk.tree.broker_url import BrokerUrl
@@ -39,6 +41,11 @@ class Connections:
         self._slots: dict[BrokerUrl, _Slot] = {}
         self._closing = threading.Event()
         invalidate_after_fork(self)
+
+    @classmethod
+    def secured(cls, security: Security) -> "Connections":
+        """Return a pool whose connections are made with *security*. Raises InvalidSecurity."""
+        return cls(partial(Connection.open, security=security.check()))
 
     def twin(self) -> "Connections":
         """Return an empty pool with the same connection factory."""

@@ -4,14 +4,19 @@ import socket
 import struct
 from typing import Final
 
-from meta_client.errors import NotConnected
+from meta_client.errors import InvalidSecurity, NotConnected
+from meta_client.net.tls import ByteStream, TlsConfig, TlsSocket
 from zk.tree.broker_url import BrokerUrl
 
 IO_TIMEOUT_S: Final = 10  # a broker that takes no byte for this long counts as gone; reads wait in poll() instead
 
 
-def connected_socket(url: BrokerUrl, timeout_s: float) -> socket.socket:
-    """Return a blocking socket connected to *url*. Raises NotConnected."""
+def connected_socket(url: BrokerUrl, timeout_s: float, tls: TlsConfig | None = None) -> ByteStream:
+    """Return a blocking socket connected to *url*, with *tls* if it is given. Raises NotConnected."""
+    try:
+        context = None if tls is None else tls.context()
+    except InvalidSecurity as error:
+        raise NotConnected(f"no connection to {url}: {error}") from error
     try:
         connected = socket.create_connection((url.host, url.port), timeout=timeout_s)
     except OSError as error:
@@ -19,6 +24,12 @@ def connected_socket(url: BrokerUrl, timeout_s: float) -> socket.socket:
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        stream: ByteStream = connected
+        if context is not None:
+            try:
+                stream = TlsSocket(connected, context, url.host, timeout_s)
+            except OSError as error:
+                raise NotConnected(f"no TLS connection to {url}: {error}") from error
         # The system's time limits: Python's own would call poll() before every operation.
         connected.settimeout(None)
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
@@ -26,4 +37,4 @@ def connected_socket(url: BrokerUrl, timeout_s: float) -> socket.socket:
     except BaseException:
         connected.close()
         raise
-    return connected
+    return stream

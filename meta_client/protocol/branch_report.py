@@ -11,6 +11,7 @@ from journal.state.journal_state import Branch
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.compression import codec_number
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, HEADER, HEADER_BYTES
+from meta_client.protocol.trace_context import split_traceparent
 
 PARTITIONS_SHOWN: Final = 100
 MESSAGES_SHOWN: Final = 5
@@ -115,10 +116,11 @@ def _first_messages(branch: Branch, read: Read) -> Iterator[Report]:
 
 def _preview(flag: int, data: bytes) -> Report:
     """Return the attribute and the beginning of the payload, as far as *data* contains them; it may be cut off."""
-    attribute = None
+    attribute: str | None = None
+    traceparent: str | None = None
     if flag & FLAG_ATTRIBUTE:
         end = 4 + int.from_bytes(data[:4], "big")
-        attribute, data = data[4:end][:PREVIEW_BYTES].decode(errors="replace"), data[end:]
-    if codec_number(flag):
-        return {"attribute": attribute, "payload": None}
-    return {"attribute": attribute, "payload": data[:PREVIEW_BYTES].decode(errors="replace")}
+        attribute, traceparent = split_traceparent(data[4:end].decode(errors="replace"))
+        attribute, data = attribute and attribute[:PREVIEW_BYTES], data[end:]
+    payload = None if codec_number(flag) else data[:PREVIEW_BYTES].decode(errors="replace")
+    return {"attribute": attribute, "payload": payload} | ({"traceparent": traceparent} if traceparent else {})

@@ -76,6 +76,19 @@ class BadRequest(RemoteError, status=Status.BAD_REQUEST):
     """The broker can't interpret the request: correct it before repeating."""
 
 
+class NotAuthenticated(RemoteError, status=Status.NOT_AUTHENTICATED):
+    """The broker wants to know who this is, or does not know these credentials: give the client the right ones."""
+
+
+class NotAuthorised(RemoteError, status=Status.NOT_AUTHORISED):
+    """The principal of this connection may not do that. The text names principal, right and thing: ask who grants it
+    (`docs/operations/secure.md`)."""
+
+
+class QuotaExceeded(RemoteError, status=Status.TOO_MANY):
+    """More than the broker lets this principal or address do at a time. Nothing was done: send it again later."""
+
+
 class Forbidden(RemoteError, status=Status.FORBIDDEN):
     """An operator closed the partition: use another one, or wait until it is opened."""
 

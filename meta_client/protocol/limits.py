@@ -20,6 +20,9 @@ FIND_KEY_BYTES_MAX = 2 * KIB
 FIND_MATCHES_MAX = 256
 
 
+AUTH_BYTES_MAX = 2 * KIB  # of one message: a name, a nonce and a proof take a few hundred bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of one connection's decoder; a peer that exceeds one is disconnected."""

@@ -5,6 +5,7 @@ follow. It raises ValueError for a line that can never be a command. `PARSERS` i
 adds an entry.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
@@ -14,10 +15,11 @@ from journal.records.producer_state import BatchSequence
 from journal.records.record import PRODUCER_BYTES_MAX
 from journal.records.xid import XaKey, parse_key
 from meta_client.protocol.integers import int32, int32_repeated, int64
-from meta_client.protocol.limits import BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
+from meta_client.protocol.limits import AUTH_BYTES_MAX, BATCH_MESSAGES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX
 from meta_client.protocol.requests import (
     OPAQUE_ABSENT,
     TEXTS_OF_BRANCH,
+    Authenticate,
     BranchCommand,
     BranchVerb,
     Fetch,
@@ -190,6 +192,16 @@ def _replicate(tokens: list[bytes]) -> tuple[Request, int]:
     return Replicate(int32(tokens[1])), 0
 
 
+def _auth(tokens: list[bytes]) -> tuple[Request, int]:
+    if len(tokens) != 4:
+        raise ValueError(f"auth has 4 tokens, not {len(tokens)}")
+    message = base64.b64decode(tokens[2], validate=True)  # binascii.Error is a ValueError
+    # Accept only the encoder's spelling, as of find's keys.
+    if base64.b64encode(message) != tokens[2] or len(message) > AUTH_BYTES_MAX:
+        raise ValueError(f"a message of auth is base64 of {AUTH_BYTES_MAX} bytes at most")
+    return Authenticate(tokens[1].decode(), message, int32(tokens[3])), 0
+
+
 def _stats(tokens: list[bytes]) -> tuple[Request, int]:
     item = tokens[1].decode() if len(tokens) > 1 else ""
     return Stats(item, int32(tokens[2]) if len(tokens) > 2 else OPAQUE_ABSENT), 0
@@ -289,4 +301,5 @@ PARSERS: Final[Mapping[bytes, Parser]] = {
     b"branch": _branch,
     b"quit": _quit,
     b"replicate": _replicate,
+    b"auth": _auth,
 }

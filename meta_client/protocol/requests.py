@@ -16,6 +16,7 @@ from meta_client.protocol.status import Status
 
 OPAQUE_ABSENT = INT32_MAX  # used for a stats or version without one, also in the response
 PARTITION_ANY = -1  # in a plain put: the broker chooses
+Body = bytes | memoryview  # a view: of a buffer that is used again once there is none (body_buffers.py)
 OFFSET_END = 2**63 - 1  # in a get: answered by 301 with the end offset
 
 
@@ -30,7 +31,7 @@ class Put(msgspec.Struct, frozen=True):
     checksum: int | None  # crc31 of the body; None (-1 on the wire): the receiver can't verify it
     key: BranchKey | None
     opaque: int
-    body: bytes
+    body: Body
 
 
 class MultiPut(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class MultiPut(msgspec.Struct, frozen=True):
     sequence: BatchSequence | None
     key: BranchKey | None
     opaque: int
-    body: bytes
+    body: Body
 
 
 class Sync(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class Sync(msgspec.Struct, frozen=True):
     message_id: int
     checksum: int | None
     opaque: int
-    body: bytes
+    body: Body
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -235,6 +236,14 @@ class Replicate(msgspec.Struct, frozen=True):
     opaque: int
 
 
+class Authenticate(msgspec.Struct, frozen=True):
+    """Say who this connection is: one message of the *mechanism*, answered by the broker's next. Extension `auth`."""
+
+    mechanism: str
+    message: bytes
+    opaque: int
+
+
 class Dropped(msgspec.Struct, frozen=True):
     """A put, mput or sync whose body the decoder passed over, unkept. Never sent: answer it with what it says."""
 
@@ -260,4 +269,5 @@ Request = (
     | TakeCheckpoint
     | BranchCommand
     | Replicate
+    | Authenticate
 )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from meta_client.protocol.requests import Body
 from meta_client.protocol.status import Status
 
 
@@ -30,7 +31,7 @@ class Result(msgspec.Struct):
 class Value(msgspec.Struct):
     """Message frames, packed back to back, the last one possibly cut off. Answers a get, nothing else."""
 
-    body: bytes
+    body: Body
     opaque: int
 
 
@@ -52,7 +53,7 @@ class Behind(NamedTuple):
 class Data(msgspec.Struct):
     """Message frames as in a Value, none if nothing came in time. Answers a fetch, nothing else."""
 
-    body: bytes
+    body: Body
     log_end: int  # the partition's end, exclusive
     read_from: str  # as READ_FROM: where to ask next
     opaque: int

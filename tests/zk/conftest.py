@@ -1,14 +1,13 @@
 """Sessions on the test's chroot of ZooKeeper, closed when it ends, and the means to break one."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
+from tests.fixtures.expiry import expire_session
 from zk.embedded.chroot import Chroot
 from zk.session.session import ZooKeeperSession
 
@@ -44,28 +43,6 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
 
 
 @pytest.fixture
-def expire(wait_until: Callable[[Callable[[], bool]], None]) -> Callable[[ZooKeeperSession], None]:
+def expire() -> Callable[[ZooKeeperSession], None]:
     """End a session at the server while its client still believes in it; returns when the client is back."""
-
-    def expire_one(session: ZooKeeperSession) -> None:
-        epoch, handler, is_over = session.epoch, session._client.handler, threading.Event()
-        connect = handler.create_connection
-
-        def connect_afterwards(*arguments: Any, **options: Any) -> Any:
-            assert is_over.wait(60)
-            return connect(*arguments, **options)
-
-        # The protocol lets a second connection take a session over with its id and password, and close it. Its client
-        # is held until then: it would take the session back.
-        handler.create_connection = connect_afterwards
-        usurper = KazooClient(session.connect, client_id=session._client.client_id)
-        try:
-            usurper.start(timeout=60)
-            usurper.stop()
-            usurper.close()
-        finally:
-            handler.create_connection = connect
-            is_over.set()
-        wait_until(lambda: session.epoch == epoch + 1)
-
-    return expire_one
+    return expire_session

@@ -10,14 +10,20 @@ from kazoo.exceptions import KazooException
 
 from zk.errors import ZooKeeperUnavailable
 from zk.session.lease_keeper import BoundedHandler
-from zk.session.session import RECONNECT_DELAY_S_MAX, SessionCredentials
+from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity
+from zk.session.session import RECONNECT_DELAY_S_MAX
 
 TIMEOUT_S = 5.0
 
 _log = logging.getLogger("zk.kazoo")
 
 
-def end_session(connect: str, credentials: SessionCredentials, timeout_s: float = TIMEOUT_S) -> bool:
+def end_session(
+    connect: str,
+    credentials: SessionCredentials,
+    timeout_s: float = TIMEOUT_S,
+    security: ZooKeeperSecurity = PLAIN,
+) -> bool:
     """End a session; its ephemeral nodes are gone on return. Returns False if it had expired or the password is wrong.
 
     Call only if the session's process is known to be dead: a live one would lose its nodes. Blocks; raises
@@ -30,6 +36,7 @@ def end_session(connect: str, credentials: SessionCredentials, timeout_s: float 
         handler=BoundedHandler(),
         connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
         logger=_log,
+        **security.options(),
     )
     try:
         if not client.start_async().wait(timeout_s):

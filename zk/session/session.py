@@ -5,7 +5,7 @@ The only file, with multi.py, that uses kazoo for nodes; the rest of the package
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
@@ -33,14 +33,14 @@ from zk.session.lease import Lease
 from zk.session.lease_keeper import BoundedHandler, LeaseKeeper
 from zk.session.malformed import MalformedNodes
 from zk.session.multi import refusal_of, send_transaction
+from zk.session.security import PLAIN, SessionCredentials, ZooKeeperSecurity, is_open
 from zk.tree.nodes import Node
-from zk.tree.paths import Paths
+from zk.tree.paths import Paths, parent_of
 from zk.tree.transactions import Transaction, TransactionRefused
 
 SESSION_TIMEOUT_MS = 30_000  # spec 6.1; a client's code shares the interpreter with its user's, a broker's does not
 CONNECT_TIMEOUT_MS = 15_000
 RECONNECT_DELAY_S_MAX = 1.0  # kazoo backs off to a minute: longer than the session it should save
-PASSWORD_BYTES = 16  # what servers hand out
 PIPELINE_MAX = 256  # requests in flight at once when many nodes are read or written
 
 _log = logging.getLogger("zk.kazoo")
@@ -66,14 +66,6 @@ class SessionEvent:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionCredentials:
-    """A session's id and password. The password is a secret: never log it or put it in a message."""
-
-    session_id: int
-    password: bytes = field(repr=False)
-
-
 class ZooKeeperSession:
     """Owner of one client. Use as a context manager, or start() and close(), which may be repeated.
 
@@ -92,8 +84,10 @@ class ZooKeeperSession:
         *,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         enqueue: Callable[[SessionEvent], None] = lambda event: None,
+        security: ZooKeeperSecurity = PLAIN,
     ) -> None:
         self.connect = connect
+        self.security = security
         self.paths = Paths(root)
         self.session_timeout_s = session_timeout_ms / 1000
         self.lease = Lease()  # check it before acting as a node's owner: it ends before the ephemeral node does
@@ -120,6 +114,7 @@ class ZooKeeperSession:
                 handler=handler,
                 connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": RECONNECT_DELAY_S_MAX},
                 logger=_log,
+                **self.security.options(),
             )
         except ValueError as error:
             raise ZooKeeperError(
@@ -224,7 +219,7 @@ class ZooKeeperSession:
         except NodeExistsError:
             return False
         except NoNodeError:
-            self.ensure(_parent(path))
+            self.ensure(parent_of(path))
             return self.create(path, data, ephemeral=ephemeral)
         return True
 
@@ -237,10 +232,10 @@ class ZooKeeperSession:
         except NoNodeError:
             if path == "/":  # the chroot itself lacks a parent: only a client without chroot can make that
                 servers, _, chroot = self.connect.partition("/")
-                with ZooKeeperSession(servers, "/", connect_timeout_ms=self._connect_timeout_ms) as whole_tree:
+                with ZooKeeperSession(servers, "/", security=self.security) as whole_tree:
                     whole_tree.ensure(f"/{chroot.rstrip('/')}")
                 return
-            self.ensure(_parent(path))
+            self.ensure(parent_of(path))
             self.ensure(path)
 
     def write(self, path: str, data: bytes) -> None:
@@ -258,7 +253,7 @@ class ZooKeeperSession:
                 except NodeExistsError:
                     again.append(path)  # another writer made it meanwhile
                 except NoNodeError:
-                    self.ensure(_parent(path))
+                    self.ensure(parent_of(path))
                     again.append(path)
             missing = self.update_many({path: data[path] for path in again})
 
@@ -282,9 +277,16 @@ class ZooKeeperSession:
         except (NoNodeError, BadVersionError):
             return None
 
+    def is_open(self, path: str) -> bool:
+        """Return whether anybody may change or delete a node by its access rules; False if it is gone."""
+        try:
+            return is_open(self._wait(self._client.get_acls_async(path), path)[0])
+        except NoNodeError:
+            return False
+
     def ensure_parents(self, paths: Iterable[str]) -> None:
         """Make the parents of *paths*, each once, as ensure does."""
-        for parent in sorted({_parent(path) for path in paths}):
+        for parent in sorted({parent_of(path) for path in paths}):
             self.ensure(parent)
 
     def transact_many(self, transactions: Sequence[Transaction]) -> list[TransactionRefused | None]:
@@ -344,7 +346,3 @@ class ZooKeeperSession:
         self._state = new
         self._keeper.connection_changed(is_connected=new is SessionState.CONNECTED)
         self._enqueue(SessionEvent(new, self.epoch))
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0] or "/"

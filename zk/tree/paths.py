@@ -12,6 +12,7 @@ ROOT/consumers/G/ids/C                topics of consumer C                      
 ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  OwnerKey
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffsetKey
 ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       ReplicationKey
+ROOT/metaq/journals/B                 how far its journal was (metaq's own)     JournalKey
 ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpochKey
 """
 
@@ -111,6 +112,11 @@ class ReplicationKey:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalKey:
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerEpochKey:
     group: str
     topic: str
@@ -129,6 +135,7 @@ NodeKey = (
     | OwnerKey
     | StoredOffsetKey
     | ReplicationKey
+    | JournalKey
     | OwnerEpochKey
 )
 
@@ -182,6 +189,8 @@ class Paths:
                 return f"{self.groups}/{check_name(group)}/offsets/{check_name(topic)}/{partition}"
             case ReplicationKey(broker_id):
                 return f"{self.root}/metaq/brokers/{broker_id}/replication"
+            case JournalKey(broker_id):
+                return f"{self.root}/metaq/journals/{broker_id}"
             case OwnerEpochKey(group, topic, partition):
                 return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(key)
@@ -214,6 +223,8 @@ class Paths:
                 return kind(group, topic, partition)
             case ["metaq", "brokers", broker, "replication"] if _NUMBER.fullmatch(broker):
                 return ReplicationKey(int(broker))
+            case ["metaq", "journals", broker] if _NUMBER.fullmatch(broker):
+                return JournalKey(int(broker))
             case ["metaq", "epochs", group, topic, name] if group and topic:
                 claimed = Partition.maybe_parse(name)
                 return None if claimed is None else OwnerEpochKey(group, topic, claimed)
@@ -246,3 +257,8 @@ def _topic_key(kind: TopicKind, topic: str, rest: list[str]) -> NodeKey | None:
         case [child] if (broker := BrokerName.maybe_parse(child)) is not None:
             return TopicBrokerKey(kind, topic, broker)
     return None
+
+
+def parent_of(path: str) -> str:
+    """Return the path of a node's parent."""
+    return path.rpartition("/")[0] or "/"

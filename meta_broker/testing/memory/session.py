@@ -6,7 +6,8 @@ from typing import Any
 from meta_broker.testing.memory.tree import Tree, parent_of
 from zk.errors import RefusedNode
 from zk.session.lease import now
-from zk.session.session import SessionCredentials, SessionEvent, SessionState, ZooKeeperSession
+from zk.session.security import SessionCredentials
+from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.nodes import Node
 from zk.tree.transactions import Create, Remove, Transaction, TransactionRefused, Write
 

@@ -168,11 +168,15 @@ def test_the_command_line_is_checked_too(options: dict[str, object], line: str, 
 
 
 def test_every_host_is_nobodys_address(tmp_path: Path) -> None:
-    text = "[broker]\nhost = '0.0.0.0'" + ANY_TOPIC
+    text = "[broker]\nhost = '0.0.0.0'\ninsecure = true" + ANY_TOPIC
     assert load_text(tmp_path, text).broker.host == "0.0.0.0"
     line = refusal(tmp_path, text, zookeeper="zk:2181")
     assert line == "broker.host 0.0.0.0 is no address that clients could connect to: set broker.advertised_host"
-    told = load_text(tmp_path, "[broker]\nhost = '::'\nadvertised_host = 'b0.example'" + ANY_TOPIC, zookeeper="zk:2181")
+    told = load_text(
+        tmp_path,
+        "[broker]\nhost = '::'\ninsecure = true\nadvertised_host = 'b0.example'" + ANY_TOPIC,
+        zookeeper="zk:2181",
+    )
     assert told.url_host == "b0.example"
 
 

@@ -20,7 +20,7 @@ from meta_client.net.connections import Connections
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
 from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Get, Put, TransactionCommand, TransactionVerb, Version
+from meta_client.protocol.requests import Get, Put, Quit, TransactionCommand, TransactionVerb, Version
 from meta_client.protocol.responses import Result, Value
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.peers import (
@@ -407,3 +407,22 @@ def test_two_thousand_idle_connections_are_cheap(lone_broker: BrokerProcess) -> 
         grown = resident_bytes(lone_broker.pid) - before
         assert grown < 2000 * 16 * KIB, grown
         assert worst_answer_s(client, 0.5) < PROMPT_S
+
+
+def test_one_address_does_not_take_all_connections(tmp_path: Path) -> None:
+    with broker_with(tmp_path, connections_per_address_max=3) as broker, contextlib.ExitStack() as opened:
+        mine = [opened.enter_context(WireClient(broker.port)) for _ in range(3)]
+        for client in mine:
+            assert client.result(Version(1)).is_success
+        with WireClient(broker.port) as refused:
+            answer = refused.receive()
+            assert isinstance(answer, Result)
+            assert answer.text.startswith("3 connections of your address are open")
+        with socket.create_connection(("127.0.0.1", broker.port), 60, source_address=("127.0.0.2", 0)) as other:
+            other.sendall(b"version 7\r\n")
+            assert other.recv(1000).startswith(b"result 200 ")
+        mine[0].send(Quit())
+        with pytest.raises(ConnectionError):
+            mine[0].receive()
+        with WireClient(broker.port) as again:
+            assert again.result(Version(1)).is_success

@@ -14,8 +14,11 @@ from journal.records.record import PartitionName
 from meta_broker.handlers.context import WaitingFetch
 from meta_broker.net.connection import REQUESTS_PER_TURN, ClientConnection
 from meta_broker.net.connection_owner import ConnectionBounds
+from meta_broker.net.server import RECEIVE_BYTES
+from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.requests import Fetch, Quit, Version
+from tests.fixtures.thoroughness import examples
 
 UNSENT_BYTES_MAX, IN_FLIGHT_MAX = 100, 5
 ANSWER = b"x" * 30
@@ -92,10 +95,12 @@ class Connections(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.gate = None
         self.loop, self.transport = Loop(), Transport()
         bounds = ConnectionBounds(
             decoder=Limits(), unsent_bytes_max=UNSENT_BYTES_MAX, requests_in_flight_max=IN_FLIGHT_MAX
         )
+        self.buffers, self.received_chunk = BodyBuffers(0), memoryview(bytearray(RECEIVE_BYTES))
         make: Any = ClientConnection
         self.connection: ClientConnection = make(self, self, self.loop, bounds)
         self.arrived = 0  # requests received while that was allowed; each has the next number as its opaque
@@ -228,8 +233,12 @@ class Connections(RuleBasedStateMachine):
                 self.queue.append(None)
             elif tail == 1:
                 self.is_garbled, data = True, data + b"version ?\r\n"
-        self.call(lambda: self.connection.data_received(data))
+        self.call(lambda: self.hand_over(data))
         assert not self.is_quitting or not self.transport.is_reading()
+
+    def hand_over(self, data: bytes) -> None:
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
 
     @precondition(lambda self: self.unanswered and not self.is_lost)
     @rule(which=st.integers(0, IN_FLIGHT_MAX))
@@ -346,4 +355,4 @@ def test_fetches_woken_together_are_all_answered_if_a_goodbye_comes_between() ->
 
 
 TestConnections = Connections.TestCase
-TestConnections.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestConnections.settings = settings(max_examples=examples(300), stateful_step_count=40, deadline=None)

@@ -21,7 +21,7 @@ NUMBER = Family("metaq_test_number", MetricKind.GAUGE, "A number.")
 
 
 class Process:
-    """What is asked: *value* None is unknown."""
+    """One question: *value* None is unknown."""
 
     def __init__(self) -> None:
         self.value: float | None = 3.0
@@ -126,7 +126,7 @@ def test_requests_that_are_never_finished_keep_nobody_out(admin: AdminServer) ->
 
 
 def test_a_slow_request_is_ended(admin: AdminServer, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it sends a byte."""
+    """A peer that sends a byte now and then is ended, too."""
     monkeypatch.setattr(server_module, "REQUEST_S_MAX", 0.3)
     with connected(admin) as peer:
         with contextlib.suppress(ConnectionError):

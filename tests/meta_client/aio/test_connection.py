@@ -60,7 +60,7 @@ async def test_answers_in_any_order_find_the_tasks_that_wait(peer: Peer) -> None
 
     def answer_all_backwards(request: Request) -> bytes | None:
         assert isinstance(request, Put)
-        held.append(ok(request, request.body))
+        held.append(ok(request, bytes(request.body)))
         return b"".join(reversed(held)) if len(held) == 100 else None
 
     peer.handler = answer_all_backwards

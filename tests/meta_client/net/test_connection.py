@@ -53,7 +53,7 @@ def test_answers_in_any_order_find_their_requests(peer: Peer, connection: Connec
 
     def answer_all_backwards(request: Request) -> bytes | None:
         assert isinstance(request, Put)
-        held.append(ok(request, request.body))
+        held.append(ok(request, bytes(request.body)))
         return b"".join(reversed(held)) if len(held) == 100 else None
 
     peer.handler = answer_all_backwards
@@ -68,7 +68,7 @@ def test_answers_in_any_order_find_their_requests(peer: Peer, connection: Connec
 def test_many_threads_share_it(peer: Peer, connection: Connection) -> None:
     def echo(request: Request) -> bytes:
         assert isinstance(request, Put)
-        return ok(request, request.body)
+        return ok(request, bytes(request.body))
 
     peer.handler = echo
     wrong: list[object] = []
@@ -166,7 +166,7 @@ def test_what_is_not_urgent_waits_for_company(
 
 
 def bodies(peer: Peer) -> list[bytes]:
-    return [request.body for request in peer.received if isinstance(request, Put)]
+    return [bytes(request.body) for request in peer.received if isinstance(request, Put)]
 
 
 def test_outstanding_requests_are_bounded(peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,10 @@ from meta_client.protocol.errors import (
     Forbidden,
     InternalError,
     Moved,
+    NotAuthenticated,
+    NotAuthorised,
     NotFound,
+    QuotaExceeded,
     RemoteError,
     RemoteProtocolError,
     StaleOwner,
@@ -24,7 +27,9 @@ from meta_client.protocol.xa import XaCode, XaFailure, format_xa_failure, parse_
     ("status", "kind"),
     [
         (400, BadRequest),
-        (401, RemoteError),
+        (401, NotAuthenticated),
+        (405, NotAuthorised),
+        (429, QuotaExceeded),
         (403, Forbidden),
         (404, NotFound),
         (500, InternalError),
@@ -103,4 +108,4 @@ def test_no_xa_text(text: str) -> None:
 def test_xa_codes() -> None:
     stated = "0 3 6 7 8 104 106 -3 -4 -5 -6 -7 -8"
     assert list(map(int, XaCode)) == list(map(int, stated.split()))
-    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 409, 416, 500, 503, 504]
+    assert list(map(int, Status)) == [200, 301, 400, 401, 403, 404, 405, 409, 416, 429, 500, 503, 504]

@@ -15,6 +15,7 @@ from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.messages import Message, encode_body, encode_frame, iter_frames
 from meta_client.protocol.requests import (
+    Authenticate,
     Dropped,
     Fetch,
     Find,
@@ -66,6 +67,7 @@ requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(Find, names, int32s, int64s, st.integers(1, 256), parts | int64s, int32s),
     st.builds(TakeCheckpoint, int32s),
     st.builds(Replicate, int32s),
+    st.builds(Authenticate, names, st.binary(max_size=2048), int32s),
     st.builds(Stats, names | st.just(""), int32s),
     st.builds(Version, int32s),
     st.builds(Quit),

@@ -11,7 +11,8 @@ import pytest
 from zk.embedded.chroot import Chroot
 from zk.errors import ZooKeeperUnavailable
 from zk.session.former_session import end_session
-from zk.session.session import SessionCredentials, ZooKeeperSession
+from zk.session.security import SessionCredentials
+from zk.session.session import ZooKeeperSession
 
 DOOMED = """
 import sys, time

@@ -12,6 +12,7 @@ from zk.tree.paths import (
     ConsumerKey,
     ConsumerParentKey,
     InvalidName,
+    JournalKey,
     MasterKey,
     NodeKey,
     OwnerEpochKey,
@@ -43,6 +44,7 @@ GOLDEN: list[tuple[NodeKey, str]] = [
     (OwnerKey("g1", "meta-test", Partition(0, 1)), "/meta/consumers/g1/owners/meta-test/0-1"),
     (StoredOffsetKey("g1", "meta-test", Partition(0, 0)), "/meta/consumers/g1/offsets/meta-test/0-0"),
     (ReplicationKey(0), "/meta/metaq/brokers/0/replication"),
+    (JournalKey(0), "/meta/metaq/journals/0"),
     (OwnerEpochKey("g1", "meta-test", Partition(0, 1)), "/meta/metaq/epochs/g1/meta-test/0-1"),
 ]
 names = st.text(st.characters(codec="ascii", exclude_characters="/", min_codepoint=32, max_codepoint=126), min_size=1)

@@ -1,0 +1,48 @@
+"""Listening beyond this machine: only with authentication, or when the operator says that it is insecure. Pure."""
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from meta_broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from meta_broker.config.broker_config import BrokerConfig
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether *host* is an address that only this machine reaches; of names, `localhost` alone is."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_exposure(config: "BrokerConfig", where: str) -> None:
+    """Raise ConfigError for a port that anybody who reaches this machine could use; *where* names the file."""
+    if not config.broker.insecure:
+        for key, remedy in _open_ports(config):
+            raise ConfigError(
+                f"{where}: {key} is not loopback, and nobody who connects has to say who he is: {remedy}, or set "
+                f"broker.insecure = true where something else decides who may connect"
+            )
+
+
+def exposure_warnings(config: "BrokerConfig") -> list[str]:
+    """Return the warnings of each start."""
+    found = [
+        f"INSECURE: {key} is not loopback, and everybody who reaches it may do everything"
+        for key, _ in _open_ports(config)
+    ]
+    if not is_loopback(config.broker.host) and not config.tls.is_on:
+        found.append(f"no TLS: whoever is between the clients and {config.broker.host} reads and changes everything")
+    return found
+
+
+def _open_ports(config: "BrokerConfig") -> Iterator[tuple[str, str]]:
+    """Yield key and remedy of each port that is open to everybody."""
+    if not is_loopback(config.broker.host) and not config.authenticates:
+        yield f"broker.host {config.broker.host}", "name principals with [access] file"
+    admin = config.admin
+    if admin.port is not None and not is_loopback(admin.host) and not config.tls.requires_certificates:
+        yield f"admin.host {admin.host}", "require client certificates with [tls]"

@@ -1,0 +1,69 @@
+"""Writes the audit log: wraps the handlers of what operators do, and tells how each request ended."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from meta_broker.access.audit import audit
+from meta_broker.handlers.context import Peer
+from meta_client.protocol.requests import (
+    BranchCommand,
+    BranchVerb,
+    Stats,
+    TakeCheckpoint,
+    TopicCommand,
+    TopicVerb,
+    TransactionCommand,
+    TransactionVerb,
+)
+
+
+def action_of(request: Any) -> tuple[str, dict[str, object]] | None:
+    """Return the action that *request* asks for, with its facts; None: it is none that is audited."""
+    match request:
+        case TopicCommand(verb, topic, settings) if verb is not TopicVerb.SHOW:
+            return f"topic-{verb}", {"topic": topic, "settings": ",".join(map("=".join, settings)) or None}
+        case BranchCommand(verb, key, who, why, evidence=evidence) if verb not in (BranchVerb.SHOW, BranchVerb.LEDGER):
+            return f"branch-{verb}", {"key": key, "who": who, "why": why, "evidence": evidence or None}
+        case TransactionCommand(key, verb=TransactionVerb.FORGET):
+            return "branch-forget", {"key": key}
+        case TakeCheckpoint():
+            return "checkpoint", {}
+        case Stats("reset" | "config" as item):
+            return f"stats-{item}", {}
+    return None
+
+
+AUDITED = frozenset({TopicCommand, BranchCommand, TakeCheckpoint, Stats})  # FORGET: in its own handler
+
+
+def audited(handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
+    """Wrap a handler: an action is logged with the status of its answer."""
+
+    def handle_and_tell(request: Any, peer: Peer) -> None:
+        if (action := action_of(request)) is not None:
+            peer = cast(Peer, _Telling(peer, *action))
+        handle(request, peer)
+
+    return handle_and_tell
+
+
+class _Telling:
+    """A peer for one request, whose answer is logged once."""
+
+    def __init__(self, peer: Peer, action: str, facts: dict[str, object]) -> None:
+        self._peer = peer
+        self._action = action
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._peer, name)
+
+    def send(self, data: bytes) -> None:
+        status = data.split(b" ", 2)[1].decode()
+        tell(self._action, self._peer, "done" if status == "200" else f"refused-{status}", **self._facts)
+        self._peer.send(data)
+
+
+def tell(action: str, peer: Peer, outcome: str, **facts: object) -> None:
+    """Write a line about *peer*."""
+    audit(action, None if peer.principal is None else peer.principal.name, peer.name, outcome, **facts)

@@ -1,0 +1,140 @@
+"""Lets requests through to their handlers: whom the connection belongs to is known, and has the rights."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from meta_broker.access.attempts import FailedLogins
+from meta_broker.access.audit import audit
+from meta_broker.access.needs import NEEDS, Need
+from meta_broker.access.principal import Principal
+from meta_broker.access.rules import Principals
+from meta_broker.access.scram import Login, LoginRefused
+from meta_broker.handlers.audited import action_of
+from meta_broker.handlers.context import Peer
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import Authenticate, TransactionCommand, TransactionVerb
+from meta_client.protocol.scram import MECHANISM
+from meta_client.protocol.status import Status
+
+log = logging.getLogger(__name__)
+
+LOGIN_S_MAX: Final = 10.0  # from a connection to its login; then it is closed
+DECISIONS_MAX: Final = 100_000  # remembered
+DENIAL_S: Final = 60.0  # the same denial is logged once in this time
+_DENIALS_MAX: Final = 10_000
+_WHO_ARE_YOU: Final = b"log in first: this broker serves nobody whom it does not know"
+_REFUSED: Final = b"wrong user or password"  # the same for every reason
+
+
+class Gate:
+    """Logins and rights of one broker. Loop thread only."""
+
+    def __init__(self, rules: Principals, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rules = rules
+        self._clock = clock
+        self._failed = FailedLogins()
+        self._decided: dict[tuple[str, Need], bool] = {}
+        self._denied: dict[tuple[str, str, Need], float] = {}  # until when it is not logged again
+        self._links: list[tuple[Principal, asyncio.Transport]] = []  # connections that are no clients any more
+
+    def renew(self, rules: Principals) -> None:
+        """Use *rules* from now on; links of principals that changed end. The server ends their connections."""
+        self._rules = rules
+        self._decided.clear()
+        for principal, transport in self._links:
+            if self.has_changed(principal):
+                log.warning("link closed principal=%s reason=its rights have changed", principal.name)
+                transport.abort()
+        self._links = [link for link in self._links if not link[1].is_closing()]
+
+    def has_changed(self, principal: Principal) -> bool:
+        """Return whether *principal* is not what the rules say of its name."""
+        return self._rules.principals.get(principal.name) != principal
+
+    def keep_link(self, principal: Principal, transport: asyncio.Transport) -> None:
+        """Take note of a connection that was handed to a replication link."""
+        self._links = [link for link in self._links if not link[1].is_closing()]
+        self._links.append((principal, transport))
+
+    def identify(self, address: str, certificate: tuple[str, ...]) -> Principal | None:
+        """Return whom a new connection belongs to, by the names in its verified certificate, or by its address."""
+        found = self._rules.of_certificate(certificate) if certificate else None
+        return found or self._rules.of_address(address)
+
+    def guarded(self, kind: type, handle: Callable[[Any, Peer], None]) -> Callable[[Any, Peer], None]:
+        """Wrap the handler of requests of *kind*: without the rights they are refused, unhandled."""
+        needs_of = NEEDS[kind]
+
+        def handle_if_allowed(request: Any, peer: Peer) -> None:
+            if (principal := peer.principal) is None:
+                _refuse(request, peer, Status.NOT_AUTHENTICATED, _WHO_ARE_YOU)
+                return
+            for need in needs_of(request):
+                if not self._is_met(principal, need):
+                    self._deny(request, peer, principal, need)
+                    return
+            handle(request, peer)
+
+        return handle_if_allowed
+
+    def authenticate(self, request: Authenticate, peer: Peer) -> None:
+        """Answer a message of a login."""
+        if request.mechanism != MECHANISM:
+            text = f"this broker knows {MECHANISM} alone".encode()
+            peer.send(encode_result(Status.NOT_AUTHENTICATED, text, request.opaque))
+            return
+        now = self._clock()
+        if wait_s := self._failed.wait_s(peer.address, now):
+            text = f"too many logins of this address have failed: try again in {wait_s:.0f} s".encode()
+            peer.send(encode_result(Status.TOO_MANY, text, request.opaque))
+            return
+        if peer.login is None:
+            peer.login = Login(self._rules.verifiers)
+        try:
+            answer = peer.login.answer(request.message)
+        except LoginRefused as error:
+            self._failed.failed(peer.address, now)
+            audit("login", None, peer.name, "refused", user=peer.login.user, reason=error)
+            peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
+            peer.quit()
+            return
+        if peer.login.is_done:
+            principal = self._rules.principals.get(peer.login.user)
+            peer.login = None
+            if principal is None or principal.verifier is None:  # it left the rules meanwhile
+                peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
+                peer.quit()
+                return
+            self._failed.succeeded(peer.address)
+            peer.become(principal)
+            audit("login", principal.name, peer.name, "done")
+        peer.send(encode_result(Status.SUCCESS, answer, request.opaque))
+
+    def _is_met(self, principal: Principal, need: Need) -> bool:
+        try:
+            return self._decided[principal.name, need]
+        except KeyError:
+            if len(self._decided) >= DECISIONS_MAX:
+                self._decided.clear()
+            is_met = self._decided[principal.name, need] = need.is_met_by(principal)
+            return is_met
+
+    def _deny(self, request: Any, peer: Peer, principal: Principal, need: Need) -> None:
+        action, facts = action_of(request) or (type(request).__name__.lower(), {})
+        key, now = (principal.name, action, need), self._clock()
+        if now >= self._denied.get(key, 0.0):
+            if len(self._denied) >= _DENIALS_MAX:
+                self._denied.clear()
+            self._denied[key] = now + DENIAL_S
+            audit(action, principal.name, peer.name, "denied", needs=need, **facts)
+        _refuse(request, peer, Status.NOT_AUTHORISED, f"{principal.name} may not {need}: it has no such right".encode())
+
+
+def _refuse(request: Any, peer: Peer, status: Status, text: bytes) -> None:
+    if isinstance(request, TransactionCommand) and request.verb is TransactionVerb.END:
+        peer.end_in_flight()  # END has no answer
+    else:
+        peer.send(encode_result(status, text, request.opaque))

@@ -1,0 +1,162 @@
+"""Accepts connections on a port that speaks TLS, and plain ones from where the configuration allows them.
+
+The first byte of a connection tells TLS from the wire's own lines. Until its handshake is over a connection is none of
+the server's: there are few of those, each for a short time, and the oldest makes room for a new one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from meta_broker.access.addresses import AddressRange, is_in, parse_address, parse_range
+from meta_broker.config.tls_section import TlsSection
+from meta_client.errors import InvalidSecurity
+from meta_client.protocol.encoder import encode_result
+from meta_client.protocol.requests import OPAQUE_ABSENT
+from meta_client.protocol.status import Status
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_S: Final = 10.0  # from the connection to its first request
+HANDSHAKES_MAX: Final = 1_000  # at a time
+ACCEPTED_PER_TURN: Final = 32
+PAUSE_S: Final = 0.5  # after the system refused to accept, as without descriptors
+CLIENT_HELLO: Final = b"\x16"  # TLS: a handshake record; every line of the wire begins with a letter
+IS_TLS: Final = b"this port speaks TLS: connect with it (tls=TlsConfig(...), --tls-ca)"
+
+
+class PortTls:
+    """The TLS of a broker's ports, renewed while it runs. `context` may be read by any thread."""
+
+    def __init__(self, section: TlsSection) -> None:
+        """Load the files. Raises InvalidSecurity."""
+        self.context = section.server_context()
+        self._plain_from = _ranges(section)
+
+    def renew(self, section: TlsSection) -> None:
+        """Load the files again, for connections from now on; log it, and change nothing, if they can't be used."""
+        try:
+            self.context = section.server_context()
+        except InvalidSecurity as error:
+            log.error("TLS not renewed, the former certificate stays error=%s", error)
+        else:
+            self._plain_from = _ranges(section)
+            log.info("TLS renewed certificate=%s", section.certificate)
+
+    def allows_plain(self, address: str) -> bool:
+        """Return whether a peer at *address* may speak without TLS."""
+        parsed = parse_address(address)
+        return parsed is not None and any(is_in(parsed, among) for among in self._plain_from)
+
+
+def _ranges(section: TlsSection) -> tuple[AddressRange, ...]:
+    return tuple(map(parse_range, section.plain_from))
+
+
+class TlsListener:
+    """Accepts on one socket until `close`. Loop thread only."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: socket.socket,
+        tls: PortTls,
+        connect: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        """Take over *listening*, bound; *connect* makes the protocol of a connection."""
+        self._loop = loop
+        self._socket = listening
+        self._tls = tls
+        self._connect = connect
+        self._opening: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._timer: asyncio.TimerHandle | None = None
+        listening.setblocking(False)
+        loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Release the address, and end handshakes. Idempotent."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._opening):
+            self._end(task)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("no connection accepted error=%s", error)
+                self._loop.remove_reader(self._socket)
+                self._timer = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._socket, self._accept)
+                return
+            if len(self._opening) >= HANDSHAKES_MAX:
+                self._end(next(iter(self._opening)))
+            task = self._loop.create_task(self._open(accepted, address[0]))
+            self._opening[task] = None
+            task.add_done_callback(lambda task: self._opening.pop(task, None))
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        del self._opening[task]
+        task.cancel()
+
+    async def _open(self, accepted: socket.socket, address: str) -> None:
+        """Hand a connection to its protocol once it may speak, or close it."""
+        try:
+            accepted.setblocking(False)
+            async with asyncio.timeout(HANDSHAKE_S):
+                first = await self._first_byte(accepted)
+                if first == CLIENT_HELLO:
+                    await self._loop.connect_accepted_socket(
+                        self._connect,
+                        accepted,
+                        ssl=self._tls.context,
+                        ssl_handshake_timeout=HANDSHAKE_S,
+                        ssl_shutdown_timeout=1.0,
+                    )
+                    return
+                if first and self._tls.allows_plain(address):
+                    await self._loop.connect_accepted_socket(self._connect, accepted)
+                    return
+                if first:
+                    log.warning("connection refused peer=%s reason=no TLS", address)
+                    accepted.send(encode_result(Status.UNAVAILABLE, IS_TLS, OPAQUE_ABSENT))
+                    accepted.shutdown(socket.SHUT_WR)
+                    while await self._loop.sock_recv(accepted, 1 << 16):
+                        pass  # unread bytes would reset the connection, and the peer might not see the reason
+        except (OSError, TimeoutError) as error:  # ssl.SSLError too
+            reason = str(error) or f"no handshake within {HANDSHAKE_S:g} s"
+            log.log(logging.WARNING if isinstance(error, ssl.SSLError) else logging.DEBUG, _REFUSED, address, reason)
+        except asyncio.CancelledError:
+            log.debug(_REFUSED, address, "the broker stops, or has too many handshakes")
+        with contextlib.suppress(OSError):
+            accepted.shutdown(socket.SHUT_RDWR)  # a transport in the middle of a handshake does not close by itself
+        accepted.close()
+
+    async def _first_byte(self, accepted: socket.socket) -> bytes:
+        """Wait for the first byte and return it, without taking it. Empty: the peer went."""
+        readable = self._loop.create_future()
+        self._loop.add_reader(accepted, _done, readable)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(accepted)
+        with contextlib.suppress(BlockingIOError):
+            return accepted.recv(1, socket.MSG_PEEK)
+        return b""
+
+
+_REFUSED: Final = "connection refused peer=%s reason=%s"
+
+
+def _done(readable: "asyncio.Future[None]") -> None:
+    if not readable.done():
+        readable.set_result(None)

@@ -1,0 +1,18 @@
+"""Samples of what a process logs, for every process with an admin port."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from meta_client.admin.families import Family, MetricKind, Sample
+from meta_client.logs.counting import record_totals
+
+RECORDS: Final = Family(
+    "metaq_log_records_total", MetricKind.COUNTER, "Warnings and errors logged, also those left out.", ("level",)
+)
+FAMILIES: Final = (RECORDS,)
+
+
+def log_samples() -> Iterator[Sample]:
+    """Yield the number of records of each level, if this process counts them. Any thread."""
+    for level, count in record_totals().items():
+        yield Sample(RECORDS, count, (level,))
