@@ -107,6 +107,10 @@ class UnfinishedSync(JournalError):
     complete."""
 
 
+class DirectoryIsBackup(JournalError):
+    """The directory is a back-up, or an unfinished one, or an unfinished restoration. Nothing was changed."""
+
+
 class DirectoryIsReplica(JournalError):
     """The journal is a slave's copy: only its master may append to it. Nothing was changed."""
 

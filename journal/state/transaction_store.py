@@ -80,7 +80,7 @@ class JournalTransactionStore(CheckpointedState):
         on_progress: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = wall_clock_ms,
         loop_hooks: LoopHooks | None = None,
-        epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
+        epoch: Callable[[Recovered], int] = lambda recovered: max(recovered.state.epoch, 1),
         publish_below: Lsn = LSN_MAX,
     ) -> "JournalTransactionStore":
         """Recover the directory, then append. PREPARED branches are in doubt, ACTIVE ones rolled back.
@@ -88,8 +88,8 @@ class JournalTransactionStore(CheckpointedState):
         Updates of records above *publish_below* go to `recovered.waiting` instead of *sink*, unless a checkpoint holds
         them: they may not have been acknowledged.
 
-        *epoch* is called with the epoch of the last record, 0 in an empty journal, and returns the one to write with,
-        which is durable on return: a promotion raises it. Its errors end the open before anything is appended.
+        *epoch* is called with what was recovered, epoch 0 of an empty journal, and returns the one to write with, which
+        is durable on return: a promotion raises it. Its errors end the open before anything is appended.
 
         Returns with recovery done and its own records durable, or leaves nothing open. Raises ForeignJournal,
         CorruptJournal, InvalidRecord, StorageFailed.
@@ -102,7 +102,7 @@ class JournalTransactionStore(CheckpointedState):
             journal = Journal.start(
                 segments,
                 recovered.end,
-                epoch=epoch(state.epoch),
+                epoch=epoch(recovered),
                 incarnation=state.incarnation + 1,
                 flush=config.flush,
                 on_progress=on_progress,

@@ -16,6 +16,7 @@ from journal.repair.repair import RepairPlan, apply_repair, plan_repair
 from journal.repair.repair_source import RepairSource
 from journal.repair.segment_repair import KEPT_PREFIX, BrokenSegment, find_broken_segments, repair_segments
 from journal.state.checkpoint import Checkpoint
+from journal.state.copy_marks import refuse_backup
 from journal.state.inspection import read_checkpoints
 from journal.wal.scan import EndVerdict
 from journal.wal.segments import Segments, segment_base, segment_name
@@ -80,6 +81,8 @@ def _storages(
     """Open the directory, and the segments of the copy."""
     storage = (DirectoryStorage.open_for_writing if for_writing else DirectoryStorage.open_for_reading)(directory)
     stack.callback(storage.close)
+    if for_writing:
+        refuse_backup(storage)
     if not any(segment_base(name) is not None for name in storage.names()):
         raise NoJournal(directory)
     if source is None:

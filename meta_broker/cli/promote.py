@@ -1,34 +1,35 @@
 """`metaq promote`: makes a stopped slave the master."""
 
-import contextlib
 import json
+import os
+import pwd
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
 from journal.state.checkpointed import wall_clock_ms
-from meta_broker.cli.broker import broker_options, log_to_stderr, serve
+from meta_broker.access.audit import audit
+from meta_broker.cli.broker import broker_options, serve
+from meta_broker.cli.former_master import configured_session, wait_for_dead_master
 from meta_broker.cli.promote_report import PromotionReport, report_lines, report_object
-from meta_broker.config.broker_config import BrokerConfig, load
+from meta_broker.config.broker_config import load
 from meta_broker.errors import ConfigError
 from meta_broker.replication.promotion.candidates import Candidate, check_candidates
 from meta_broker.replication.promotion.promotion import (
     compare_with_former,
-    is_answering,
     promote,
     query_slaves,
     read_cluster,
     read_replica,
     require_stopped_slave,
-    wait_unregistered,
 )
 from meta_broker.replication.promotion.promotion_check import CheckFinding, Severity, check_promotion
 from meta_client.cli.output import confirm, printable
+from meta_client.logs.setup import LogFormat, set_up_logs
 from zk.brokers.replication import VersionedReplication
-from zk.session.session import ZooKeeperSession
 
 REFUSED: Final = 1  # exit status: not promoted, and nothing was changed
 
@@ -55,6 +56,7 @@ def promote_command(
     flush: str | None,
     admin_port: int | None,
     log_level: str,
+    log_format: LogFormat,
     former_dir: Path | None,
     dry_run: bool,
     accept_loss: bool,
@@ -79,7 +81,7 @@ def promote_command(
     metaq promote /var/lib/metaq/0-slave --zk 127.0.0.1:2181 --dry-run
     metaq promote /var/lib/metaq/0-slave --zk 127.0.0.1:2181 --yes
     """
-    log_to_stderr(log_level)
+    set_up_logs(log_level, log_format)
     facts = require_stopped_slave(directory)
     config = load(
         config_path,
@@ -95,9 +97,9 @@ def promote_command(
             f"{directory} is of cluster {facts.cluster!r}, and the configuration of {config.broker.cluster!r}: give "
             f"--config the file that the master has"
         )
-    with _session(config) as session:
+    with configured_session(config) as session:
         if session is not None and not dry_run:
-            _wait_for_master(session, config)
+            wait_for_dead_master(session, config)
         cluster, found = (
             read_cluster(session, facts.broker_id) if session is not None else (None, VersionedReplication(None, None))
         )
@@ -105,7 +107,7 @@ def promote_command(
         compared = compare_with_former(former_dir, directory) if former_dir is not None else None
         findings, candidates = check_promotion(status, cluster, compared), dict[int, Candidate]()
         if cluster is not None:
-            candidates = query_slaves(cluster, facts)
+            candidates = query_slaves(cluster, facts, config.security)
             findings += check_candidates(status, cluster, candidates, compared)
         report = PromotionReport(directory, status, cluster, compared, candidates, findings)
         _print(report, as_json=as_json)
@@ -115,34 +117,10 @@ def promote_command(
         if not yes:
             confirm(f"make {directory} the master of broker {facts.broker_id}?")
         epoch = promote(directory, status.facts, session, found)
+    audit("promote", pwd.getpwuid(os.getuid()).pw_name, "local", "done", directory=directory, epoch=epoch)
     click.echo(f"promoted {directory} broker={facts.broker_id} epoch={epoch} in_doubt={len(status.in_doubt)}", err=True)
     if not no_start:
         serve(config)
-
-
-@contextlib.contextmanager
-def _session(config: BrokerConfig) -> Iterator[ZooKeeperSession | None]:
-    section = config.zookeeper_section
-    if config.zookeeper is None:
-        yield None
-        return
-    with ZooKeeperSession(
-        config.zookeeper,
-        section.root,
-        section.session_timeout_ms,
-        connect_timeout_ms=section.connect_timeout_ms,
-    ) as session:
-        yield session
-
-
-def _wait_for_master(session: ZooKeeperSession, config: BrokerConfig) -> None:
-    """Wait for the session of a registered master that does not answer to end."""
-    master = read_cluster(session, config.broker_id)[0].master
-    if master is None or is_answering(master):
-        return
-    wait_s = config.zookeeper_section.session_timeout_ms / 1000
-    click.echo(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end", err=True)
-    wait_unregistered(session, config.broker_id, wait_s)
 
 
 def _print(report: PromotionReport, *, as_json: bool) -> None:

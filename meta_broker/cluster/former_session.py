@@ -8,6 +8,7 @@ from journal.errors import StorageFailed
 from meta_broker.cluster.session_file import SessionFile
 from zk.errors import ZooKeeperError
 from zk.session.former_session import end_session
+from zk.session.security import ZooKeeperSecurity
 from zk.session.session import ZooKeeperSession
 
 log = logging.getLogger(__name__)
@@ -16,9 +17,10 @@ log = logging.getLogger(__name__)
 class FormerSession:
     """The former session of *directory*, at the servers of *connect*. Call it while the directory's lock is held."""
 
-    def __init__(self, directory: Path, connect: str) -> None:
+    def __init__(self, directory: Path, connect: str, security: ZooKeeperSecurity) -> None:
         self._file = SessionFile(directory)
         self._connect = connect
+        self._security = security
         self._ending: threading.Thread | None = None
 
     def begin_ending(self) -> None:
@@ -47,7 +49,7 @@ class FormerSession:
     def _end(self) -> None:
         if (former := self._file.read()) is not None:
             try:
-                was_alive = end_session(self._connect, former)
+                was_alive = end_session(self._connect, former, security=self._security)
                 log.info("former session ended id=%#x was_alive=%s", former.session_id & (2**64 - 1), was_alive)
             except ZooKeeperError as error:
                 log.warning("former session not ended, waiting for its expiry error=%s", error)

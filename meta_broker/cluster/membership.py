@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar, assert_never
 
 from meta_broker.cluster.former_session import FormerSession
+from meta_broker.cluster.node_writes import advance_position, update_replication
 from meta_broker.cluster.registration_plan import (
     RETRY_S,
     Register,
@@ -20,13 +21,15 @@ from meta_broker.cluster.registration_plan import (
     Step,
     WriteChecksum,
     WriteInSync,
+    WritePosition,
     WriteTopics,
     some,
 )
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.replication.fencing import Superseded, check_epoch
+from zk.brokers.journal_position import JournalPosition, read_position
 from zk.brokers.registration import BrokerIdTaken, BrokerRegistration, TopicRegistration
-from zk.brokers.replication import ReplicationNode, read_replication, write_replication
+from zk.brokers.replication import ReplicationNode, read_replication
 from zk.errors import ZooKeeperError, ZooKeeperUnavailable
 from zk.session.session import SessionEvent, SessionState, ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
@@ -42,8 +45,8 @@ _News = Callable[[], None]  # an update of the plan, applied on the membership t
 class Membership:
     """Keeps one broker registered while it runs.
 
-    `topic_used`, `topic_changed`, `config_changed`, `in_sync_changed`, `cancel`, `unregistered_topics`,
-    `is_registered`: any thread. `give_up` and `come_back`: one thread, the watchdog's. The rest: the broker.
+    `*_used`, `*_changed`, `cancel`, `unregistered_topics`, `is_registered`: any thread. `give_up` and `come_back`: one
+    thread, the watchdog's. The rest: the broker.
 
     *on_rejected* is called, on the membership thread, if after a lost session another broker has this id or was
     promoted: two brokers of one id would split its partitions, so this one must stop.
@@ -61,11 +64,12 @@ class Membership:
             section.session_timeout_ms,
             connect_timeout_ms=section.connect_timeout_ms,
             enqueue=self._session_changed,
+            security=section.security(),
         )
         self._config = config
         self._name = BrokerName(config.broker_id, config.slave.id if config.is_slave else None)
         self._on_rejected = on_rejected
-        self._former = FormerSession(config.data, connect)
+        self._former = FormerSession(config.data, connect, section.security())
         self._registration: BrokerRegistration | None = None
         self._epoch = 0  # of the journal
         self._cancelled = threading.Event()
@@ -81,11 +85,14 @@ class Membership:
         self._session.start()
 
     def replication(self) -> ReplicationNode | None:
-        """Read this broker's replication node. Blocks for as long as ZooKeeper is away.
-
-        Raises MalformedNode; ZooKeeperUnavailable only once it was cancelled.
-        """
+        """Read this broker's replication node. Blocks for as long as ZooKeeper is away. Raises MalformedNode;
+        ZooKeeperUnavailable only once it was cancelled."""
         return self._insist("reading the replication node", self._read_replication)
+
+    def journal_position(self) -> JournalPosition | None:
+        """Read how far this broker's journal was. Blocks, and raises, as `replication` does."""
+        broker_id = self._config.broker_id
+        return self._insist("reading the journal node", lambda: read_position(self._session, broker_id).node)
 
     def master_url(self) -> BrokerUrl | None:
         """Return the registered address of this broker id's master. Blocks. Raises MalformedNode,
@@ -105,7 +112,7 @@ class Membership:
         """Register, then keep registered. The port must be open, recovery done, the directory locked. Blocks.
 
         Ends the session that a killed broker left in this directory first. Waits for a holder elsewhere as long as it
-        may be dead, for ZooKeeper as long as it is away. *epoch* is the journal's: a higher one in ZooKeeper supersedes
+        may be dead, for ZooKeeper as long as it is away. *epoch*: the journal's; a higher one in ZooKeeper supersedes
         this broker. Raises BrokerIdTaken, Superseded, ZooKeeperError; ZooKeeperUnavailable only once it was cancelled.
 
         On return every topic was tried once. One that ZooKeeper refuses is in `unregistered_topics`, and no error
@@ -150,6 +157,10 @@ class Membership:
         Waits while ZooKeeper is away.
         """
         self._events.put(partial(self._plan.in_sync_changed, WriteInSync(node, written)))
+
+    def position_changed(self, position: JournalPosition) -> None:
+        """Write *position*, unless a later one comes first. Any thread; returns at once."""
+        self._events.put(partial(self._plan.position_changed, position))
 
     @property
     def unregistered_topics(self) -> list[str]:
@@ -301,8 +312,10 @@ class Membership:
                     self._register(registration, epoch)
                     log.warning("registered again after a lost session epoch=%d", epoch)
                 case WriteInSync(node, written):
-                    self._write_replication(node)
+                    update_replication(self._session, self._config.broker_id, self._epoch, node)
                     written(node)
+                case WritePosition(position):
+                    advance_position(self._session, self._config.broker_id, position)
                 case WriteChecksum(checksum):
                     registration.set_config_checksum(checksum)
                 case WriteTopics(topics):
@@ -335,13 +348,3 @@ class Membership:
                 if topic not in failed:
                     log.info("topic %s topic=%s", "unregistered" if offered is None else "registered", topic)
         return failed
-
-    def _write_replication(self, node: ReplicationNode) -> None:
-        """Write *node* by compare-and-set, so that an epoch claimed in between fences this broker. Raises
-        Superseded.
-        """
-        broker_id = self._config.broker_id
-        found = read_replication(self._session, broker_id)
-        check_epoch(self._epoch, found.node, broker_id)
-        if found.node != node and write_replication(self._session, broker_id, node, found.version) is None:
-            raise ZooKeeperError(f"the replication node of broker {broker_id} has changed: reading it again")

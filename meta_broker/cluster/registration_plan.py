@@ -6,6 +6,7 @@ later without delaying anything else. The steps, in the order in which `next` pr
     step            waits for               because
     Register        a connection            clients cannot find the broker; a superseded one must stop
     WriteInSync     the one before it       a master may acknowledge nothing until it is written
+    WritePosition   Register                a superseded one has nothing to say
     WriteChecksum   Register                the node is ephemeral
     WriteTopics     Register                clients that see a topic look for its broker
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.registration import TopicRegistration
 from zk.brokers.replication import ReplicationNode
 from zk.session.session import SessionEvent, SessionState
@@ -44,6 +46,13 @@ class WriteInSync:
 
 
 @dataclass(frozen=True, slots=True)
+class WritePosition:
+    """Write how far the journal is."""
+
+    position: JournalPosition
+
+
+@dataclass(frozen=True, slots=True)
 class WriteChecksum:
     """Write the checksum of the changed configuration file, for slaves."""
 
@@ -57,7 +66,7 @@ class WriteTopics:
     topics: Mapping[str, TopicRegistration | None]
 
 
-Step = Register | WriteInSync | WriteChecksum | WriteTopics
+Step = Register | WriteInSync | WritePosition | WriteChecksum | WriteTopics
 
 
 @dataclass(slots=True)
@@ -75,6 +84,7 @@ class RegistrationPlan:
         self._session_epoch = 0
         self._registered_epoch = 0
         self._in_sync: deque[WriteInSync] = deque()
+        self._position: WritePosition | None = None  # to be written
         self._checksum = self._checksum_written = checksum
         self._topics: dict[str, TopicRegistration | None] = {}  # desired; None: to be deleted
         self._pending: dict[str, None] = {}  # topics to be written, oldest first
@@ -90,6 +100,9 @@ class RegistrationPlan:
 
     def in_sync_changed(self, change: WriteInSync) -> None:
         self._in_sync.append(change)
+
+    def position_changed(self, position: JournalPosition) -> None:
+        self._position = WritePosition(position)
 
     def checksum_changed(self, checksum: int) -> None:
         self._checksum = checksum
@@ -119,6 +132,8 @@ class RegistrationPlan:
             return self._in_sync[0]
         if not self._is_registered:
             return None
+        if self._position is not None and self._is_due(WritePosition, now):
+            return self._position
         if self._checksum != self._checksum_written and self._is_due(WriteChecksum, now):
             return WriteChecksum(self._checksum)
         if self._is_due(WriteTopics, now) and (names := self._next_topics(now)):
@@ -145,6 +160,9 @@ class RegistrationPlan:
             case WriteInSync():
                 assert self._in_sync[0] is step
                 self._in_sync.popleft()
+            case WritePosition():
+                if self._position is step:  # else a later one came meanwhile
+                    self._position = None
             case WriteChecksum(checksum):
                 self._checksum_written = checksum
             case WriteTopics(topics):

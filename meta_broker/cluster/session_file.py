@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from journal.errors import StorageFailed
-from zk.session.session import PASSWORD_BYTES, SessionCredentials
+from zk.session.security import PASSWORD_BYTES, SessionCredentials
 
 FILE_NAME = "zookeeper-session"
 _BYTES_MAX = 4096  # usually some 150

@@ -1,5 +1,6 @@
 """Stops a superseded master from serving. Pure."""
 
+from journal.state.recovery import Recovered
 from meta_broker.errors import BrokerError
 from zk.brokers.replication import ReplicationNode
 
@@ -26,11 +27,11 @@ def check_epoch(epoch: int, node: ReplicationNode | None, broker_id: int) -> Non
         raise Superseded(broker_id, epoch, node)
 
 
-def epoch_for(recovered: int, node: ReplicationNode | None, broker_id: int) -> int:
-    """Return the epoch a master writes with, given the epoch *recovered* from its journal (0: a new journal).
+def epoch_for(recovered: Recovered, node: ReplicationNode | None, broker_id: int) -> int:
+    """Return the epoch a master writes with, given what was *recovered* from its journal (epoch 0: a new one).
 
     Raises Superseded.
     """
-    epoch = max(recovered, 1)
+    epoch = max(recovered.state.epoch, 1)
     check_epoch(epoch, node, broker_id)
     return epoch

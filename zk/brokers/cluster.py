@@ -12,6 +12,7 @@ from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName, Partition, TopicNode, decode_broker_url, decode_topic_node, string_order
 from zk.tree.paths import (
     BrokerKey,
+    JournalKey,
     MasterKey,
     ReplicationKey,
     SlaveKey,
@@ -67,13 +68,14 @@ def master_urls(publishers: TopicBrokers, brokers: Brokers) -> dict[int, BrokerU
 
 
 def known_broker_ids(session: ZooKeeperSession) -> set[int]:
-    """Return every broker id that has a node, up or not: the replication node (metaq's own) outlives the broker, and
-    its address may. Raises ZooKeeperUnavailable."""
+    """Return every broker id that has a node, up or not: metaq's own, the replication node and the journal's, outlive
+    the broker, and its address may. Raises ZooKeeperUnavailable."""
     paths = session.paths
-    own = f"{paths.root}/metaq/brokers"
+    own, journals = f"{paths.root}/metaq/brokers", f"{paths.root}/metaq/journals"
     nodes = [paths.maybe_parse(f"{paths.brokers}/{child}") for child in session.children(paths.brokers)]
     nodes += [paths.maybe_parse(f"{own}/{child}/replication") for child in session.children(own)]
-    return {node.broker_id for node in nodes if isinstance(node, BrokerKey | ReplicationKey)}
+    nodes += [paths.maybe_parse(f"{journals}/{child}") for child in session.children(journals)]
+    return {node.broker_id for node in nodes if isinstance(node, BrokerKey | ReplicationKey | JournalKey)}
 
 
 def read_brokers(session: ZooKeeperSession) -> dict[int, BrokerEntry]:

@@ -5,18 +5,18 @@ here before it touches a directory. From then on the former master cannot remove
 must do before it acknowledges anything without that slave.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 
-from zk.errors import MalformedNode, ZooKeeperError
+from zk.brokers.json_node import JsonNode, Versioned
+from zk.errors import ZooKeeperError
 from zk.session.session import ZooKeeperSession
 from zk.tree.paths import ReplicationKey
 
 SLAVES_MAX = 1024
 EPOCH_MAX = 2**31 - 1
 _TEXT_MAX = 1024
-_BYTES_MAX = 64 * 1024
 
 Slave = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
@@ -37,44 +37,13 @@ class ReplicationNode(msgspec.Struct, frozen=True, kw_only=True):
     claimed_by: Text = ""
 
 
-_DECODER = msgspec.json.Decoder(ReplicationNode)
-
-
-class VersionedReplication(NamedTuple):
-    """A replication node and its version; both None if it does not exist."""
-
-    node: ReplicationNode | None
-    version: int | None
+VersionedReplication = Versioned[ReplicationNode]
+_NODES = JsonNode(ReplicationNode, ReplicationKey, 64 * 1024, "what a metaq broker writes about its replication")
+read_replication, decode_replication, write_replication = _NODES.read, _NODES.decode, _NODES.write
 
 
 class EpochTaken(ZooKeeperError):
     """Another process claimed an epoch of this broker meanwhile. Look up its present master."""
-
-
-def read_replication(session: ZooKeeperSession, broker_id: int) -> VersionedReplication:
-    """Read the node of a broker. Raises MalformedNode, ZooKeeperUnavailable."""
-    path = session.paths.of(ReplicationKey(broker_id))
-    if (found := session.read(path)) is None:
-        return VersionedReplication(None, None)
-    return VersionedReplication(decode_replication(path, found.data), found.version)
-
-
-def decode_replication(path: str, data: bytes) -> ReplicationNode:
-    """Read a replication node. Raises MalformedNode."""
-    try:
-        if len(data) > _BYTES_MAX:
-            raise ValueError(f"{len(data)} bytes")
-        return _DECODER.decode(data)
-    except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
-        raise MalformedNode(path, data, "what a metaq broker writes about its replication") from error
-
-
-def write_replication(
-    session: ZooKeeperSession, broker_id: int, node: ReplicationNode, version: int | None
-) -> int | None:
-    """Write *node* if the stored one is still at *version* (None: does not exist). Returns the new version, or None
-    without a change if another process wrote since: read again. After ZooKeeperUnavailable it may be written."""
-    return session.exchange(session.paths.of(ReplicationKey(broker_id)), msgspec.json.encode(node), version)
 
 
 def claim_epoch(

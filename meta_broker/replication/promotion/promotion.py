@@ -18,6 +18,7 @@ from journal.records.xid import XaKey
 from journal.repair.offline import opened_store, read_state
 from journal.repair.tail import tail_of
 from journal.state.inspection import RecordReader, scanner_from
+from journal.state.recovery import Recovered
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, write_watermark
 from meta_broker.errors import BrokerError
@@ -29,6 +30,7 @@ from meta_broker.version import PRODUCT_VERSION
 from meta_client.net.calls import wait_result
 from meta_client.net.connection import Connection
 from meta_client.net.opaques import next_opaque
+from meta_client.net.security import PLAIN, Security
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.requests import Stats
 from zk.brokers.cluster import read_broker
@@ -124,20 +126,20 @@ def read_cluster(session: ZooKeeperSession, broker_id: int) -> tuple[ClusterView
     return ClusterView(found.node, master, slaves, session.connect), found
 
 
-def query_slaves(cluster: ClusterView, facts: SlaveFacts) -> dict[int, Candidate]:
+def query_slaves(cluster: ClusterView, facts: SlaveFacts, security: Security = PLAIN) -> dict[int, Candidate]:
     """Ask the registered slaves for their positions, except the slave of *facts*. An unresponsive one costs
     ASK_TIMEOUT_S.
     """
     return {
-        slave_id: Candidate(url, _ask(url, slave_id, facts))
+        slave_id: Candidate(url, _ask(url, slave_id, facts, security))
         for slave_id, url in cluster.slaves.items()
         if slave_id != facts.slave_id
     }
 
 
-def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | NoReport:
+def _ask(url: str, slave_id: int, facts: SlaveFacts, security: Security) -> CopyReport | NoReport:
     try:
-        connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S)
+        connection = Connection.open(BrokerUrl.parse(url), ASK_TIMEOUT_S, security)
         try:
             reply = connection.submit(Stats("replication", next_opaque()))
             text = wait_result(reply, ASK_TIMEOUT_S, "stats replication").text
@@ -151,10 +153,10 @@ def _ask(url: str, slave_id: int, facts: SlaveFacts) -> CopyReport | NoReport:
     return copy
 
 
-def is_answering(url: str) -> bool:
+def is_answering(url: str, security: Security = PLAIN) -> bool:
     """Return whether a broker answers at *url*."""
     try:
-        connection = Connection.open(BrokerUrl.parse(url), ANSWER_TIMEOUT_S)
+        connection = Connection.open(BrokerUrl.parse(url), ANSWER_TIMEOUT_S, security)
         try:
             connection.capabilities(ANSWER_TIMEOUT_S)
         finally:
@@ -184,12 +186,13 @@ def promote(directory: Path, facts: SlaveFacts, session: ZooKeeperSession | None
     on.
     """
 
-    def claim(recovered: int) -> int:
+    def claim(recovered: Recovered) -> int:
+        epoch = max(recovered.state.epoch, facts.epoch)
         if session is None:
-            return max(recovered, facts.epoch) + 1
+            return epoch + 1
         if (master := read_cluster(session, facts.broker_id)[0].master) is not None:
             raise MasterAlive(f"a master of broker {facts.broker_id} is registered at {master}: stop it first")
-        return claim_epoch(session, facts.broker_id, found, max(recovered, facts.epoch), claimant(facts))
+        return claim_epoch(session, facts.broker_id, found, epoch, claimant(facts))
 
     # Until its own slaves have the rest, it may show only what its master acknowledged. Harmless if the promotion
     # fails, or if the directory is opened as a slave again.

@@ -6,16 +6,37 @@ from random import Random
 
 import pytest
 
+from journal.archive.keeper import SegmentKeeper
 from journal.errors import StorageFailed
 from journal.records.header import Offset
 from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.state.inspection import read_checkpoints
 from journal.state.transaction_store import JournalTransactionStore
+from journal.wal.storage import Storage
+from journal.wal.storage_file import StorageFile
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
 from tests.fixtures.journals import ORDERS, Index, open_store, xa
 
 MESSAGE = 500
 MESSAGES = 60  # some nine segments
+
+
+class MemoryPlace:
+    """A place that stores what the storage copies out, and a manifest."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._files: dict[str, bytes] = {}
+
+    def put(self, storage: Storage, name: str, file: StorageFile, sha256: str) -> None:
+        assert len(sha256) == 64
+        storage.copy_to(name, self.name)
+
+    def read(self, name: str) -> bytes | None:
+        return self._files.get(name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._files[name] = data
 
 
 def fill(store: JournalTransactionStore, index: Index) -> None:
@@ -42,7 +63,7 @@ def drop(store: JournalTransactionStore, index: Index, archive: str | None) -> N
     first = store.write_checkpoint(store.trim(store.snapshot(), {ORDERS: start}), {})
     store.write_checkpoint(store.snapshot(), {})
     remove_checkpoints_below(store.journal.storage, first)
-    store.journal.drop_before(cut, archive)
+    store.journal.drop_before(cut, None if archive is None else SegmentKeeper(MemoryPlace(archive)))
 
 
 def judge(storage: FaultyStorage) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
+from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
@@ -34,9 +35,9 @@ def left_behind() -> FaultyStorage:
 
 
 def raised_to(storage: FaultyStorage, epoch: int, seen: list[int] | None = None) -> JournalTransactionStore:
-    def tell(recovered: int) -> int:
+    def tell(recovered: Recovered) -> int:
         if seen is not None:
-            seen.append(recovered)
+            seen.append(recovered.state.epoch)
         return epoch
 
     config = JournalConfig(segment_bytes=SEGMENT_BYTES)
@@ -77,7 +78,7 @@ def test_a_refused_open_has_changed_nothing() -> None:
     storage = left_behind()
     before = {name: bytes(file.cached) for name, file in storage.files.items()}
 
-    def refuse(recovered: int) -> int:
+    def refuse(recovered: Recovered) -> int:
         raise Superseded
 
     with pytest.raises(Superseded):

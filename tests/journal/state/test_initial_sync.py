@@ -257,7 +257,11 @@ def test_a_later_masters_record_below_the_checkpoint_requires_a_full_resync(byte
     assert parts_at > first
     truncate(promoted, IDENTITY, parts_at, 1)  # as if it had received so much
     JournalTransactionStore.open(
-        promoted, IDENTITY, JournalConfig(segment_bytes=SEGMENT_BYTES), version="test", epoch=lambda epoch: epoch + 1
+        promoted,
+        IDENTITY,
+        JournalConfig(segment_bytes=SEGMENT_BYTES),
+        version="test",
+        epoch=lambda recovered: recovered.state.epoch + 1,
     ).close()
     storage = FaultyStorage(Random(0))
     begin_initial_sync(storage, first, newest(former))

@@ -1,0 +1,37 @@
+"""ZooKeeper for commands that give a broker id a new master: the session, and waiting for a dead one's to end."""
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.replication.promotion.promotion import is_answering, read_cluster, wait_unregistered
+from zk.session.session import ZooKeeperSession
+
+
+@contextlib.contextmanager
+def configured_session(config: BrokerConfig) -> Iterator[ZooKeeperSession | None]:
+    """Open a session with the broker's settings; yields None if it has no ZooKeeper."""
+    section = config.zookeeper_section
+    if config.zookeeper is None:
+        yield None
+        return
+    with ZooKeeperSession(
+        config.zookeeper,
+        section.root,
+        section.session_timeout_ms,
+        connect_timeout_ms=section.connect_timeout_ms,
+        security=section.security(),
+    ) as session:
+        yield session
+
+
+def wait_for_dead_master(session: ZooKeeperSession, config: BrokerConfig) -> None:
+    """Wait for the session of a registered master that does not answer to end."""
+    master = read_cluster(session, config.broker_id)[0].master
+    if master is None or is_answering(master, config.security):
+        return
+    wait_s = config.zookeeper_section.session_timeout_ms / 1000
+    click.echo(f"{master} does not answer: waiting up to {wait_s:.0f} s for its ZooKeeper session to end", err=True)
+    wait_unregistered(session, config.broker_id, wait_s)

@@ -1,0 +1,39 @@
+"""The journal node of one broker: how far its master's journal was when the master last wrote it.
+
+A master writes it at every start, and while it runs once something more was acknowledged. A directory that ends before
+the node's position is an older copy, or has lost acknowledged records: offsets that it would give out were given out
+before.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from zk.brokers.json_node import JsonNode
+from zk.tree.paths import JournalKey
+
+_TEXT_MAX = 1024
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=_TEXT_MAX)]
+
+
+class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Position of a journal: its last writer's epoch and incarnation, and the LSN below which everything was
+    acknowledged and fsynced. *directory* and *host*: where that was; *time_ms*: since 1970."""
+
+    epoch: Natural
+    incarnation: Natural
+    end: Natural
+    directory: Text = ""
+    host: Text = ""
+    time_ms: Natural = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Compares positions of one broker: the smaller one is of an older copy."""
+        return self.epoch, self.incarnation, self.end
+
+
+_NODES = JsonNode(JournalPosition, JournalKey, 8 * 1024, "what a metaq broker writes about its journal")
+read_position, decode_position, write_position = _NODES.read, _NODES.decode, _NODES.write
