@@ -134,12 +134,16 @@ class LoopWatchdog:
     def _hangs(self) -> None:
         looks = max(self._detector.loop, self._detector.journal)
         self._since = time.monotonic() - looks * self._period_s
-        what = self._what()
+        for_s, is_given_up = time.monotonic() - self._since, False
         if self._membership is not None and not self._is_given_up:
             self._membership.give_up(self._hold)
-            self._is_given_up = True
-            what += ": ZooKeeper session given up, nothing is acknowledged until it is back"
-        log.critical("hangs for=%.1f s %s", time.monotonic() - self._since, what)
+            self._is_given_up = is_given_up = True
+        told = ": ZooKeeper session given up, nothing is acknowledged until it is back" if is_given_up else ""
+        if self._detector.journal:
+            path, durable = f"{self._journal.storage.path}/{self._segment()}", self._journal.flushed
+            log.critical("hangs for=%.1f s disk file=%s durable_below=%d%s", for_s, path, durable, told)
+        else:
+            log.critical("hangs for=%.1f s event loop at=%s%s", for_s, self._place(), told)
 
     def _come_back(self) -> None:
         assert self._membership is not None
@@ -150,13 +154,10 @@ class LoopWatchdog:
         else:
             self._is_given_up = False
 
-    def _what(self) -> str:
-        """Describe what hangs, as far as visible from outside."""
-        if self._detector.journal:
-            return f"disk file={self._journal.storage.path}/{self._segment()} durable_below={self._journal.flushed}"
+    def _place(self) -> str:
+        """Return the line of code that the event loop's thread is at."""
         frame = sys._current_frames().get(self._loop_thread)
-        at = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
-        return f"event loop at={at}"
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
 
     def _segment(self) -> str:
         try:

@@ -208,13 +208,16 @@ def frames_of(
         first_id = ids.next()
         header = frame_header(first_id, put.flag, len(put.body), checksum)
         return MessageFrames((header, put.body), HEADER_BYTES + len(put.body), 1, first_id)
-    first_id, stamped = ids.allocate(put.count), bytearray(put.body)
+    first_id, body, size = ids.allocate(put.count), put.body, len(put.body)
+    # A view is of a buffer of the broker's own, from its first byte on: the ids go into the body as it arrived.
+    frames = body.obj if isinstance(body, memoryview) else bytearray(body)
+    assert isinstance(frames, bytearray)
     try:
-        codecs = stamp_ids(stamped, put.count, first_id, message_bytes_max)
+        codecs = stamp_ids(frames, put.count, first_id, message_bytes_max, size)
     except ValueError as error:
         raise PutRejected(f"not a batch of {put.count} messages: {error}") from error
     _check_allowed(put.topic, codecs, compression)
-    return MessageFrames((stamped,), len(stamped), put.count, first_id)
+    return MessageFrames((body if isinstance(body, memoryview) else frames,), size, put.count, first_id)
 
 
 def _check_put(put: Put, message_bytes_max: int, compression: Sequence[str]) -> None:

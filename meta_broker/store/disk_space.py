@@ -3,6 +3,9 @@
 A full disk is a passing state, not a failure. New messages are refused as soon as the next segment, or the reserve,
 cannot be preallocated; the rest of the segment, and then the reserve, is for the ends of existing branches, operators'
 decisions, checkpoints, and the next start. Messages are accepted again once there is room.
+
+Before that, they are refused while the file system has fewer bytes free than `disk_free_bytes_min`, the watermark. A
+slave, which can refuse nothing, stops reading from its master then, and before a segment for which there is no room.
 """
 
 import asyncio
@@ -22,12 +25,16 @@ CHECK_S: Final = 2.0  # between two checks for room
 PRESS_S: Final = 30.0  # between two retention runs for lack of room: their checkpoints take room
 NO_RESERVE_S: Final = 60.0  # between two checks after the reserve failed for another reason
 LAST_PART: Final = 8  # a segment's last eighth is for the records of the next starts
+HYSTERESIS_PART: Final = 8  # an eighth more than the watermark must be free before messages are accepted again
 
 
 class DiskSpace:
-    """Disk space of one master. Loop thread only, except for the jobs of its worker."""
+    """Disk space of one broker. Loop thread only, except for the jobs of its worker."""
 
-    def __init__(self, journal: OpenJournal) -> None:
+    def __init__(self, journal: OpenJournal, free_bytes_min: int = 0) -> None:
+        """*free_bytes_min*: the watermark; 0: there is none."""
+        self.free_bytes_min = free_bytes_min
+        self._low = ""  # reason, below the watermark
         self._journal = journal
         self._segments = journal.segments
         self._reserve = journal.segments.reserve
@@ -40,17 +47,27 @@ class DiskSpace:
         """Make the reserve before the first message is accepted. Blocks."""
         try:
             self._make_room()
+            if self.free_bytes_min:
+                self._judge(_free_bytes(self._segments.storage.path))
         except StorageFailed as error:
             self._failed(error)
 
     @property
     def is_full(self) -> bool:
         """True while new messages are refused. Any thread."""
-        return bool(self._why)
+        return bool(self._why or self._low)
+
+    @property
+    def is_out_of_room(self) -> bool:
+        """True if a segment or the reserve can't be made, whatever the watermark."""
+        return bool(self._reason_out_of_room())
 
     @property
     def why_full(self) -> str:
         """Reason no new message is accepted, for clients; blank: they are."""
+        return self._reason_out_of_room() or self._low
+
+    def _reason_out_of_room(self) -> str:
         preallocator = self._segments.preallocator
         failure = preallocator.failure
         if not self._why and failure is not None and not preallocator.may_retry and is_full(failure):
@@ -60,7 +77,7 @@ class DiskSpace:
     @property
     def why_at_end(self) -> str:
         """Reason nothing at all can be written any more, for clients: the rest is for the next starts."""
-        if not self.why_full or self._reserve.is_held:
+        if not self._reason_out_of_room() or self._reserve.is_held:
             return ""
         left = self._segments.end - self._journal.end
         return self._why if left < self._segments.segment_bytes // LAST_PART else ""
@@ -82,7 +99,7 @@ class DiskSpace:
         now = time.monotonic()
         is_needed = bool(self.why_full)
         if (
-            (is_needed or not self._reserve.is_held or self._gives_up)
+            (is_needed or not self._reserve.is_held or self._gives_up or self.free_bytes_min)
             and self._checking is None
             and now >= self._next_check_at
         ):
@@ -99,6 +116,8 @@ class DiskSpace:
 
     async def _check(self, loop: asyncio.AbstractEventLoop, worker: Executor) -> None:
         try:
+            if self.free_bytes_min:
+                self._judge(await loop.run_in_executor(worker, _free_bytes, self._segments.storage.path))
             if not await loop.run_in_executor(worker, self._make_room) or not self._why:
                 return
         except StorageFailed as error:
@@ -109,6 +128,37 @@ class DiskSpace:
         self._why = ""
         self._segments.preallocator.may_retry = True  # at the next write
         log.warning("disk has room, new messages are taken again")
+
+    def _judge(self, free: int) -> None:
+        """Begin or end the refusal below the watermark."""
+        low, wanted = self.free_bytes_min, self.free_bytes_min + self.free_bytes_min // HYSTERESIS_PART
+        if not self._low and free < low:
+            self._low = (
+                f"the disk has {free} bytes free, and broker.disk_free_bytes_min is {low}: nothing was done, send "
+                f"again once there is room"
+            )
+            self._press_at = 0.0
+            log.error(
+                "disk low, new messages are refused until more is free free=%d min=%d wanted=%d", free, low, wanted
+            )
+        elif self._low and free >= wanted:
+            self._low = ""
+            log.warning("disk has room above the watermark again free=%d min=%d", free, low)
+
+    def has_room_to_copy(self) -> bool:
+        """Return whether a slave may append another segment's worth: the watermark and, as a master's reserve, a
+        segment and an eighth are free. Once it was not, a segment more is needed. Asks the file system. Raises
+        StorageFailed."""
+        needed = max(self.free_bytes_min, self._reserve.size)
+        if self._low:
+            needed += max(self.free_bytes_min // HYSTERESIS_PART, self._segments.segment_bytes)
+        free = _free_bytes(self._segments.storage.path)
+        has_room = free >= needed
+        if has_room == bool(self._low):
+            self._low = "" if has_room else f"{free} bytes are free, and a copy goes on with {needed}"
+            told = "disk has room, the copy goes on" if has_room else "disk low, the copy waits until more is free"
+            log.warning("%s free=%d needed=%d", told, free, needed)
+        return has_room
 
     def _failed(self, error: StorageFailed) -> None:
         if is_full(error):

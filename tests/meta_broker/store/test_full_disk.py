@@ -16,8 +16,10 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.reserve import NAME as RESERVE
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
+from meta_broker.store.disk_space import CHECK_S
 from meta_client.protocol.answers import parse_keys
 from meta_client.protocol.requests import Get, Put, TopicVerb, TransactionVerb
+from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.small_disk import enlarge, fill_up, small_disk
@@ -128,6 +130,35 @@ def test_new_messages_are_refused_and_everything_else_goes_on(tmp_path: Path) ->
         assert broker.log.count("disk full, new messages are refused until there is room") >= 1
         assert "disk has room, new messages are taken again" in broker.log
         assert broker.stop() == 0
+
+
+@pytest.mark.parametrize("flush", ["sync", "interval:20"])
+@pytest.mark.parametrize("size", [1_000, 20_000])
+def test_messages_that_come_faster_than_they_are_written_are_refused_all_the_same(
+    tmp_path: Path, flush: str, size: int
+) -> None:
+    """More of them are on their way at once than the reserve has room for."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, SIZE):
+        broker = BrokerProcess(disk, None, config=CONFIG)
+        broker.flush = flush
+        try:
+            broker.start()
+            stored_bodies, refusals = 0, list[str]()
+            with WireClient(broker.port) as client:
+                while len(refusals) < 1_000:
+                    client.send(*(Put("orders", 0, 0, None, None, number, b"x" * size) for number in range(250)))
+                    for _ in range(250):
+                        answer = client.receive()
+                        assert isinstance(answer, Result)
+                        stored_bodies += answer.is_success
+                        refusals += [] if answer.is_success else [answer.text]
+                assert all(REFUSED in text for text in refusals), set(refusals)
+                assert len(stored(client)) == stored_bodies > 0
+            assert broker.stop() == 0
+        finally:
+            broker.kill()
+        broker.audit()
 
 
 def test_retention_makes_room_whatever_its_schedule(tmp_path: Path) -> None:
@@ -248,3 +279,52 @@ def fill_last_segment(directory: Path) -> None:
         store.put(PartitionName("invoices", 0), [bytes(size)], size, 1)
     store.close()
     storage.close()
+
+
+def test_below_the_watermark_new_messages_are_refused_and_everything_else_goes_on(tmp_path: Path) -> None:
+    """Long before the disk is full: a stranger takes the room, and gives it back in two steps."""
+    keys = [XaKey(Xid.of("in", str(number)), "uq") for number in range(2)]
+    disk, stranger = tmp_path / "disk", tmp_path / "disk/stranger"
+    low = CONFIG.replace("[broker]\n", "[broker]\ndisk_free_bytes_min = 2097152\n")
+    with broker_on(disk, low) as broker:
+        with WireClient(broker.port) as client:
+            for key in keys:
+                client.verb(V.BEGIN, key)
+                client.put("invoices", 0, b"before", key)
+                client.verb(V.PREPARE, key)
+            assert not try_put(client, 0)
+            found = os.statvfs(disk)
+            stranger.write_bytes(bytes(found.f_bfree * found.f_frsize - (1 << 20)))
+            wait_until(lambda: bool(try_put(client, 1)), broker)
+            assert "broker.disk_free_bytes_min is 2097152" in try_put(client, 1)
+            with pytest.raises(Refused, match=r"XAException:code=-7,msg=the disk has"):
+                client.verb(V.BEGIN, XaKey(Xid.of("new", "one"), "uq"))
+            client.verb(V.COMMIT_TWO_PHASE, keys[0])
+            client.verb(V.ROLLBACK, keys[1])
+            count = len(stored(client))
+            assert [message.payload for _, message in client.read_all("invoices", 0)] == [b"before"]
+        assert broker.stop() == 0
+        broker.start()  # below it from the first message on
+        with WireClient(broker.port) as client:
+            assert "broker.disk_free_bytes_min is 2097152" in try_put(client, count)
+            free = os.statvfs(disk).f_bfree * os.statvfs(disk).f_frsize
+            os.truncate(stranger, stranger.stat().st_size - (2_200_000 - free))  # above it, and not by an eighth
+            time.sleep(2 * CHECK_S)
+            assert try_put(client, count)
+            stranger.unlink()
+            wait_until(lambda: not try_put(client, count), broker)
+        assert "disk low, new messages are refused until more is free" in broker.log
+        assert "disk has room above the watermark again" in broker.log
+        assert "disk full" not in broker.log
+        assert broker.stop() == 0
+
+
+def test_retention_goes_on_below_the_watermark_and_ends_it(tmp_path: Path) -> None:
+    low = CONFIG.replace("[broker]\n", "[broker]\ndisk_free_bytes_min = 2097152\n") + RETENTION
+    with broker_on(tmp_path / "disk", low) as broker, WireClient(broker.port) as client:
+        number = 0
+        while "disk has room above the watermark again" not in broker.log:
+            if try_put(client, number):
+                time.sleep(0.05)
+            number += 1
+        assert "segments dropped" in broker.log

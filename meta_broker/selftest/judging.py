@@ -1,0 +1,191 @@
+"""Judges the measurements: what is wrong, what is unknown, and what rates to expect. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from meta_broker.selftest.disk_test import BATCH_BYTES, DiskReport
+from meta_broker.selftest.machine import MachineReport
+
+IMPLAUSIBLE_S: Final = 10e-6  # no bus carries a flush and its answer in less
+ROTATION_S: Final = 2e-3  # half a turn at 15,000 a minute: no disk with heads is quicker
+SLOW_S: Final = 20e-3
+STALL_S: Final = 1.0
+BATCH_RATE_MAX: Final = 30e9  # bytes a second: quicker than any disk, hence memory
+STEP_S: Final = 0.1
+DESCRIPTORS_MIN: Final = 65_536
+MEMORY_MIN: Final = 1 << 30
+FREE_MIN: Final = 1 << 30  # some segments, the reserve, and retention's room
+CLIENT_S: Final = 150e-6  # of a send besides its fsync, client and broker together
+MESSAGES_MAX: Final = 20_000  # small messages a second, sent one by one by many threads: Python's bound
+PARALLEL: Final = 64
+
+_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_REMOTE: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "9p", "virtiofs", "afs", "lustre"}
+)
+_KNOWN: Final = frozenset({"ext4", "xfs", "btrfs", "ext3", "f2fs"})
+_LYING: Final = frozenset({"nobarrier", "barrier=0", "volatile", "fsync=nobarrier", "nofsync", "fsync_mode=nobarrier"})
+
+
+class Grade(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # works, and less well
+    UNKNOWN = "unknown"  # it can't be seen from here, and counts
+    BAD = "bad"  # not for a broker
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTestFinding:
+    severity: Grade
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Messages a second by the measured fsync: of one producer that waits for each, and of PARALLEL at once."""
+
+    one_by_one: float
+    parallel: float
+
+
+def expect(disk: DiskReport) -> Expectation:
+    """Return the rates to expect of small messages in flush mode `sync`."""
+    one = 1 / (disk.small.at(0.5) + CLIENT_S)
+    return Expectation(one, min(PARALLEL / (disk.small.at(0.5) + CLIENT_S), MESSAGES_MAX))
+
+
+def judge(disk: DiskReport, machine: MachineReport) -> list[SelfTestFinding]:
+    """Return findings about disk and machine, in the order of their subjects."""
+    return [*_file_system(disk), *_flush(disk), *_times(disk), *_files(disk), *_clock(machine), *_limits(machine)]
+
+
+def _found(severity: Grade, what: str, text: str) -> SelfTestFinding:
+    return SelfTestFinding(severity, what, text)
+
+
+def _file_system(disk: DiskReport) -> Iterator[SelfTestFinding]:
+    what, mount = "file system", disk.mount
+    if mount is None:
+        yield _found(Grade.UNKNOWN, what, "; ".join(disk.unknown))
+        return
+    where = f"{mount.kind} at {mount.point}"
+    if mount.kind in _MEMORY:
+        yield _found(Grade.BAD, what, f"{where} is memory: a restart of the machine loses everything")
+    elif mount.kind in _REMOTE:
+        yield _found(
+            Grade.UNKNOWN, what, f"{where} is on another machine: what its fsync means, and its locks, is up to that"
+        )
+    elif mount.kind == "overlay":
+        yield _found(
+            Grade.WARNING,
+            what,
+            f"{where} is a container's layer, gone with the container: mount a volume for --data",
+        )
+    elif mount.kind.startswith("fuse"):
+        yield _found(Grade.UNKNOWN, what, f"{where} is a program's: what its fsync means is up to that program")
+    elif mount.kind in _KNOWN:
+        yield _found(Grade.OK, what, where)
+    else:
+        yield _found(Grade.UNKNOWN, what, f"{where} was never tried with metaq")
+    if lying := sorted(_LYING & mount.options):
+        yield _found(Grade.BAD, what, f"mounted with {', '.join(lying)}: an fsync does not reach the disk")
+
+
+def _flush(disk: DiskReport) -> Iterator[SelfTestFinding]:
+    what, device, half = "flush", disk.device, disk.small.at(0.5)
+    if device is None:
+        yield _found(Grade.UNKNOWN, what, "the kernel shows no disk below this file system: its cache is unknown")
+    elif device.is_virtual:
+        yield _found(
+            Grade.WARNING,
+            what,
+            f"{device.name} is virtual, {device.write_cache or 'write cache unknown'}: its host decides whether a "
+            f"flush reaches a disk",
+        )
+    else:
+        yield _found(Grade.OK, what, f"{device.name}, {device.write_cache or 'write cache unknown'}")
+    if half < IMPLAUSIBLE_S:
+        yield _found(Grade.BAD, what, f"half of all fsyncs take less than {half * 1e6:.2g} us: no disk does that")
+    elif device is not None and device.is_rotational and not device.is_virtual and half < ROTATION_S:
+        yield _found(
+            Grade.BAD,
+            what,
+            f"half of all fsyncs take less than {half * 1e3:.1f} ms, and {device.name} rotates: a cache answers; make "
+            f"sure that it has a battery, or switch it off",
+        )
+    if (rate := BATCH_BYTES / disk.large.at(0.5)) > BATCH_RATE_MAX:
+        yield _found(Grade.BAD, what, f"{rate / 1e9:.0f} GB a second are fsynced: that is memory, no disk")
+
+
+def _times(disk: DiskReport) -> Iterator[SelfTestFinding]:
+    small, what = disk.small, "fsync"
+    text = (
+        f"{len(small.seconds)} of 4 KiB: {_ms(small.at(0.5))} ms median, {_ms(small.at(0.95))} at 95 %, "
+        f"{_ms(small.at(0.99))} at 99 %, {_ms(small.seconds[-1])} at most; of 256 KiB {_ms(disk.large.at(0.5))} median"
+    )
+    worst = max(small.seconds[-1], disk.large.seconds[-1])
+    if worst > STALL_S:
+        yield _found(Grade.WARNING, what, f"{text}: one stalled for {worst:.1f} s, and everybody waits meanwhile")
+    elif small.at(0.5) > SLOW_S:
+        yield _found(Grade.WARNING, what, f"{text}: slow; a disk with flash, or more producers at once")
+    else:
+        yield _found(Grade.OK, what, text)
+
+
+def _files(disk: DiskReport) -> Iterator[SelfTestFinding]:
+    if not disk.is_preallocated:
+        yield _found(
+            Grade.WARNING, "preallocation", "files are not allocated ahead: a full disk may stop a write half way"
+        )
+    if disk.directory_sync_s is None:
+        yield _found(Grade.BAD, "directory", "; ".join(disk.unknown))
+    match disk.reads_back:
+        case True:
+            yield _found(Grade.OK, "read back", "what was fsynced is read back past the page cache")
+        case False:
+            yield _found(Grade.BAD, "read back", "what was fsynced reads back differently past the page cache")
+        case None:
+            yield _found(Grade.UNKNOWN, "read back", "; ".join(disk.unknown))
+    if disk.free_bytes < FREE_MIN:
+        yield _found(Grade.WARNING, "free space", f"{disk.free_bytes >> 20} MiB: see docs on planning the disk")
+
+
+def _clock(machine: MachineReport) -> Iterator[SelfTestFinding]:
+    clock, what = machine.clock, "clock"
+    if abs(machine.stepped_s) > STEP_S:
+        yield _found(Grade.WARNING, what, f"the wall clock was set by {machine.stepped_s:+.1f} s during the test")
+    if clock.is_synchronized is None:
+        yield _found(Grade.UNKNOWN, what, "the kernel can't be asked whether something keeps the clock right")
+    elif not clock.is_synchronized:
+        yield _found(Grade.WARNING, what, "nothing keeps the clock right: run an NTP client; retention goes by it")
+    else:
+        bound = "" if clock.error_s is None else f", within {clock.error_s:.1f} s"
+        yield _found(Grade.OK, what, f"kept right{bound}; source {clock.source or 'unknown'}")
+
+
+def _limits(machine: MachineReport) -> Iterator[SelfTestFinding]:
+    hard = machine.descriptors_hard
+    count = "no limit" if hard < 0 else str(hard)
+    if 0 <= hard < DESCRIPTORS_MIN:
+        yield _found(
+            Grade.WARNING,
+            "descriptors",
+            f"{count} at most: one a connection, a partition and a segment; raise LimitNOFILE",
+        )
+    else:
+        yield _found(Grade.OK, "descriptors", f"{count} at most, {machine.descriptors_soft} now: a broker raises it")
+    memory = f"{machine.memory_bytes >> 20} MiB, {machine.processors} processors"
+    severity = Grade.WARNING if machine.memory_bytes < MEMORY_MIN else Grade.OK
+    yield _found(severity, "memory", memory)
+    yield _found(Grade.OK, "kernel", machine.kernel)
+    if machine.is_optimized:
+        yield _found(Grade.OK, "python", machine.python)
+    else:
+        yield _found(Grade.WARNING, "python", f"{machine.python}: built for debugging, several times slower")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g}"
