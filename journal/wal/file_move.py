@@ -1,4 +1,4 @@
-"""Moves a file to another directory so that no crash loses or doubles it. Part of the storage seam."""
+"""Copies a file to another directory, durably; a link where that will do. Part of the storage seam."""
 
 import errno
 import filecmp
@@ -9,11 +9,10 @@ from pathlib import Path
 from journal.errors import StorageFailed
 
 
-def move(source: Path, target: Path, shown: Path | None = None) -> None:
-    """Move a file; durable on return. At any moment the bytes stand whole under one of the two names, or both.
+def copy(source: Path, target: Path, shown: Path | None = None) -> None:
+    """Make *target* the same file, or a copy; durable on return. Repeating it finishes a copy that a crash interrupted.
 
-    Repeating it finishes a move that a crash interrupted. *shown*: the name of *source* in messages. Raises
-    StorageFailed, also if *target* exists with other content.
+    *shown*: the name of *source* in messages. Raises StorageFailed, also if *target* exists with other content.
     """
     shown = shown or source
     try:
@@ -22,8 +21,6 @@ def move(source: Path, target: Path, shown: Path | None = None) -> None:
             raise StorageFailed(f"{shown}: cannot be archived where it is: name another directory")
         _make_second(source, target, shown)
         sync_directory(target.parent)
-        source.unlink()
-        sync_directory(source.parent)
     except OSError as error:
         raise StorageFailed(f"{shown}: not archived as {target}: {error.strerror or error}") from error
 

@@ -92,7 +92,8 @@ class CheckpointJob:
             self._retention.run_soon()
         if self._task is not None or time.monotonic() < self._not_before:
             return
-        self._repair.maybe_begin(loop)
+        if not self._retention.is_uploading:
+            self._repair.maybe_begin(loop)
         is_due = overdue or written >= self._config.broker.checkpoint_bytes or self._retention.wants_checkpoint
         is_due = is_due or self._repair.wants_checkpoint or self._source.wants_checkpoint
         if is_due or self._requests:
@@ -138,6 +139,7 @@ class CheckpointJob:
             self._retention.run_soon()
             if self._retention.wants_checkpoint:
                 await self._write(loop, worker)
+        await self._retention.uploaded()
 
     def request(self, answer: CheckpointAnswer) -> None:
         """Take a checkpoint soon, of everything appended so far; call *answer* with it, or with why there is
@@ -185,12 +187,17 @@ class CheckpointJob:
         await self._retention.checkpoint_written(loop, worker, number)
         return CheckpointTaken(number, checkpoint.lsn, self._journal.end - checkpoint.lsn)
 
+    def close(self) -> None:
+        """Let retention drop nothing from now on."""
+        self._retention.close()
+
     async def finish(self) -> None:
         """Wait for a checkpoint being written; cancel one that waits at the high watermark, and the repair of an
         index.
         """
         await self._repair.stop()
         await self._space.finish()
+        await self._retention.finish()
         if self._task is not None:
             if self._reached is not None and not self._reached.done():
                 self._task.cancel()  # if the journal has stopped, the high watermark never passes

@@ -11,6 +11,7 @@ from journal.repair.offline import opened_below, opened_store
 from journal.state.checkpoint import Checkpoint, IndexFileEntry
 from journal.state.checkpointed import CheckpointedState, write_next
 from journal.state.snapshot import Snapshot
+from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
@@ -63,9 +64,14 @@ def checkpoint_stopped(directory: Path, version: str) -> CheckpointTaken:
     if (watermark := read_watermark(DirectoryStorage.open_for_reading(directory))) is not None:
         return _checkpoint_below(directory, watermark.lsn, indexes)
     with opened_store(directory, version, indexes) as transactions:
-        indexes.make_directory()
-        _rebuild(indexes, transactions.journal.segments, transactions.journal.flushed)
-        return take_checkpoint(transactions, indexes)
+        return checkpoint_opened(transactions, indexes)
+
+
+def checkpoint_opened(transactions: JournalTransactionStore, indexes: Indexes) -> CheckpointTaken:
+    """Take a checkpoint of a store that nothing serves from, after rebuilding what its indexes lack. Blocks."""
+    indexes.make_directory()
+    _rebuild(indexes, transactions.journal.segments, transactions.journal.flushed)
+    return take_checkpoint(transactions, indexes)
 
 
 def _checkpoint_below(directory: Path, lsn: Lsn, indexes: Indexes) -> CheckpointTaken:

@@ -15,6 +15,8 @@ from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
 from journal.records.record import PartitionName
 from journal.state.checkpointed import CheckpointedState
+from journal.state.copy_marks import refuse_backup
+from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
@@ -65,7 +67,7 @@ class MessageStore:
         self._touched: dict[
             PartitionName, None
         ] = {}  # watched, and published to since the high watermark began to move
-        self.space = DiskSpace(self.journal)  # used by a master, which can refuse messages
+        self.space = DiskSpace(self.journal, config.broker.disk_free_bytes_min)
         self.checkpoints = CheckpointJob(storage, source, indexes, config, clock, self.high_watermark, self.space)
         self.watermark: WatermarkKeeper | None = None  # for a master in mode sync
 
@@ -77,7 +79,7 @@ class MessageStore:
         on_progress: Callable[[], None],
         clock_ms: Callable[[], int],
         loop_hooks: LoopHooks | None = None,
-        epoch: Callable[[int], int] = lambda recovered: max(recovered, 1),
+        epoch: Callable[[Recovered], int] = lambda recovered: max(recovered.state.epoch, 1),
         clock: Clock | None = None,
         locked: Callable[[], None] = lambda: None,
     ) -> "MessageStore":
@@ -98,7 +100,7 @@ class MessageStore:
         def open_source(storage: DirectoryStorage, indexes: Indexes) -> CheckpointedState:
             nonlocal known
 
-            def begin(recovered: int) -> int:  # nothing is appended yet
+            def begin(recovered: Recovered) -> int:  # nothing is appended yet
                 number = epoch(recovered)
                 if is_sync:
                     write_first_watermark(storage, config.flush)
@@ -165,6 +167,7 @@ class MessageStore:
                     # Otherwise only creating the next segment would fail.
                     refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
                     raise StorageFailed(f"{config.data}: {refused.strerror}") from refused
+                refuse_backup(storage)
                 return cls._recovered(storage, config, open_source, clock or Clock(), limit)
             except BaseException:
                 storage.close()
@@ -290,6 +293,7 @@ class MessageStore:
     def close(self) -> None:
         """Write what is queued and unlock the directory. Idempotent. Raises StorageFailed if the journal had failed."""
         try:
+            self.checkpoints.close()
             self.source.close()
             if self.watermark is not None:
                 self.watermark.close()

@@ -138,7 +138,7 @@ class PartitionIndex:
         Ends early at the end, at a gap, and where the index is not in memory.
         """
         assert self.start <= offset < self.end
-        entry = first = self._find(offset)
+        entry = first = self._run_at(offset)
         count, is_whole = len(self), False
         while bytes_max > 0 and entry < count:
             try:
@@ -166,7 +166,7 @@ class PartitionIndex:
     def runs(self, offset: int) -> Iterator[StoredExtent]:
         """Yield the runs from the one that contains *offset* on; *offset* must be in [start, end)."""
         assert self.start <= offset < self.end
-        for entry in range(self._find(offset), len(self)):
+        for entry in range(self._run_at(offset), len(self)):
             base, lsn, _, size, messages = self._entry(entry)
             if base + size <= offset:
                 continue  # a gap, or what is in front of it
@@ -176,7 +176,7 @@ class PartitionIndex:
         """Return where reading can begin near *offset*: the start of its run, or the nearer end (spec 4.9)."""
         if offset < self.start:
             return self.start
-        return self.end if offset >= self.end else self._offset(self._find(offset))
+        return self.end if offset >= self.end else self._offset(self._run_at(offset))
 
     def covered_with(self, spill: Spill | None) -> Covered:
         """Return every entry that a checkpoint with *spill* covers."""
@@ -285,6 +285,10 @@ class PartitionIndex:
         if offset == self._last_offset and hint < len(self) and self._offset(hint) == offset:
             return hint
         return bisect_right(range(len(self)), offset, key=self._offset) - 1
+
+    def _run_at(self, offset: int) -> int:
+        """Return the entry of the run that holds *offset*, or precedes its gap; before all of them, the first."""
+        return max(self._find(offset), 0)
 
     def _offset(self, entry: int) -> int:
         return int(_FIRST.unpack_from(*self._entry_at(entry))[0])

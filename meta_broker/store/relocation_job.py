@@ -78,12 +78,12 @@ class RelocationJob:
                 raise frames
             self._transactions.relocate(chunk, frames)
         except (CorruptJournal, RecordTooLarge) as error:
-            log.error("branch not relocated, retention stops at it key=%s error=%s", branch.key, error)
+            log.error("branch not relocated, retention stops at it xid=%s error=%s", branch.key, error)
             self._relocation.give_up(branch)
             return
         if chunk.is_last:
             log.info(
-                "branch relocated key=%s begun=%d messages=%d bytes=%d start=%d",
+                "branch relocated xid=%s begun=%d messages=%d bytes=%d start=%d",
                 *(branch.key, branch.first_lsn, branch.messages, branch.bytes, branch.oldest_lsn),
             )
 

@@ -1,24 +1,28 @@
 """Deletes or archives old segments, in steps that a crash may separate anywhere.
 
 1. With a checkpoint, choose a cut; the partitions begin after it from that moment, and the checkpoint says so.
-2. After the next checkpoint both of the two newest include it. Delete older ones, then the segments, oldest first.
+2. After the next checkpoint both of the two newest include it. Delete older ones, then the segments, oldest first, each
+   once the archive has it, if there is one. Uploads run on a thread of their own.
 
 Whichever checkpoint a start finds, the journal begins no later than it needs, and every offset it names is stored.
 """
 
 import asyncio
 import datetime
+import functools
 import logging
 import time
 from concurrent.futures import Executor
 from itertools import chain
 
+from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
-from meta_broker.config.retention_section import RetentionSection
+from meta_broker.config.retention_section import RetentionSection, is_url
 from meta_broker.config.schedule import Schedule
+from meta_broker.store.archiving import STOP_WAIT_S, DropThread, segment_keeper
 from meta_broker.store.clock import STEP_MS, Clock
 from meta_broker.store.indexes import Collected, Indexes
 from meta_broker.store.partition_index import Covered
@@ -45,8 +49,15 @@ class Retention:
         self._newest_at = clock.steady_ms()
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
+        self._keeper = segment_keeper(section, lambda: "an index is being rebuilt" if indexes.damaged else None)
+        self._uploads = DropThread()
         self._chosen: RetentionPoint | None = None  # in no durable checkpoint yet
         self._durable: tuple[RetentionPoint, int] | None = None  # with the first checkpoint that has it
+
+    @property
+    def is_uploading(self) -> bool:
+        """True while segments may be dropped on another thread: no index can be rebuilt."""
+        return self._uploads.is_running
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -54,6 +65,8 @@ class Retention:
         self._look_at_newest()
         if self._indexes.damaged:
             return False  # rebuilding needs the journal as it is
+        if self._uploads.is_running:
+            return False  # one after the other
         if self._durable is not None:
             return True
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
@@ -123,15 +136,41 @@ class Retention:
             return
         durable, self._durable = self._durable, None
         if durable is not None:
-            count = await loop.run_in_executor(worker, self._drop, *durable)
-            log.info("segments dropped count=%d policy=%s start=%d", count, self._section.policy, durable[0].lsn)
+            point, with_it = durable
+            await loop.run_in_executor(worker, remove_checkpoints_below, self._source.journal.storage, with_it)
+            if self._section.archive is not None and is_url(self._section.archive):
+                self._uploads.start(functools.partial(self._upload, point.lsn))
+            else:
+                await loop.run_in_executor(worker, self._drop, point.lsn)
         if self._chosen is not None:
             self._durable, self._chosen = (self._chosen, number), None
 
-    def _drop(self, cut: RetentionPoint, number: int) -> int:
-        journal = self._source.journal
-        remove_checkpoints_below(journal.storage, number)
-        return journal.drop_before(cut.lsn, self._section.archive)
+    def _drop(self, lsn: int) -> None:
+        count = self._source.journal.drop_before(lsn, self._keeper)
+        log.info("segments dropped count=%d policy=%s start=%d", count, self._section.policy, lsn)
+
+    def _upload(self, lsn: int) -> None:
+        """Drop segments on the thread for uploads, whose errors end here: the segments stay, and the next run tries
+        again."""
+        try:
+            self._drop(lsn)
+        except StorageFailed as error:
+            log.error("segments not archived, kept and tried again until_lsn=%d error=%s", lsn, error)
+        except Exception:
+            log.exception("segments not archived, kept and tried again until_lsn=%d", lsn)
+
+    def close(self) -> None:
+        """Drop nothing from now on; an upload may still run, and changes nothing here."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+    async def finish(self) -> None:
+        """Wait for an upload, for some seconds only."""
+        await self._uploads.wait(STOP_WAIT_S)
+
+    async def uploaded(self) -> None:
+        """Wait until no upload runs."""
+        await self._uploads.wait()
 
 
 def _choose(

@@ -83,7 +83,7 @@ def test_a_cold_index_is_read_beside_the_loop_and_answers_keep_their_order(tmp_p
                     assert answer.text == str(request.offset - 1)
                 elif isinstance(request, Get):
                     assert isinstance(answer, Value)
-                    assert answer.body.endswith(b"%06d" % (request.offset // step))
+                    assert bytes(answer.body).endswith(b"%06d" % (request.offset // step))
             gets = sum(isinstance(request, Get) for request in asked)
             assert f"cmd_get {gets}" in client.stats()  # each counted once, however often its index was cold
             assert f"cmd_offset {gets}" in client.stats()

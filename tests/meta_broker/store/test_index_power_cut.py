@@ -15,6 +15,7 @@ from meta_broker.config.retention_section import RetentionSection
 from meta_broker.store import index_layout
 from meta_broker.store.index_layout import CHUNK_BYTES, CHUNK_ENTRIES, ENTRY_BYTES, file_name
 from meta_broker.store.index_writing import TEMPORARY_SUFFIX
+from tests.fixtures.thoroughness import examples
 from tests.meta_broker.store.test_retention import ORDERS, STOCK, message, stage
 
 SMALL = 4  # entries a chunk
@@ -45,7 +46,7 @@ def written(data: st.DataObject, path: Path, old: bytes | None, new: bytes) -> N
     path.write_bytes(held)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_part_of_what_was_written_may_be_lost(data: st.DataObject) -> None:
     counts = st.integers(0, 3 * SMALL)

@@ -19,6 +19,7 @@ from meta_broker.store import index_layout, partition_index
 from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.index_layout import ENTRY_BYTES
 from meta_broker.store.partition_index import PartitionIndex
+from tests.fixtures.thoroughness import examples
 from tests.fixtures.warm import warm, warm_places
 
 ORDERS = PartitionName("orders", 0)
@@ -120,7 +121,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
 
 TestRenewal = RenewalMachine.TestCase
-TestRenewal.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestRenewal.settings = settings(max_examples=examples(100), stateful_step_count=20, deadline=None)
 
 
 def filed(path: Path, count: int) -> PartitionIndex:

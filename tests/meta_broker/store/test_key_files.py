@@ -25,6 +25,7 @@ from meta_broker.store.key_block import (
 )
 from meta_broker.store.key_files import CoveredOffsets, KeyFiles, first_gap
 from tests.fixtures.faulty_storage import FaultyStorage, PowerCut
+from tests.fixtures.thoroughness import examples
 
 KEYS = [b"", b"a", b"b", b"536365", "é".encode()]
 STEP = 10  # bytes of a message
@@ -76,7 +77,7 @@ def fill(files: KeyFiles, keys: list[bytes | None], start: int, sizes: list[int]
         files.add(block_of(keys[first : min(first + size, gap.end // STEP)], first))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.none() | st.sampled_from(KEYS), min_size=1, max_size=60), st.lists(st.integers(1, 9), min_size=1))
 def test_blocks_that_join_say_what_the_messages_say(keys: list[bytes | None], sizes: list[int]) -> None:
     storage = FaultyStorage(Random(0))

@@ -25,6 +25,7 @@ from meta_broker.store.index_file import IndexDamaged, IndexFile
 from meta_broker.store.index_layout import CHUNK_ENTRIES, ENTRY_BYTES, Spill, file_name
 from meta_broker.store.index_survey import IndexSurvey
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
+from tests.fixtures.thoroughness import examples
 from tests.fixtures.warm import warm, warm_places
 
 ORDERS = PartitionName("orders", 0)
@@ -252,7 +253,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndex = IndexMachine.TestCase
-TestIndex.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestIndex.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)
 
 
 def test_an_empty_partition_needs_no_file(tmp_path: Path) -> None:
@@ -525,3 +526,20 @@ def test_an_offset_for_a_time(
         if expected is None and latest >= asked:
             expected = number * 10
     assert warm(lambda: index.at_time(asked)) == (index.end if expected is None else expected)
+
+
+def test_a_gap_at_the_beginning_is_in_front_of_the_first_run(tmp_path: Path) -> None:
+    """A restored partition that had no message begins at 0, and its first run is far behind."""
+    for is_filed in (False, True):
+        index = PartitionIndex(tmp_path / f"{is_filed}.index")
+        assert index.restore(0, 0, None)
+        index.publish(IndexUpdate(PartitionName("orders", 0), Offset(1000), Extent(Lsn(128), 0, 0, 1)))
+        index.publish(publication(1000, 50, 256))
+        if is_filed:
+            checkpoint(index)
+        for offset in (0, 999):
+            assert list(index.places(offset, 100)) == []
+            assert index.resumes(offset) == 1000
+            assert [run.offset for run in index.runs(offset) if run.bytes] == [1000]
+            assert index.nearest(offset) == 1000
+        assert list(index.places(1000, 100)) == [JournalSlice(Lsn(256), 50)]

@@ -89,7 +89,7 @@ def test_retention_passes_a_branch_in_doubt_and_a_restart_still_commits_it(
     asyncio.run(story())
     carried = [one.getMessage() for one in caplog.records if one.getMessage().startswith("branch relocated")]
     assert len(carried) > 1
-    assert "key=XID:1:6f726465722d31:6d71:test" in carried[0]
+    assert "xid=XID:1:6f726465722d31:6d71:test" in carried[0]
     assert "messages=5 bytes=2500" in carried[0]
 
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_relocated_is_named_once_and_holds_retention_back(
             (live,) = on.store.transactions.recover()
             assert live.branch is not None
             assert on.store.journal.start_lsn <= live.branch.first_lsn
-            assert caplog.text.count("branch not relocated, retention stops at it key=XID:1:6f726465722d32") == 1
+            assert caplog.text.count("branch not relocated, retention stops at it xid=XID:1:6f726465722d32") == 1
             on.publish_done(on.store.transactions.commit(live, one_phase=False))
             assert on.read_all(STOCK) == bytes(2 * SEGMENT_BYTES)
 

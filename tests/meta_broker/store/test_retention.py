@@ -1,6 +1,7 @@
 """Retention on a real directory: segments dropped and kept, effects on readers, and restarts."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from journal.archive.manifest import decode_archive_manifest
 from journal.records.record import PartitionName
 from journal.records.xid import XaKey, Xid
 from journal.repair.check import check
@@ -414,7 +416,12 @@ def test_an_archive_takes_the_segments_and_reads_back(tmp_path: Path) -> None:
             assert (report.start, report.end) == (128, start - 128)
         finally:
             segments.close()
-        stored = b"".join(path.read_bytes() for path in sorted(archive.iterdir()))
+        manifest = decode_archive_manifest((archive / "manifest.jsonl").read_bytes())
+        files = {int(path.stem): path.read_bytes() for path in archive.glob("*.journal")}
+        assert {entry.base: entry.sha256 for entry in manifest.entries} == {
+            base: hashlib.sha256(data).hexdigest() for base, data in files.items()
+        }
+        stored = b"".join(data for _, data in sorted(files.items()))
         gone = 70 - len(left) // MESSAGE
         assert gone > 0
         assert all(stored.count(message(number)) == 1 for number in range(gone))

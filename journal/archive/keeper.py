@@ -1,0 +1,108 @@
+"""Stores a segment in an archive, then lists it in the manifest, before the journal drops it.
+
+Each step may be repeated: a crash between two of them leaves a segment in both places, or stored and not listed, and
+the next attempt goes on. A segment that is listed is stored.
+"""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
+from journal.errors import InvalidContent, StorageFailed
+from journal.wal.segments import JournalIdentity, read_header
+from journal.wal.storage import Storage
+from journal.wal.storage_file import StorageFile
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 4 * 1024 * 1024
+
+
+class ArchivePlace(Protocol):
+    """A directory or an object store. Methods block, and raise StorageFailed, with the place, if it is away."""
+
+    @property
+    def name(self) -> str:
+        """Name of the place, for messages."""
+
+    def put(self, storage: Storage, name: str, file: StorageFile, sha256: str) -> None:
+        """Store the file *name* of *storage*; durable and verified on return. Repeatable. Raises StorageFailed, also
+        if other content has the name."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a whole file; None if there is none."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Make *name* hold *data*: all of it or, after a crash, its former content. Durable on return."""
+
+
+class SegmentKeeper:
+    """Keeps the segments of one journal in one place. One thread at a time, except `close`."""
+
+    def __init__(self, place: ArchivePlace, refusal: Callable[[], str | None] = lambda: None) -> None:
+        """*refusal*: why no segment may be dropped now; asked before each is stored, and again before it goes."""
+        self._place = place
+        self._refusal = refusal
+        self._manifest: ArchiveManifest | None = None
+        self._using_storage = threading.Lock()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Stop: no segment is dropped from now on, though an upload may still run. Returns at once; any thread."""
+        with self._using_storage:
+            self._is_closed = True
+
+    @contextmanager
+    def kept(self, storage: Storage, name: str, file: StorageFile) -> Iterator[None]:
+        """Store and list the segment *name* of *storage*, durably; the block may drop it. Raises StorageFailed."""
+        try:
+            header = read_header(file, f"{storage.path}/{name}")
+        except InvalidContent as error:
+            raise StorageFailed(f"not archived: {error}") from error
+        self._check(storage, name)
+        base = header.base
+        manifest = self._read_manifest(header.identity)
+        sha256 = digest(file)
+        listed = manifest.find(base)
+        if listed is not None and (listed.size, listed.sha256) != (file.size, sha256):
+            raise StorageFailed(f"{self._place.name}/{NAME} lists another {name}: give every broker its own archive")
+        self._place.put(storage, name, file, sha256)
+        if listed is None:
+            try:
+                manifest = manifest.with_segment(base, file.size, sha256)
+            except ValueError as error:
+                raise StorageFailed(f"{self._place.name}: {error}: give every broker its own archive") from error
+            self._place.replace(NAME, manifest.encode())
+            self._manifest = manifest
+        with self._using_storage:
+            self._check(storage, name)
+            yield
+
+    def _check(self, storage: Storage, name: str) -> None:
+        reason = "the broker stops" if self._is_closed else self._refusal()
+        if reason is not None:
+            raise StorageFailed(f"{storage.path}/{name}: kept, {reason}")
+
+    def _read_manifest(self, identity: JournalIdentity) -> ArchiveManifest:
+        if self._manifest is None:
+            data = self._place.read(NAME)
+            try:
+                self._manifest = ArchiveManifest(identity) if data is None else decode_archive_manifest(data)
+            except InvalidContent as error:
+                raise StorageFailed(f"{self._place.name}/{error}: move it away, and a new one begins") from error
+        if self._manifest.identity != identity:
+            owner, self._manifest = self._manifest.identity, None
+            raise StorageFailed(f"{self._place.name} is the archive of {owner}: give every broker one of its own")
+        return self._manifest
+
+
+def digest(file: StorageFile) -> str:
+    """Return the SHA-256 of a segment's file. Blocks on the disk. Raises StorageFailed."""
+    found, reader = hashlib.sha256(), file.reader()
+    for position in range(0, file.size, BLOCK_BYTES):
+        found.update(reader.read(position, min(BLOCK_BYTES, file.size - position)))
+    return found.hexdigest()

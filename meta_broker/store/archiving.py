@@ -1,0 +1,53 @@
+"""Drops old segments, once an archive has them. On a thread of its own: an object store may take minutes, or be away,
+and neither checkpoints nor a stop may wait for it."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+from journal.archive.directory import DirectoryPlace
+from journal.archive.keeper import SegmentKeeper
+from meta_broker.config.retention_section import RetentionSection, is_url
+from meta_broker.store.object_place import ObjectPlace
+
+STOP_WAIT_S: Final = 5.0  # for an upload: a journal that is closed is not touched by it any more
+
+
+def segment_keeper(section: RetentionSection, refusal: Callable[[], str | None]) -> SegmentKeeper | None:
+    """Return the archive that *section* names, if any. Touches nothing yet. *refusal*: as in SegmentKeeper."""
+    if section.archive is None:
+        return None
+    place = ObjectPlace(section.archive) if is_url(section.archive) else DirectoryPlace(Path(section.archive))
+    return SegmentKeeper(place, refusal)
+
+
+class DropThread:
+    """Runs one job at a time on a daemon thread. Loop thread only."""
+
+    def __init__(self) -> None:
+        self._ended: Future[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._ended is not None and not self._ended.done()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Run *job*, which catches its errors; returns at once."""
+        assert not self.is_running
+        ended = self._ended = Future[None]()
+
+        def run() -> None:
+            try:
+                job()
+            finally:
+                ended.set_result(None)
+
+        threading.Thread(target=run, name="archive", daemon=True).start()
+
+    async def wait(self, seconds_max: float | None = None) -> None:
+        """Wait for the job's end, if one runs; *seconds_max* at most."""
+        if self._ended is not None:
+            await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=seconds_max)

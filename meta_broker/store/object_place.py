@@ -1,0 +1,94 @@
+"""An archive in an object store, by its URL: whatever fsspec and its drivers speak (s3, gs, abfs, hdfs).
+
+Credentials and endpoints are the drivers' own: the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL) or fsspec's
+configuration files. A put must be atomic, as those of object stores are.
+"""
+
+import hashlib
+import logging
+from typing import Any, Final
+
+from journal.archive.keeper import BLOCK_BYTES
+from journal.errors import StorageFailed
+from journal.wal.storage import Storage
+from journal.wal.storage_file import StorageFile
+
+log = logging.getLogger(__name__)
+
+REMEDY: Final = "pip install 'metaq-broker[object-storage]'"
+
+
+class ObjectPlace:
+    """The objects below *url*. One thread."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+        self._opened: tuple[Any, str] | None = None  # fsspec's file system, and the path in it
+
+    @property
+    def name(self) -> str:
+        return self._url
+
+    def put(self, storage: Storage, name: str, file: StorageFile, sha256: str) -> None:
+        """Upload, then read back and compare: what a store acknowledged is not yet what it has."""
+        files, at = self._path(name)
+        try:
+            if self._digest(files, at) == sha256:
+                return  # by an attempt that a crash, or a time limit, interrupted
+            if files.exists(at):
+                raise StorageFailed(f"{self._url}/{name} is there already and is not {storage.path}/{name}")
+            reader = file.reader()
+            with files.open(at, "wb", block_size=2 * BLOCK_BYTES) as writer:
+                for position in range(0, file.size, BLOCK_BYTES):
+                    writer.write(reader.read(position, min(BLOCK_BYTES, file.size - position)))
+            if (stored := self._digest(files, at)) != sha256:
+                raise StorageFailed(f"{self._url}/{name}: stored as {stored}, sent as {sha256}")
+        except Exception as error:
+            raise self._failed(name, error) from error
+
+    def read(self, name: str) -> bytes | None:
+        files, at = self._path(name)
+        try:
+            files.invalidate_cache()
+            return bytes(files.cat_file(at)) if files.exists(at) else None
+        except Exception as error:
+            raise self._failed(name, error) from error
+
+    def replace(self, name: str, data: bytes) -> None:
+        files, at = self._path(name)
+        try:
+            files.pipe_file(at, data)
+        except Exception as error:
+            raise self._failed(name, error) from error
+        if self.read(name) != data:
+            raise StorageFailed(f"{self._url}/{name}: does not read back as it was written")
+
+    def _path(self, name: str) -> tuple[Any, str]:
+        if self._opened is None:
+            try:
+                from fsspec.core import url_to_fs
+
+                self._opened = url_to_fs(self._url, skip_instance_cache=True)
+            except ImportError as error:
+                raise StorageFailed(f"{self._url}: {error}: {REMEDY}") from error
+            except Exception as error:
+                raise self._failed("", error) from error
+        files, root = self._opened
+        return files, f"{root}/{name}"
+
+    def _digest(self, files: Any, at: str) -> str | None:
+        """Return the SHA-256 of an object as the store has it; None if there is none."""
+        files.invalidate_cache()
+        if not files.exists(at):
+            return None
+        found = hashlib.sha256()
+        with files.open(at, "rb", block_size=BLOCK_BYTES, cache_type="readahead") as reader:
+            while block := reader.read(BLOCK_BYTES):
+                found.update(block)
+        return found.hexdigest()
+
+    def _failed(self, name: str, error: Exception) -> StorageFailed:
+        """Drivers raise errors of their own, of any class."""
+        if isinstance(error, StorageFailed):
+            return error
+        return StorageFailed(f"{self._url}/{name}: {type(error).__name__}: {error}")

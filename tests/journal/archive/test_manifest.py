@@ -1,0 +1,50 @@
+"""A manifest shows every change that was made to it, and every segment that is not the one it lists."""
+
+import pytest
+
+from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
+from journal.errors import InvalidContent
+from journal.wal.segments import JournalIdentity
+
+OWNER = JournalIdentity("shop", 3)
+SHA = [f"{number:064x}" for number in range(1, 5)]
+
+
+def manifest(*bases: int) -> ArchiveManifest:
+    made = ArchiveManifest(OWNER)
+    for base, sha256 in zip(bases, SHA, strict=False):
+        made = made.with_segment(base, 4096, sha256)
+    return made
+
+
+def test_it_reads_back_and_finds_its_segments() -> None:
+    made = manifest(0, 4096, 16384)
+    assert decode_archive_manifest(made.encode()) == made
+    assert made.end == 20480
+    assert [made.find(base) is not None for base in (0, 4096, 8192, 16384)] == [True, True, False, True]
+    assert decode_archive_manifest(ArchiveManifest(OWNER).encode()) == ArchiveManifest(OWNER)
+    with pytest.raises(ValueError, match="comes before LSN 20480"):
+        made.with_segment(16384, 4096, SHA[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda lines: [*lines[:2], *lines[3:]], "line 3: the chain breaks at segment 8192"),
+        (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], "line 2: the chain breaks at segment 4096"),
+        (lambda lines: [*lines[:3], lines[3].replace(SHA[2].encode(), SHA[3].encode())], "line 4: the chain breaks"),
+        (lambda lines: [lines[0].replace(b"shop", b"sh0p"), *lines[1:]], "line 2: the chain breaks at segment 0"),
+        (lambda lines: [*lines[:3], lines[3][:-5]], "line 4: "),
+        (lambda lines: [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]], "format 2, this version reads 1"),
+        (lambda lines: [b""], "line 1: "),
+    ],
+)
+def test_a_change_is_named_with_its_line(change, reason: str) -> None:  # type: ignore[no-untyped-def]
+    lines = manifest(0, 4096, 8192).encode().splitlines()
+    with pytest.raises(InvalidContent, match=reason):
+        decode_archive_manifest(b"\n".join([*change(lines), b""]))
+
+
+def test_a_manifest_that_is_cut_off_says_so() -> None:
+    with pytest.raises(InvalidContent, match="line 4: cut off"):
+        decode_archive_manifest(manifest(0, 4096, 8192).encode()[:-1])

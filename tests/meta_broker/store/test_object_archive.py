@@ -1,0 +1,106 @@
+"""Retention's archive in a real S3 server: uploaded, read back, then deleted here; a store that is away delays it."""
+
+import asyncio
+import hashlib
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from journal.archive.manifest import ArchiveManifest, decode_archive_manifest
+from meta_broker.config.retention_section import RetentionSection
+from meta_broker.store import retention_job
+from tests.fixtures.s3_server import S3Server
+from tests.meta_broker.store.test_retention import ORDERS, SEGMENT_BYTES, Stage, judged, stage
+
+
+def bucket(name: str) -> Any:
+    """Make a bucket; return fsspec's file system."""
+    import s3fs
+
+    files = s3fs.S3FileSystem(skip_instance_cache=True)
+    files.mkdir(name)
+    return files
+
+
+def stored(files: Any, root: str) -> tuple[ArchiveManifest, dict[int, bytes]]:
+    files.invalidate_cache()
+    names = [path for path in files.ls(root) if path.endswith(".journal")]
+    segments = {int(name.rpartition("/")[2].removesuffix(".journal")): files.cat_file(name) for name in names}
+    return decode_archive_manifest(files.cat_file(f"{root}/manifest.jsonl")), segments
+
+
+def section(url: str) -> RetentionSection:
+    return RetentionSection(bytes=2 * SEGMENT_BYTES, policy="archive", archive=url, when=0.1)
+
+
+async def until(on: Stage, holds: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 60
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline
+        await on.ticks(1)
+        await asyncio.sleep(0.02)
+
+
+def test_segments_go_to_the_store_and_read_back(tmp_path: Path, s3: S3Server) -> None:
+    files = bucket("first")
+
+    async def story() -> None:
+        async with stage(tmp_path / "data", section("s3://first/broker-0")) as on:
+            for number in range(70):
+                on.put(ORDERS, number)
+            first = {int(path.stem): path.read_bytes() for path in (tmp_path / "data").glob("*.journal")}
+            await until(on, lambda: on.store.journal.start_lsn > 128 + SEGMENT_BYTES)
+            manifest, segments = stored(files, "first/broker-0")
+            assert segments == {base: first[base] for base in segments}, "byte for byte"
+            assert [(entry.base, entry.sha256) for entry in manifest.entries] == [
+                (base, hashlib.sha256(data).hexdigest()) for base, data in sorted(segments.items())
+            ]
+            assert on.store.journal.start_lsn == 128 + manifest.end
+        assert list(judged(tmp_path / "data")) == []
+
+    asyncio.run(story())
+
+
+def test_a_store_that_is_away_delays_retention_and_loses_nothing(
+    tmp_path: Path, s3: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with stage(tmp_path / "data", section("s3://second/broker-0")) as on:
+            for number in range(70):
+                on.put(ORDERS, number)
+            await until(on, lambda: "segments not archived, kept and tried again" in caplog.text)
+            assert on.store.journal.start_lsn == 128
+            s3.kill()
+            caplog.clear()
+            await until(on, lambda: "segments not archived, kept and tried again" in caplog.text)
+            on.put(ORDERS, 70)  # it goes on to serve
+            s3.start()
+            bucket("second")
+            await until(on, lambda: on.store.journal.start_lsn > 128)
+        assert list(judged(tmp_path / "data")) == []
+
+    caplog.set_level(logging.ERROR)
+    asyncio.run(story())
+
+
+def test_a_store_that_never_answers_does_not_hold_up_a_stop(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_job, "STOP_WAIT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+        async def story() -> None:
+            async with stage(tmp_path / "data", section("s3://third/broker-0")) as on:
+                for number in range(70):
+                    on.put(ORDERS, number)
+                await until(on, lambda: on.store.checkpoints._retention._uploads.is_running)
+                held = sorted((tmp_path / "data").glob("*.journal"))
+            assert sorted((tmp_path / "data").glob("*.journal")) == held
+            assert list(judged(tmp_path / "data")) == []
+
+        asyncio.run(story())
