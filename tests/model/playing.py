@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "8000"))  # `make crash` plays more
+STEPS_MIN = int(os.environ.get("METAQ_MODEL_STEPS", "3000"))  # `make crash` plays more
 TIMEOUT_S = 600 + STEPS_MIN // 100  # enough to shrink what failed: the example that is printed is the one to look at
 RUNS_MAX = 20
 

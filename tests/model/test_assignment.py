@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from meta_client.consumer.rebalance_plan import GroupSnapshot, plan_rebalance
 from tests.fixtures.shares import SLOW, java_sorted
+from tests.fixtures.thoroughness import examples
 from zk.brokers.cluster import subscribable_partitions
 from zk.groups.strategy import STRATEGIES
 from zk.tree.nodes import BrokerName, Partition, TopicNode, TopicPartition
@@ -143,4 +144,4 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestGroup.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)

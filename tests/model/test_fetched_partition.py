@@ -34,6 +34,7 @@ from meta_client.protocol.messages import encode_frame
 from meta_client.protocol.requests import Fetch, Get
 from meta_client.protocol.responses import Data, Result, Value
 from tests.fixtures.consumer_world import SIZE, URLS, Broker, Keeper, Reply
+from tests.fixtures.thoroughness import examples
 from tests.fixtures.turns import Turns, TurnWorkers
 from zk.brokers.cluster import BrokerEntry
 from zk.errors import ZooKeeperError
@@ -549,7 +550,7 @@ class Consuming(RuleBasedStateMachine):
 
 TestConsuming = Consuming.TestCase
 TestConsuming.settings = settings(
-    max_examples=150,
+    max_examples=examples(150),
     stateful_step_count=40,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking takes minutes

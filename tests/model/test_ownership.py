@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from journal.records.record import PartitionName
 from meta_broker.handlers.owners import Owned, OwnerEpochs
 from tests.fixtures.model_tree import ModelTree, SessionOver
+from tests.fixtures.thoroughness import examples
 from zk.session import lease as lease_module
 from zk.session.lease import Lease
 from zk.tree.claims import Claimed, OwnedBy, OwnerPaths, decode_epoch, ownership_check, plan_claim, plan_release
@@ -325,4 +326,4 @@ class Owners(RuleBasedStateMachine):
 
 
 TestOwners = Owners.TestCase
-TestOwners.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
+TestOwners.settings = settings(max_examples=examples(250), stateful_step_count=30, deadline=None)

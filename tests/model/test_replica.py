@@ -77,7 +77,7 @@ class Slave:
         return BrokerUrl("127.0.0.1", 1) if self.is_master_known else None
 
     def progress(self) -> None:
-        """As the broker's loop does when the writer has made progress."""
+        """Advance like the broker's loop when the writer has made progress."""
         while not self.store.advance():
             pass
         self.replica.progress()
@@ -248,7 +248,7 @@ class World:
         self.begin_slave()
 
     def saved(self) -> None:
-        """What a promotion goes by is written at once."""
+        """Facts that a promotion goes by are written at once."""
         self.threads()
         if not self.slave.ended:
             file, facts = self.slave.file.read(), self.slave.facts

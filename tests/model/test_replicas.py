@@ -49,7 +49,7 @@ def open_master(storage: FaultyStorage, index: Index, epoch_min: int) -> Journal
         version="test",
         sink=index,
         clock_ms=Clock(),
-        epoch=lambda epoch: max(epoch, epoch_min),
+        epoch=lambda recovered: max(recovered.state.epoch, epoch_min),
     )
 
 

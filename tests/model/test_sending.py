@@ -9,7 +9,7 @@ keep their order; memory and batches in flight stay bounded; and once nothing fa
 import itertools
 import logging
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -34,6 +34,7 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.producer.batch import SendHandle
+from meta_client.producer.message_run import MessageRun
 from meta_client.producer.partition_queues import IN_FLIGHT_MAX, BatchingConfig
 from meta_client.producer.results import SendResult
 from meta_client.producer.sending_engine import SendingEngine
@@ -48,6 +49,7 @@ PARTITIONS = (Partition(0, 0), Partition(0, 1), Partition(1, 0))
 URLS = {0: BrokerUrl("a", 1), 1: BrokerUrl("b", 1)}
 VIEW = TopicView("orders", PARTITIONS, URLS, PARTITIONS)
 REFUSED = b"refused"
+NOT_NOW = 503
 CONFIG = BatchingConfig(batch_bytes=80, linger_s=0.1, delivery_timeout_s=20.0, buffer_bytes_max=1500)
 TROUBLE = ["busy", "cut", "interrupted", "unsendable"]  # that a request may meet
 WINDOW = 8  # batches that a broker remembers of a producer and a partition
@@ -89,6 +91,7 @@ class Broker:
     broker_id: int
     is_up: bool = True
     has_mput: bool = True
+    refusals_left: int = 0  # batches that it refuses for now
     links: list[Link] = field(default_factory=list)
     late: list[SendAttempt] = field(default_factory=list)  # of broken connections
     stored: dict[Partition, list[bytes]] = field(default_factory=lambda: defaultdict(list))
@@ -98,6 +101,9 @@ class Broker:
         log = self.stored[send.partition]
         if any(body.startswith(REFUSED) for body in send.bodies):
             return Result(500, b"no room", send.opaque)
+        if self.refusals_left and send.sequence is not None:
+            self.refusals_left -= 1
+            return Result(NOT_NOW, b"not now", send.opaque)
         if send.sequence is not None:
             window = self.windows[send.sequence.producer, send.partition]
             if window and send.sequence.number <= window[-1][0]:
@@ -119,7 +125,7 @@ class Message:
     body: bytes
     wanted: Partition | None
     handle: SendHandle
-    sent_as: set[tuple[Partition, int]] = field(default_factory=set)  # partition and number
+    sent_as: Counter[tuple[Partition, int]] = field(default_factory=Counter)  # by partition and number; not if refused
     times_sent_singly: int = 0
 
 
@@ -159,15 +165,39 @@ class Sending(Counted):
         for _ in range(count):
             body = b"%b%08d%b" % (prefix, next(self.numbers), bytes(size))
             if (handle := self.engine.maybe_add("orders", wanted, 0, body)) is None:
-                if self.engine.must_wait("orders", body):
+                if self.engine.must_wait("orders", HEADER_BYTES + len(body)):
                     return
                 handle = self.engine.add_first(self.now, VIEW, wanted, 0, body)
-            self.messages.append(Message(body, wanted, handle))
-            self.by_body[body] = self.messages[-1]
-            self.unsettled = [it for it in self.unsettled if not it.handle.is_done] + [self.messages[-1]]
-            unsettled = [len(it.body) + HEADER_BYTES for it in self.unsettled]
-            assert self.engine.bytes == sum(unsettled)
-            assert sum(unsettled) <= CONFIG.buffer_bytes_max or len(unsettled) == 1
+            self.added([Message(body, wanted, handle)])
+
+    @rule(
+        wanted=st.sampled_from([None, None, *PARTITIONS]),
+        sizes=st.lists(st.sampled_from([8, 8, 40, 300]), min_size=1, max_size=16),
+    )
+    def add_many(self, wanted: Partition | None, sizes: list[int]) -> None:
+        self.count()
+        run = MessageRun([b"%08d%b" % (next(self.numbers), bytes(size)) for size in sizes], [0] * len(sizes))
+        start = 0
+        while start < len(run):
+            if (part := self.engine.maybe_add_run("orders", wanted, run, start)) is None:
+                if self.engine.must_wait_for("orders", run, start):
+                    return
+                self.engine.open_batch(self.now, VIEW, wanted)
+                part = self.engine.maybe_add_run("orders", wanted, run, start)
+            assert part is not None
+            assert part.indexes == range(start, start + len(part.indexes))
+            handles = [SendHandle(part.batch, part.first + index) for index in range(len(part.indexes))]
+            bodies = [run.bodies[index] for index in part.indexes]
+            self.added([Message(body, wanted, handle) for body, handle in zip(bodies, handles, strict=True)])
+            start += len(bodies)
+
+    def added(self, messages: list[Message]) -> None:
+        self.messages += messages
+        self.by_body |= {message.body: message for message in messages}
+        self.unsettled = [it for it in self.unsettled if not it.handle.is_done] + messages
+        unsettled = [len(it.body) + HEADER_BYTES for it in self.unsettled]
+        assert self.engine.bytes == sum(unsettled)
+        assert sum(unsettled) <= CONFIG.buffer_bytes_max or len(unsettled) == 1
 
     @rule()
     def ask_for_a_partition_that_is_not_there(self) -> None:
@@ -202,7 +232,7 @@ class Sending(Counted):
             self.engine.unsent(self.now, send.opaque, NotConnected("it is lost"))
         elif outcome == "busy":
             self.engine.unsent(self.now, send.opaque, TooManyRequests("too many"))
-        elif outcome == "unsendable" and not any(self.by_body[body].sent_as for body in send.bodies):
+        elif outcome == "unsendable" and not any(+self.by_body[body].sent_as for body in send.bodies):
             self.engine.unsent(self.now, send.opaque, LocalProtocolError("it has no form"))
         else:
             self.note_sent(send)
@@ -234,8 +264,9 @@ class Sending(Counted):
             if send.sequence is None:
                 message.times_sent_singly += 1
             else:
-                message.sent_as.add((send.partition, send.sequence.number))
-            assert len(message.sent_as) + message.times_sent_singly == 1, "it could be stored twice"
+                message.sent_as[send.partition, send.sequence.number] += 1
+            may_have = sum(times > 0 for times in message.sent_as.values())
+            assert may_have + message.times_sent_singly == 1, "it could be stored twice"
 
     def on_answer(self, reply: PendingReply) -> None:
         self.engine.answered(self.now, reply)
@@ -291,6 +322,11 @@ class Sending(Counted):
             send = link.arrived.pop(0 if link.broker.has_mput else order % len(link.arrived))
             link.answers.append(link.broker.execute(send))
 
+    @rule(which=st.integers(0, 1), count=st.integers(1, 3))
+    def refuse_for_now(self, which: int, count: int) -> None:
+        self.count()
+        self.brokers[which].refusals_left = count
+
     @rule(which=st.integers(0, 9), order=st.integers(0, 9), count=st.integers(1, 9))
     def answer(self, which: int, order: int, count: int) -> None:
         for _ in range(count):
@@ -300,7 +336,11 @@ class Sending(Counted):
             link = links[which % len(links)]
             answer = link.answers.pop(order % len(link.answers))
             if answer.opaque in link.awaited:
-                link.awaited.pop(answer.opaque)[1].succeed(answer)
+                send, reply = link.awaited.pop(answer.opaque)
+                if answer.status == NOT_NOW and send.sequence is not None:  # this one did not arrive, so to say
+                    for body in send.bodies:
+                        self.by_body[body].sent_as[send.partition, send.sequence.number] -= 1
+                reply.succeed(answer)
 
     @rule(which=st.integers(0, 9), count=st.integers(1, 9))
     def notice(self, which: int, count: int) -> None:

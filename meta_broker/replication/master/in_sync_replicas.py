@@ -45,6 +45,7 @@ class InSyncReplicas:
         # master may have lost acknowledged data.
         self.unconfirmed: frozenset[int] = frozenset()
         self.wants_flush = False
+        self.pause_s = 0.0  # in which this process did not run, before the last plan()
         self._healthy = section.in_sync_min  # members, as of the last plan()
 
     def load(self, node: ReplicationNode | None, now: float, *, is_whole: bool = True) -> None:
@@ -234,18 +235,17 @@ class InSyncReplicas:
 
     def _forgive_pause(self, now: float) -> None:
         """Do not count time in which this process did not run against the slaves."""
-        pause = now - self._planned_at - 2 * self._section.heartbeat_ms / 1000
+        self.pause_s = max(now - self._planned_at - 2 * self._section.heartbeat_ms / 1000, 0.0)
         self._planned_at = now
-        if pause > 0:
-            for replica in self.slaves.values():
-                replica.last_heard = min(replica.last_heard + pause, now)
-                replica.caught_up_at = min(replica.caught_up_at + pause, now)
+        for replica in self.slaves.values():
+            replica.last_heard = min(replica.last_heard + self.pause_s, now)
+            replica.caught_up_at = min(replica.caught_up_at + self.pause_s, now)
 
 
-def changed(before: ReplicationNode | None, after: ReplicationNode) -> str:
-    """Describe a change of the in-sync set, for the log."""
+def changed(before: ReplicationNode | None, after: ReplicationNode) -> tuple[str, str, str]:
+    """Return the slaves that joined the in-sync set, that left it, and that are in it, for the log."""
     old, new = set(before.in_sync) if before is not None else set(), set(after.in_sync)
-    return f"joined={_ids(new - old)} left={_ids(old - new)} in_sync={_ids(new)}"
+    return _ids(new - old), _ids(old - new), _ids(new)
 
 
 def _ids(ids: set[int]) -> str:

@@ -301,17 +301,16 @@ class Master:
     def _heartbeat(self) -> None:
         now, silence_s = self._loop.time(), self.section.silence_ms / 1000
         self._timer = self._loop.call_later(self.section.heartbeat_ms / 1000, self._heartbeat)
-        # First, since it forgives a pause of this process.
         wanted = self.in_sync.plan(self.store.high_watermark.acknowledged, now, self.journal.flushed)
         if self.in_sync.wants_flush:
             self.journal.flush()
-        for slave_id, sender in list(self._senders.items()):
-            if now - max(sender.last_heard, self.in_sync.slaves[slave_id].last_heard) > silence_s:
+        for sender in [*self._senders.values(), *self._handshaking]:
+            # What came while this process paused is read only after this.
+            sender.last_heard = min(sender.last_heard + self.in_sync.pause_s, now)
+            if now - sender.last_heard > silence_s:
                 sender.drop(f"silent for {silence_s:g} s")
             else:
                 sender.send_heartbeat()
-        for sender in [sender for sender in self._handshaking if now - sender.last_heard > silence_s]:
-            sender.drop(f"no HANDSHAKE for {silence_s:g} s")
         if wanted is None:
             return
         if self._write_node is None:
@@ -324,7 +323,7 @@ class Master:
         before = self.in_sync.node
         self.in_sync.on_written(node)
         if (before.in_sync if before is not None else ()) != node.in_sync:
-            log.warning("in-sync set changed mode=%s %s", node.mode, changed(before, node))
+            log.warning("in-sync set changed mode=%s joined=%s left=%s in_sync=%s", node.mode, *changed(before, node))
         self._limit()
 
     def _limit(self) -> None:

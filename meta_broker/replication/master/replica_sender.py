@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from journal.checksum import crc32
 from journal.errors import JournalError, UnreadableRange
@@ -31,6 +31,7 @@ from meta_broker.replication.link_protocol import (
 from meta_broker.replication.master.handshake import SendProgress, StartFetch, StartResync, StartStream
 from meta_broker.replication.master.handshake_reads import proof_place
 from meta_broker.replication.master.refusals import Refusals
+from meta_broker.replication.master.sender_state import SENDS, SendBlock, SenderEvent, SenderState, next_state
 from meta_broker.store.cold_read import ColdRead
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.message_store import MessageStore
@@ -93,13 +94,13 @@ class ReplicaSender(asyncio.Protocol):
         self._loop = loop
         self._transport = transport
         self._decoder = LinkDecoder(Handshake, FlushAck, JournalChunk)
-        self._can_write = True
-        self._pending_read: asyncio.Future[bytes] | None = None  # a read on another thread
+        self._state = SenderState.GREETING
+        self._blocks: set[SendBlock] = set()
+        self._pending_read: asyncio.Future[bytes] | None = None  # with SendBlock.READ
+        self._retry: asyncio.TimerHandle | None = None  # with SendBlock.RETRY
         self._checkpoint = memoryview(b"")  # not yet sent
         self._checkpoint_at = 0
         self._segment_end = Lsn(0)  # of the segment that is being sent
-        self._is_over = False
-        self._is_backing_off = False  # after a read that failed
         self.read_error = ""  # why the slave is sent nothing
         transport.set_write_buffer_limits(high=0)  # pause_writing as soon as anything is buffered
 
@@ -107,32 +108,37 @@ class ReplicaSender(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_heard = self._loop.time()
-        if self._is_over:
+        if self._state is SenderState.ENDED:
             return
         try:
             for frame in self._decoder.receive_data(data):
                 match frame:
                     case Handshake():
+                        self._enter(SenderEvent.HANDSHAKE)
                         self._on_handshake(frame)
                     case FlushAck(flushed):
+                        self._enter(SenderEvent.FLUSH_ACK)
                         self._reported(flushed)
                     case JournalChunk(lsn, chunk):
+                        self._enter(SenderEvent.JOURNAL_CHUNK)
                         self._owner.on_fetched(self, lsn, chunk)
         except (LinkRefused, RemoteProtocolError) as error:
             self.refuse(str(error))
 
     def pause_writing(self) -> None:
-        self._can_write = False
+        self._blocks.add(SendBlock.PEER)
 
     def resume_writing(self) -> None:
-        self._can_write = True
+        self._blocks.discard(SendBlock.PEER)
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # whatever the cause, the slave reconnects
-        self._is_over = True
+        self._enter(SenderEvent.END)
         if self._pending_read is not None:
             self._pending_read.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
         self._owner.on_closed(self)
 
     # -- the owner's calls ------------------------------------------------------------------------------------
@@ -149,16 +155,13 @@ class ReplicaSender(asyncio.Protocol):
     def pump(self) -> None:
         """Send what is available, as far as the slave reads."""
         for _ in range(CHUNKS_PER_TURN):
-            if (
-                self.side is None
-                or self._is_over
-                or not self._can_write
-                or self._pending_read is not None
-                or self._is_backing_off
-            ):
+            if self._state not in SENDS or self._blocks:
                 return
+            assert self.side is not None
             try:
-                if not (self._send_snapshot_chunk() if self._checkpoint else self._send_chunk(self.side)):
+                if self._state is SenderState.SNAPSHOT:
+                    self._send_snapshot_chunk()
+                elif not self._send_chunk(self.side):
                     return
             except KeyError:
                 self.refuse(f"LSN {self.side.sent} is no longer stored here: retention has passed this slave")
@@ -167,13 +170,13 @@ class ReplicaSender(asyncio.Protocol):
 
     def send_heartbeat(self) -> None:
         """Send the master's position. Skipped while the slave does not read."""
-        if self.side is not None and not self._is_over and self._can_write:
+        if self.side is not None and self._state in SENDS and SendBlock.PEER not in self._blocks:
             self._transport.write(encode(self._owner.position(self.side.slave_id)))
 
     def refuse(self, reason: str) -> None:
         """Send the reason, and close."""
-        if not self._is_over:
-            self._is_over = True
+        if self._state is not SenderState.ENDED:
+            self._enter(SenderEvent.END)
             self._owner.refusals.log(self.name, self._slave, reason)
             self._transport.write(encode(Reject(text=reason[:4096])))
             self._transport.close()
@@ -181,8 +184,11 @@ class ReplicaSender(asyncio.Protocol):
     def drop(self, reason: str) -> None:
         """Close at once, discarding unsent data."""
         log.warning("link closed peer=%s slave=%s reason=%s", self.name, self._slave, reason)
-        self._is_over = True
+        self._enter(SenderEvent.END)
         self._transport.abort()
+
+    def _enter(self, event: SenderEvent) -> None:
+        self._state = next_state(self._state, event)
 
     @property
     def _slave(self) -> str:
@@ -191,8 +197,6 @@ class ReplicaSender(asyncio.Protocol):
     # -- handshake --------------------------------------------------------------------------------------------
 
     def _on_handshake(self, handshake: Handshake) -> None:
-        if self.handshake is not None:
-            raise LinkRefused("a second HANDSHAKE")
         self.handshake = handshake
         match self._owner.decide_start(handshake):
             case StartStream(parting):
@@ -214,49 +218,36 @@ class ReplicaSender(asyncio.Protocol):
             self._when_done(read, lambda proof: then(parting, proof))
 
     def _accept(self, parting: Lsn, proof: bytes) -> None:
-        owner = self._owner
-        frame = Accept(
-            epoch=owner.journal.epoch,
-            parting=parting,
-            proof_bytes=len(proof),
-            proof=crc32(proof),
-            heartbeat_ms=owner.section.heartbeat_ms,
-            silence_ms=owner.section.silence_ms,
-            master=owner.url,
-        )
-        self._attach(parting, encode(frame), keeps_own_journal=True)
+        frame = Accept(parting=parting, proof_bytes=len(proof), proof=crc32(proof), **self._identity, **self._times)
+        self._attach(SenderEvent.ACCEPT, parting, encode(frame))
 
     def _send_fetch(self, parting: Lsn, proof: bytes) -> None:
-        owner = self._owner
-        frame = FetchTail(
-            epoch=owner.journal.epoch,
-            parting=parting,
-            proof_bytes=len(proof),
-            proof=crc32(proof),
-            master=owner.url,
-        )
+        self._enter(SenderEvent.FETCH_TAIL)
+        frame = FetchTail(parting=parting, proof_bytes=len(proof), proof=crc32(proof), **self._identity)
         self._transport.write(encode(frame))
 
     def _full_resync(self, reason: str, checkpoint: bytes) -> None:
-        owner = self._owner
-        start = Lsn(owner.journal.start_lsn - SEGMENT_HEADER_BYTES)
-        frame = FullResync(
-            epoch=owner.journal.epoch,
-            start=start,
-            checkpoint_bytes=len(checkpoint),
-            reason=reason,
-            heartbeat_ms=owner.section.heartbeat_ms,
-            silence_ms=owner.section.silence_ms,
-            master=owner.url,
-        )
+        start = Lsn(self._owner.journal.start_lsn - SEGMENT_HEADER_BYTES)
+        fields = {**self._identity, **self._times}
+        frame = FullResync(start=start, checkpoint_bytes=len(checkpoint), reason=reason, **fields)
         self._checkpoint = memoryview(checkpoint)
-        self._attach(start, encode(frame), keeps_own_journal=False)
+        self._attach(SenderEvent.FULL_RESYNC, start, encode(frame))
 
-    def _attach(self, begin: Lsn, frame: bytes, *, keeps_own_journal: bool) -> None:
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return {"epoch": self._owner.journal.epoch, "master": self._owner.url}
+
+    @property
+    def _times(self) -> dict[str, Any]:
+        section = self._owner.section
+        return {"heartbeat_ms": section.heartbeat_ms, "silence_ms": section.silence_ms}
+
+    def _attach(self, event: SenderEvent, begin: Lsn, frame: bytes) -> None:
         assert self.handshake is not None
-        side = SendProgress(self.handshake.slave_id, begin, keeps_own_journal=keeps_own_journal)
+        side = SendProgress(self.handshake.slave_id, begin, keeps_own_journal=event is SenderEvent.ACCEPT)
         self._owner.on_attached(self, side)
         self.side = side
+        self._enter(event)
         self._transport.write(frame)
         self._owner.refusals.clear(self._slave)
         log.info("slave linked slave=%s peer=%s from=%d", self._slave, self.name, begin)
@@ -266,17 +257,17 @@ class ReplicaSender(asyncio.Protocol):
     # -- the stream -------------------------------------------------------------------------------------------
 
     def _reported(self, flushed: Lsn) -> None:
-        if self.side is None:
-            raise LinkRefused("a FLUSH_ACK before it was let in")
+        assert self.side is not None
         self.side.report(flushed)
         self._owner.on_ack(self, self.side)
 
-    def _send_snapshot_chunk(self) -> bool:
-        size = min(len(self._checkpoint), BULK_BYTES_MAX)
-        self._transport.writelines([snapshot_chunk_head(self._checkpoint_at, size), self._checkpoint[:size]])
-        self._checkpoint_at += size
-        self._checkpoint = self._checkpoint[size:]
-        return True
+    def _send_snapshot_chunk(self) -> None:
+        if size := min(len(self._checkpoint), BULK_BYTES_MAX):
+            self._transport.writelines([snapshot_chunk_head(self._checkpoint_at, size), self._checkpoint[:size]])
+            self._checkpoint_at += size
+            self._checkpoint = self._checkpoint[size:]
+        if not self._checkpoint:
+            self._enter(SenderEvent.SNAPSHOT_SENT)
 
     def _send_chunk(self, side: SendProgress) -> bool:
         owner = self._owner
@@ -313,11 +304,11 @@ class ReplicaSender(asyncio.Protocol):
                 "and `repair` on this master",
                 *(self._slave, self.side.sent if self.side is not None else 0, error),
             )
-        self._is_backing_off = True
-        self._loop.call_later(READ_RETRY_S, self._retry_read)
+        self._blocks.add(SendBlock.RETRY)
+        self._retry = self._loop.call_later(READ_RETRY_S, self._read_again)
 
-    def _retry_read(self) -> None:
-        self._is_backing_off = False
+    def _read_again(self) -> None:
+        self._blocks.discard(SendBlock.RETRY)
         self.pump()
 
     def _when_done(
@@ -333,7 +324,11 @@ class ReplicaSender(asyncio.Protocol):
 
         def done(future: "asyncio.Future[bytes]") -> None:
             self._pending_read = None
-            if future.cancelled() or self._is_over:
+            self._blocks.discard(SendBlock.READ)
+            if future.cancelled():
+                return
+            future.exception()  # seen: asyncio would report one that nobody asks for
+            if self._state is SenderState.ENDED:
                 return
             try:
                 then(future.result())
@@ -346,4 +341,5 @@ class ReplicaSender(asyncio.Protocol):
                 self.refuse(str(error))
 
         self._pending_read = future
+        self._blocks.add(SendBlock.READ)
         future.add_done_callback(done)

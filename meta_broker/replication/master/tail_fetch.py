@@ -12,8 +12,10 @@ from meta_broker.replication.lost_tail import LostTail, TailFile
 
 log = logging.getLogger(__name__)
 
-# First and longest pause after a fetch that failed: the slave comes back each second, and would send all of it again.
-BACK_OFF_S: Final = (0.5, 30.0)
+# A fetch that failed is not begun again for as long as it took, within these bounds: the slave comes back each second,
+# and would send all of it again.
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 30.0
 
 Sender = TypeVar("Sender")
 
@@ -25,7 +27,8 @@ class TailFetch(Generic[Sender]):
         self.sender: Sender | None = None  # while one runs
         self._directory = directory
         self._clock = clock
-        self._failed: dict[int, tuple[float, float]] = {}  # by slave: the next pause, and when the present one ends
+        self._not_before: dict[int, float] = {}  # by slave
+        self._begun_at = 0.0
         self._logged: tuple[int, Lsn, int] | None = None  # slave, parting and end of the last fetch
         self._handshake: Handshake
         self._file: TailFile
@@ -35,7 +38,8 @@ class TailFetch(Generic[Sender]):
         if self.sender is not None:
             raise LinkRefused("this master fetches from another slave what it lost")
         slave_id, end = handshake.slave_id, handshake.end
-        if slave_id in self._failed and self._clock() < self._failed[slave_id][1]:
+        self._begun_at = self._clock()
+        if self._begun_at < self._not_before.get(slave_id, 0.0):
             raise LinkRefused("what this master lost could not be fetched from that slave: it is tried again later")
         if self._logged != (slave_id, parting, end):
             self._logged = slave_id, parting, end
@@ -43,7 +47,7 @@ class TailFetch(Generic[Sender]):
         try:
             self._file = TailFile(self._directory, parting)
         except StorageFailed as error:
-            self._back_off(slave_id)
+            self._pause(slave_id)
             raise LinkRefused(str(error)) from error
         self.sender, self._handshake = sender, handshake
 
@@ -71,9 +75,9 @@ class TailFetch(Generic[Sender]):
         sender, self.sender = self.sender, None
         if sender is not None:
             self._file.close()
-            self._back_off(self._handshake.slave_id)
+            self._pause(self._handshake.slave_id)
         return sender
 
-    def _back_off(self, slave_id: int) -> None:
-        pause_s, _ = self._failed.get(slave_id, (BACK_OFF_S[0], 0.0))
-        self._failed[slave_id] = min(2 * pause_s, BACK_OFF_S[1]), self._clock() + pause_s
+    def _pause(self, slave_id: int) -> None:
+        now = self._clock()
+        self._not_before[slave_id] = now + min(max(now - self._begun_at, PAUSE_S_MIN), PAUSE_S_MAX)

@@ -75,7 +75,7 @@ class ReplicaLink(asyncio.Protocol):
     def handle_frames(self) -> None:
         """Handle what was received, as far as it may be now."""
         owner, replica = self._owner, self._owner.replica
-        while self._frames and replica.state in READS_FRAMES:
+        while self._frames and replica.state in READS_FRAMES and replica.has_room:
             owner.carry_out(replica.frame(self._frames.popleft(), owner.now_ms()))
 
     def send(self, buffers: list[bytes]) -> None:

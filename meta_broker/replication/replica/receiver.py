@@ -5,6 +5,7 @@ checkpoint covers. `slave.json` keeps the heartbeat for a promotion, and for a s
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -25,6 +26,8 @@ from meta_broker.replication.replica.link import ReplicaLink
 from meta_broker.replication.replica.replica import Replica, ReplicaJournal
 from meta_broker.replication.replica.slave_file import SlaveFacts, SlaveFile
 from meta_broker.store.message_store import MessageStore
+from meta_client.errors import InvalidSecurity
+from meta_client.net.security import PLAIN, Security
 from meta_client.protocol.responses import Behind
 from zk.tree.broker_url import BrokerUrl
 
@@ -49,15 +52,17 @@ class ReplicaReceiver:
         now_ms: Callable[[], int],
         *,
         serves: bool,
+        security: Security = PLAIN,
     ) -> None:
         """*facts*: as in *file*. *announce* takes topics used for the first time, and topics decided about; *wake*
-        makes the store advance soon; *end_with* is called with the reason this cannot go on.
+        makes the store advance soon; *end_with* is called with the reason this cannot go on. *security*: of its link.
         """
         self.slave_id = facts.slave_id
         self.follower = follower
         self.serves = serves  # registered for consumers
-        self.replica = Replica(facts, serves=serves)
+        self.replica = Replica(facts, serves=serves, credentials=security.credentials)
         self.now_ms = now_ms
+        self._security = security
         self._file = file
         self._store = store
         self._find_master = find_master
@@ -184,6 +189,10 @@ class ReplicaReceiver:
         self.carry_out(self.replica.progress(journal.flushed, journal.queued_bytes))
 
     def _tick(self) -> None:
+        if not self.replica.has_room or self._store.space.free_bytes_min:
+            self._check_room()
+            if self.replica.has_room and self._link is not None:
+                self._link.handle_frames()
         self.carry_out(self.replica.tick(self._loop.time()))
         self._timer = self._loop.call_later(self.replica.heartbeat_s, self._tick)
 
@@ -214,13 +223,14 @@ class ReplicaReceiver:
             return
         link = self._link = ReplicaLink(self, str(url))
         try:
+            context = None if self._security.tls is None else self._security.tls.context()
             async with asyncio.timeout(DIAL_S):  # wait_for may swallow a cancellation
-                await self._loop.create_connection(lambda: link, url.host, url.port)
+                await self._loop.create_connection(lambda: link, url.host, url.port, ssl=context)
         # Of a connection that was made meanwhile uvloop says no more, whichever of these it is.
         except TimeoutError:
             self.on_closed(link, f"no connection within {DIAL_S:g} s")
-        except OSError as error:
-            self.on_closed(link, f"no connection: {error.strerror or error}")
+        except (OSError, InvalidSecurity) as error:
+            self.on_closed(link, f"no connection: {getattr(error, 'strerror', None) or error}")
         except BaseException:
             self.on_closed(link, "cancelled")
             raise
@@ -263,7 +273,14 @@ class ReplicaReceiver:
             self.carry_out(self.replica.leave(str(error)))
         else:
             self._publish(received)
+            if self.follower.journal.segments.end - lsn < 2 * CHUNK_BYTES_MAX:
+                self._check_room()  # the next chunk may need another segment
             self._measure()
+
+    def _check_room(self) -> None:
+        """Stop, or go on, by the free space. A file system that can't be asked is left to the writer."""
+        with contextlib.suppress(StorageFailed):
+            self.replica.has_room = self._store.space.has_room_to_copy()
 
     def _publish(self, received: Iterable[PendingUpdates]) -> None:
         """Publish records once the high watermark has passed them."""

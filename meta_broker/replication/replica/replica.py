@@ -14,13 +14,11 @@ from journal.errors import ForeignStream, SyncSuperseded
 from journal.records.header import Lsn
 from meta_broker.errors import BrokerError
 from meta_broker.replication.link_protocol import (
-    VERSION,
     Accept,
     EpochNumbers,
     FetchTail,
     FlushAck,
     FullResync,
-    Handshake,
     Heartbeat,
     JournalChunk,
     LinkFrame,
@@ -31,13 +29,11 @@ from meta_broker.replication.link_protocol import (
 )
 from meta_broker.replication.replica import effects as do
 from meta_broker.replication.replica.effects import Effect, Resync
+from meta_broker.replication.replica.greeting import Greeting, handshake
 from meta_broker.replication.replica.replica_state import NEXT, STREAMS, UNLINKED, VERIFIES, E, S, next_state
 from meta_broker.replication.replica.slave_file import SlaveFacts
-from meta_broker.version import PRODUCT_VERSION
-from meta_client.protocol.encoder import encode_request
-from meta_client.protocol.requests import Replicate, Version
+from meta_client.net.security import Credentials
 from meta_client.protocol.responses import Response, Result
-from meta_client.protocol.version import Capabilities
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +74,7 @@ class _Link:
     """Facts of one link."""
 
     heard_at: float
+    greeting: Greeting
     journal: ReplicaJournal = _EMPTY  # at the handshake
     heartbeat_s: float = HEARTBEAT_S
     silence_s: float = SILENCE_S
@@ -94,16 +91,17 @@ class _Link:
 class Replica:
     """One slave, while its directory is open."""
 
-    def __init__(self, facts: SlaveFacts, *, serves: bool) -> None:
-        """*facts*: as slave.json has them. *serves*: it answers gets and fetches."""
+    def __init__(self, facts: SlaveFacts, *, serves: bool, credentials: Credentials | None = None) -> None:
+        """*facts*: as slave.json has them. *serves*: it answers gets and fetches. *credentials*: for its master."""
+        self._credentials = credentials
         self.facts = facts
         self.state = S.SEEKING
         self._serves = serves
         self._saved = facts
         self._save_at = 0.0
-        self._flushed = Lsn(0)
-        self._queued_bytes = 0
-        self._link = _Link(0.0)
+        self._flushed, self._queued_bytes = Lsn(0), 0
+        self.has_room = True  # on the disk, for more of the copy
+        self._link = _Link(0.0, Greeting(credentials))
         self._pause_s = BACK_OFF_S[0]
         self._why = self._told = ""  # why there is no link: now, and as it was last logged
 
@@ -115,14 +113,14 @@ class Replica:
     @property
     def may_read(self) -> bool:
         """True if more may be read from the connection."""
-        return self.state not in VERIFIES and self._queued_bytes <= QUEUED_BYTES_MAX
+        return self.has_room and self.state not in VERIFIES and self._queued_bytes <= QUEUED_BYTES_MAX
 
     # -- connections ------------------------------------------------------------------------------------------
 
     def connected(self, now_s: float) -> list[Effect]:
         self._move(E.CONNECT)
-        self._link = _Link(now_s)
-        return [do.Send(b"".join(encode_request(Version(1))))]
+        self._link = _Link(now_s, Greeting(self._credentials))
+        return [do.Send(self._link.greeting.first())]
 
     def closed(self, master: str, why: str) -> list[Effect]:
         """The connection to *master* is closed, or could not be made; *why* counts unless it was left before."""
@@ -186,27 +184,20 @@ class Replica:
     # -- the handshake ----------------------------------------------------------------------------------------
 
     def answered(self, answer: Response, journal: ReplicaJournal) -> list[Effect]:
-        """VERSION or REPLICATE is answered; *journal* is what this slave has."""
+        """VERSION, a login or REPLICATE is answered; *journal* is what this slave has."""
         if not isinstance(answer, Result) or not answer.is_success:
             text = answer.text if isinstance(answer, Result) else "no result"
             return self.leave(f"it is no master that replicates: {text}")
-        if self._move(E.ANSWER) is S.ASKING:
-            if "replicate" in Capabilities.parse(answer.message).extensions:
-                return [do.Send(b"".join(encode_request(Replicate(2))))]
-            return self.leave(f"it does not replicate, it says {answer.text[:100]!r}")
+        if self.state is not S.ASKING:
+            try:
+                event, words = self._link.greeting.answered(answer)
+            except LinkRefused as error:
+                return self.leave(str(error))
+            self._move(event)
+            return [do.Send(words)]
+        self._move(E.ANSWER)
         self._link.journal = journal
-        handshake = Handshake(
-            version=VERSION,
-            cluster=self.facts.cluster,
-            broker_id=self.facts.broker_id,
-            slave_id=self.facts.slave_id,
-            lives=journal.lives,
-            start=journal.start,
-            end=journal.end,
-            serves=self._serves,
-            product=PRODUCT_VERSION,
-        )
-        return [do.Send(encode(handshake))]
+        return [do.Send(encode(handshake(self.facts, *journal[:3], serves=self._serves)))]
 
     def proof_read(self, proof: int) -> list[Effect]:
         """The checksum for `ReadProof` is there."""

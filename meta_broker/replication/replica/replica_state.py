@@ -13,6 +13,7 @@ class ReplicaState(Enum):
 
     SEEKING = "no link: the master is looked up and connected to, with pauses"
     GREETING = "connected: VERSION is not answered"
+    LOGGING_IN = "a message of the login is not answered"
     ASKING = "REPLICATE is not answered"
     HANDSHAKE = "the master has not said where the stream begins"
     VERIFYING = "the proof is compared, and nothing more handled"
@@ -30,7 +31,8 @@ class ReplicaEvent(Enum):
     """Event that may change the state of a slave."""
 
     CONNECT = "a connection is made"
-    ANSWER = "VERSION or REPLICATE is answered"
+    ANSWER = "VERSION or REPLICATE is answered, or the login done"
+    LOG_IN = "VERSION, or a message of the login, is answered, and the login goes on"
     ACCEPT = "ACCEPT arrives"
     FETCH_TAIL = "FETCH_TAIL arrives"
     FULL_RESYNC = "FULL_RESYNC arrives"
@@ -51,7 +53,8 @@ _END: Final[Mapping[E, S]] = {E.LEAVE: S.CLOSING, E.STOP: S.STOPPED}
 
 NEXT: Final[Mapping[S, Mapping[E, S]]] = {
     S.SEEKING: {E.CONNECT: S.GREETING, **_END},
-    S.GREETING: {E.ANSWER: S.ASKING, **_END},
+    S.GREETING: {E.ANSWER: S.ASKING, E.LOG_IN: S.LOGGING_IN, **_END},
+    S.LOGGING_IN: {E.ANSWER: S.ASKING, E.LOG_IN: S.LOGGING_IN, **_END},
     S.ASKING: {E.ANSWER: S.HANDSHAKE, **_END},
     S.HANDSHAKE: {E.ACCEPT: S.VERIFYING, E.FETCH_TAIL: S.VERIFYING_LOSS, E.FULL_RESYNC: S.SNAPSHOT, **_END},
     S.VERIFYING: {E.AGREE: S.STREAMING, **_END},
@@ -63,7 +66,7 @@ NEXT: Final[Mapping[S, Mapping[E, S]]] = {
     S.CLOSING: {E.LEAVE: S.CLOSING, E.CLOSE: S.SEEKING, E.STOP: S.STOPPED},
     S.STOPPED: {E.LEAVE: S.STOPPED, E.CLOSE: S.STOPPED, E.STOP: S.STOPPED},
 }
-READS_LINES: Final = frozenset({S.GREETING, S.ASKING})
+READS_LINES: Final = frozenset({S.GREETING, S.LOGGING_IN, S.ASKING})
 VERIFIES: Final = frozenset({S.VERIFYING, S.VERIFYING_LOSS})
 STREAMS: Final = frozenset({S.STREAMING, S.FOLLOWING})
 UNLINKED: Final = frozenset({S.SEEKING, S.CLOSING, S.STOPPED})

@@ -208,9 +208,8 @@ def test_a_directory_that_is_restored_from_an_older_copy_gets_the_rest_back(
         master.start()
         put_acknowledged(master, [b"%04d" % number * 16_000 for number in range(100)])  # more than a segment
         before = everything(master)
-        master.kill()
-        shutil.rmtree(master.data)
-        shutil.copytree(tmp_path / "copy", master.data)
+        master.kill_and_lose()
+        shutil.copytree(tmp_path / "copy", master.data, dirs_exist_ok=True)
         master.start()
         wait_until(lambda: "taken back" in master.log, "the master has what it lost")
         check_all(replicas, before)
@@ -244,8 +243,7 @@ def test_an_empty_directory_is_no_masters_that_could_acknowledge_anything(pair: 
     """After a disk was replaced, the slave that has everything is not truncated to match a new journal."""
     before = everything(pair.master)
     wait_written_down(pair)
-    pair.master.kill()
-    shutil.rmtree(pair.master.data)
+    pair.master.kill_and_lose()
     configure(pair.master, timeout_ms=1000)
     pair.master.start()
     wait_until(lambda: "shares nothing with this master" in pair.slaves[0].log, "the slave says what is wrong")
