@@ -14,15 +14,18 @@ from functools import partial
 
 from journal.errors import StorageFailed
 from meta_broker.app.in_doubt_at_stop import is_any_prepared
+from meta_broker.app.service_manager import STOPPING, notify
 from meta_broker.app.watchdog import LoopWatchdog
 from meta_broker.cluster.membership import Membership
 from meta_broker.cluster.registration_task import RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer, reload
 from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.config.exposure import exposure_warnings
 from meta_broker.handlers.context import Context
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.metrics.status import BrokerStatus, OpenBroker
 from meta_broker.net.server import TICK_S, Server
+from meta_broker.net.tls_listener import PortTls
 from meta_broker.replication.fencing import Superseded
 from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.replica.effects import Resync
@@ -95,6 +98,7 @@ class Broker:
         self._role = role
         self._port = role.config.port
         self._status = BrokerStatus(role.config)
+        self._tls = PortTls(role.config.tls) if role.config.tls.is_on else None
         self._ending: Ending | None = None  # while it is open
         self._membership: Membership | None = None
         self._is_stop_requested = False
@@ -116,10 +120,16 @@ class Broker:
             if self._role.config.admin.port is not None:
                 from meta_broker.metrics.admin import serve_admin  # a tenth of a second, which others need not wait
 
-                admin = serve_admin(self._status, self._role.config.admin.port)
+                admin = serve_admin(self._status, self._role.config.admin.port, self._tls)
                 stack.push_async_callback(asyncio.to_thread, admin.close)
                 where = f"; metrics at {admin.url}/metrics"
-            on_ready_once = _once(lambda line: on_ready(line + where))
+
+            def ready(line: str) -> None:
+                for text in exposure_warnings(self._role.config):
+                    log.warning(text)
+                on_ready(line + where)
+
+            on_ready_once = _once(ready)
             while (change := await self._open(loop, on_ready_once)) is not None:
                 await self._role.apply(change, is_stopping=self._is_stop_requested)
                 if self._is_stop_requested:
@@ -137,7 +147,7 @@ class Broker:
 
         async with contextlib.AsyncExitStack() as stack:
             worker = stack.enter_context(ThreadPoolExecutor(1, "checkpoint"))
-            server = Server(loop, end)
+            server = Server(loop, end, self._tls)
             self._port = server.reserve(config.broker.host, self._port)
             stack.push_async_callback(server.close)  # registered again below; here for failures in between
             if config.zookeeper is not None:
@@ -187,7 +197,7 @@ class Broker:
                 role.tick(start, context.store)
             if self._is_reload_requested and not ending.done():
                 self._is_reload_requested = False
-                await self._reload(context)
+                await self._reload(context, server)
         if ending.exception() is None and ending.result() is None:
             await self._stop_with_care(server, context, registration)
         await role.finish()
@@ -206,6 +216,7 @@ class Broker:
             ending.set_result(why)
 
     def _request_stop(self) -> None:
+        notify(STOPPING)
         self._is_stop_requested = True
         if self._ending is not None:
             self._end(self._ending, None)
@@ -242,12 +253,16 @@ class Broker:
 
     # -- reloading --------------------------------------------------------------------------------------------
 
-    async def _reload(self, context: Context) -> None:
+    async def _reload(self, context: Context, server: Server) -> None:
         """Read the configuration file again and apply its topics; on errors change nothing."""
         fresh = await asyncio.to_thread(reload, context.config)
         if fresh is None:
             return
         context.config = self._role.config = fresh
+        if self._tls is not None:
+            self._tls.renew(fresh.tls)
+        if fresh.rules is not None:
+            server.renew_access(fresh.rules)
         assert isinstance(context.listener, TopicAnnouncer)
         changed = context.listener.follow_file(fresh.topics)
         if self._membership is not None:

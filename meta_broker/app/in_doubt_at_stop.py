@@ -24,7 +24,7 @@ def log_in_doubt(store: JournalTransactionStore) -> None:
         assert branch is not None, "a prepared branch has messages"
         key, prepared_s = transaction.key, max(0, now_ms - branch.prepared_ms) // 1000
         log.warning(
-            "left in doubt key=%s prepared_s=%d messages=%d bytes=%d", key, prepared_s, branch.messages, branch.bytes
+            "left in doubt xid=%s prepared_s=%d messages=%d bytes=%d", key, prepared_s, branch.messages, branch.bytes
         )
     if left:
         log.warning(

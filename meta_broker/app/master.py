@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 
 from journal.errors import StorageFailed
 from journal.records.epoch_history import WriterEpoch
+from journal.state.recovery import Recovered
 from meta_broker.app.broker import Change, Role, Start, closing, tune_garbage_collector
 from meta_broker.app.in_doubt_at_stop import log_in_doubt
 from meta_broker.cluster.membership import Membership
+from meta_broker.cluster.position_report import PositionReport
 from meta_broker.cluster.registration_plan import some
 from meta_broker.cluster.registration_task import RegistrationTask
 from meta_broker.cluster.topic_announcer import TopicAnnouncer
@@ -25,14 +27,17 @@ from meta_broker.replication.lost_tail import LostTail
 from meta_broker.replication.master.master import Master
 from meta_broker.replication.replica.resync import restore_tail, why_async_is_unsafe
 from meta_broker.replication.replica.slave_file import SlaveFile
+from meta_broker.replication.stale_copy import is_behind, is_kept_by_slaves, stale_copy
 from meta_broker.store.clock import Clock
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.relocation_job import RelocationJob
 from meta_broker.store.start_on_full_disk import open_or_free_space
 from meta_broker.store.topics import Topics
-from meta_broker.version import PRODUCT_VERSION, VERSION_TEXT
+from meta_broker.version import PRODUCT_VERSION, version_answer
+from zk.brokers.journal_position import JournalPosition
 from zk.brokers.replication import ReplicationNode
-from zk.errors import ZooKeeperUnavailable
+from zk.errors import MalformedNode, ZooKeeperUnavailable
+from zk.tree.paths import JournalKey, Paths
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +56,21 @@ class MasterRole(Role):
         self._dropped: frozenset[WriterEpoch] = frozenset()  # epochs replaced by an in-sync slave's tail
         self._announcer: TopicAnnouncer
         self._relocation: RelocationJob
+        self._position: PositionReport
+        self._is_behind = False  # ZooKeeper knows a later end of the journal
         self._store: MessageStore
 
     async def open(self, start: Start) -> Dispatcher | None:
         config, membership, server, stack = self.config, start.membership, start.server, start.stack
         node: ReplicationNode | None = None
+        position: JournalPosition | None = None
+        registered = ""
         if membership is not None:
             try:
                 node = await asyncio.to_thread(membership.replication)
+                position = await asyncio.to_thread(membership.journal_position)
+                with contextlib.suppress(MalformedNode):  # it is read again, and judged, before it is replaced
+                    registered = str(await asyncio.to_thread(membership.master_url) or "")
             except ZooKeeperUnavailable:
                 return None  # stopped while ZooKeeper was away
         if (reason := why_async_is_unsafe(config, node)) is not None:
@@ -68,12 +80,14 @@ class MasterRole(Role):
         open_store = functools.partial(
             MessageStore.open,
             *(config, PRODUCT_VERSION, server.wake, ids.now_ms, server.loop_hooks()),
-            *(functools.partial(epoch_for, node=node, broker_id=config.broker_id), clock),
+            *(functools.partial(self._epoch, node=node, position=position, master=registered), clock),
             # In parallel with recovery: ZooKeeper is slow with thousands of topics.
             locked=membership.end_former_session if membership is not None else lambda: None,
         )
         store = await open_or_free_space(open_store, config, clock, start.worker)
         self._store = store
+        if self._is_behind and store.watermark is not None:
+            store.watermark.is_whole = False  # a slave in sync has what is missing
         await stack.enter_async_context(closing(store))
         tune_garbage_collector()
         ids.begin_after(store.transactions.state.time_ms)
@@ -90,6 +104,7 @@ class MasterRole(Role):
         stack.push_async_callback(master.close)  # after the last checkpoint, whose record slaves get, too
         stack.enter_context(_last_checkpoint(store))
         master.begin(node)
+        self._position = PositionReport(config.data, store)
         context = Context(
             config=config,
             store=store,
@@ -98,11 +113,24 @@ class MasterRole(Role):
             timeouts=Timeouts(),
             listener=self._announcer,
             url=str(start.url),
-            version=VERSION_TEXT,
+            version=version_answer(has_logins=config.rules is not None),
             master=master,
             replicas=lambda: [ReadReplica(*found) for found in master.serving()],
         )
         return Dispatcher(context)
+
+    def _epoch(
+        self, recovered: Recovered, node: ReplicationNode | None, position: JournalPosition | None, master: str
+    ) -> int:
+        """Return the epoch to write with. Raises Superseded, StaleCopy."""
+        config = self.config
+        epoch = epoch_for(recovered, node, config.broker_id)
+        self._is_behind = is_behind(recovered, position)
+        if self._is_behind and not is_kept_by_slaves(config.replication.mode, node):
+            assert position is not None
+            path = Paths(config.zookeeper_section.root).of(JournalKey(config.broker_id))
+            raise stale_copy(config.data, config.broker_id, recovered, position, path, master)
+        return epoch
 
     def begin(self, start: Start, on_ready: Callable[[str], None]) -> RegistrationTask | None:
         membership, url = start.membership, start.url
@@ -122,7 +150,9 @@ class MasterRole(Role):
         store.checkpoints.maybe_begin(start.loop, start.worker)
         if store.watermark is not None:
             store.watermark.tick()
-        if not store.space.why_full:  # relocation needs room before it frees any
+        if start.membership is not None:
+            self._position.tick(start.membership.position_changed)
+        if not store.space.is_out_of_room:  # relocation needs room before it frees any
             self._relocation.maybe_begin(start.loop, start.worker)
 
     async def finish(self) -> None:

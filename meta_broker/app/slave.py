@@ -35,7 +35,7 @@ from meta_broker.store.clock import Clock
 from meta_broker.store.indexes import Indexes
 from meta_broker.store.message_store import MessageStore
 from meta_broker.store.topics import Topics
-from meta_broker.version import VERSION_TEXT
+from meta_broker.version import version_answer
 from zk.brokers.registration import BrokerIdTaken
 from zk.errors import ZooKeeperError
 from zk.tree.broker_url import BrokerUrl
@@ -76,6 +76,7 @@ class SlaveRole(Role):
             *(facts, self._file, store, follower, functools.partial(_find_master, config, membership)),
             *(functools.partial(_announce_topics, topics, announcer), server.wake, start.end, wall_clock_ms),
             serves=serves,
+            security=config.security,
         )
         context = Context(
             config=config,
@@ -85,7 +86,7 @@ class SlaveRole(Role):
             timeouts=Timeouts(),
             listener=announcer,
             url=str(start.url),
-            version=VERSION_TEXT,
+            version=version_answer(has_logins=config.rules is not None),
             slave=replica,
         )
         return Dispatcher(context)

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import errno
 import functools
-import logging
+import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,23 +17,16 @@ import click
 
 from journal.errors import StorageFailed
 from meta_broker.app.roles import run
+from meta_broker.app.service_manager import READY, notify
+from meta_broker.app.supervisor import Supervisor, configs
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig, load
 from meta_broker.config.broker_section import Role
 from meta_broker.errors import CannotListen, ConfigError
+from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from zk.embedded.server import EmbeddedZooKeeper
 
 ZK_PORT: Final = 2181  # default port of ZooKeeper
 
-
-def log_to_stderr(level: str) -> None:
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    if level != "debug":
-        logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # kazoo logs every attempt to connect
-
-
-_LOG_LEVEL = click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
-)
 _BROKER_OPTIONS = (
     click.option("--port", type=int, default=8123, show_default=True, help="0: any free one."),
     click.option("--zk", help="ZooKeeper, HOST:PORT[/chroot]. Without it clients must be given the URL."),
@@ -51,12 +46,12 @@ _BROKER_OPTIONS = (
         type=click.IntRange(0, 65535),
         help="Serve metrics and health over HTTP, on [admin] host. 0: any free one. Without it: off.",
     ),
-    _LOG_LEVEL,
+    log_options(),
 )
 
 
 def broker_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of commands that run a broker: port, zk, config_path, flush, admin_port, log_level."""
+    """Add the options of commands that run a broker: port, zk, config_path, flush, admin_port, log_level, format."""
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_BROKER_OPTIONS), command)
 
 
@@ -71,19 +66,33 @@ def broker_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--role", type=click.Choice(["master", "slave"]), help="slave: follow the master of this id. [master]")
 @click.option("--slave-id", type=int, help="A slave's own number, unique among the slaves of this id.")
 @click.option("--master", metavar="HOST:PORT", help="A slave's master. Without it: the one registered in ZooKeeper.")
+@click.option(
+    "--processes",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Brokers to run and supervise, one a core: ids, ports and admin ports count up from those given, and each has "
+    "the directory DATA/broker-ID.",
+)
+@click.option("--stop-at-eof", is_flag=True, help="Stop when standard input ends, as it does when a supervisor dies.")
 @broker_options
+@click.pass_context
 def broker(
+    context: click.Context,
     data: Path,
     broker_id: int,
     role: Role | None,
     slave_id: int | None,
     master: str | None,
+    processes: int,
+    stop_at_eof: bool,
     port: int,
     zk: str | None,
     config_path: Path | None,
     flush: str | None,
     admin_port: int | None,
     log_level: str,
+    log_format: LogFormat,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
@@ -96,8 +105,10 @@ def broker(
     \b
     metaq broker --data /var/lib/metaq --id 0 --zk 127.0.0.1:2181 --config broker.toml
     metaq broker --data /var/lib/metaq-slave --id 0 --role slave --slave-id 1 --zk 127.0.0.1:2181 --port 8124
+    metaq broker --data /var/lib/metaq --id 0 --processes 4 --zk 127.0.0.1:2181
     """
-    log_to_stderr(log_level)
+    # Supervised brokers share a log.
+    set_up_logs(log_level, log_format, **({"broker": str(broker_id)} if stop_at_eof else {}))
     config = load(
         config_path,
         data=data,
@@ -116,12 +127,44 @@ def broker(
             f"acknowledged messages; a killed process loses none",
             err=True,
         )
+    if processes != 1:
+        commands = {one.broker_id: _command(context, one) for one in configs(config, processes)}
+        sys.exit(Supervisor(commands).run())
+    if stop_at_eof:
+        threading.Thread(target=_stop_at_eof, name="standard input", daemon=True).start()
     serve(config)
+
+
+def _command(context: click.Context, config: BrokerConfig) -> list[str]:
+    """Return the command line of one supervised broker: the given one, with what is its own."""
+    own: dict[str | None, object] = {
+        "data": config.data,
+        "broker_id": config.broker_id,
+        "port": config.port,
+        "admin_port": config.admin.port,
+        "processes": None,
+        "stop_at_eof": True,
+    }
+    words = [sys.executable, "-m", "meta_client.cli.main", "broker"]
+    for option in context.command.params:
+        value = own.get(option.name, context.params.get(option.name or ""))
+        if value is True:
+            words.append(option.opts[0])
+        elif value is not None and value is not False:
+            words += [option.opts[0], str(value)]
+    return words
+
+
+def _stop_at_eof() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def serve(config: BrokerConfig, *more: str) -> None:
     """Run the broker. Exit with status 1 if the journal stops while it serves; failing to start raises."""
     is_serving = False
+    os.umask(0o077)  # what a broker writes is for its user alone
 
     def ready(line: str) -> None:
         nonlocal is_serving
@@ -129,6 +172,7 @@ def serve(config: BrokerConfig, *more: str) -> None:
         for text in (line, *more):
             click.echo(text)
         sys.stdout.flush()
+        notify(READY, f"STATUS={line}")
 
     try:
         run(config, ready)
@@ -163,15 +207,17 @@ def serve(config: BrokerConfig, *more: str) -> None:
     show_default=True,
     help="Of metrics and health; 0: any free one.",
 )
-@_LOG_LEVEL
-def dev(data: Path, port: int, zk_port: int, topics: tuple[str, ...], admin_port: int, log_level: str) -> None:
+@log_options()
+def dev(
+    data: Path, port: int, zk_port: int, topics: tuple[str, ...], admin_port: int, log_level: str, log_format: LogFormat
+) -> None:
     """Run ZooKeeper and one broker for development, until Ctrl-C. Prints how to connect.
 
     \b
     metaq dev --topic orders:8
     metaq produce orders --zk 127.0.0.1:2181
     """
-    log_to_stderr(log_level)
+    set_up_logs(log_level, log_format)
     offered = {"*": TopicConfig(partitions=4)} | dict(map(_topic, topics))
     _check_ports({zk_port: "ZooKeeper's, --zk-port", port: "the broker's, --port", admin_port: "metrics, --admin-port"})
     with _zookeeper(data / "zookeeper", zk_port) as connect:

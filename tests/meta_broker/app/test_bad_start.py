@@ -146,7 +146,7 @@ def test_a_port_in_use(kept: Path, config: Path, zookeeper: Chroot, tmp_path: Pa
 
 
 def test_an_address_of_another_machine(config: Path, tmp_path: Path) -> None:
-    config.write_text(config.read_text().replace("[broker]\n", "[broker]\nhost = '203.0.113.1'\n"))
+    config.write_text(config.read_text().replace("[broker]\n", "[broker]\nhost = '203.0.113.1'\ninsecure = true\n"))
     assert start("--data", tmp_path / "new", "--id", 0, "--port", 0, "--config", config) == (
         "cannot listen on 203.0.113.1:0: Cannot assign requested address: "
         "set broker.host to a name or address of this machine"

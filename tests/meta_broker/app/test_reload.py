@@ -60,8 +60,8 @@ def test_an_invalid_file_changes_nothing_and_says_why(lone_broker: BrokerProcess
         before = client.stats("topics"), checksum_line(client)
         line = reloading.reload("[topics.orders]\npartitons = 6\n", says="not reloaded")
         assert line.endswith(
-            f"not reloaded, everything stays as it was error={reloading.file}: unknown key topics.orders.partitons: "
-            "did you mean 'partitions'?"
+            f'not reloaded, everything stays as it was error="{reloading.file}: unknown key topics.orders.partitons: '
+            "did you mean 'partitions'?\""
         )
         assert (client.stats("topics"), checksum_line(client)) == before
 
@@ -109,5 +109,6 @@ def test_only_topics_are_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     fresh = reload(config)
     assert fresh == dataclasses.replace(config, topics={"b": TopicConfig(stat=True)}, source=path.read_bytes())
     assert caplog.messages == [
-        "only topics are reloaded: restart the broker for what changed in [broker] and [zookeeper]"
+        "only topics, filters, TLS and access are reloaded: restart the broker for what changed in [broker] and "
+        "[zookeeper]"
     ]

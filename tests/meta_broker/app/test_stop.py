@@ -97,8 +97,8 @@ def test_the_wait_is_bounded_and_what_is_left_in_doubt_is_told_and_survives(tmp_
             assert broker.stop() == 0
             assert time.monotonic() - started > 0.6
         log = broker.log
-        assert log.count("left in doubt key=") == 20
-        assert re.search(rf"left in doubt key={branch(0)} prepared_s=\d+ messages=1 bytes=21\n", log) is not None
+        assert log.count("left in doubt xid=") == 20
+        assert re.search(rf"left in doubt xid={branch(0)} prepared_s=\d+ messages=1 bytes=21\n", log) is not None
         command = f"metaq txn list --dir {broker.data}"
         assert f"branches left in doubt count=22: they survive; list them with `{command}` while" in log
         listed = run_metaq(*command.split()[1:], "--json").stdout
