@@ -4,9 +4,11 @@ import asyncio
 import statistics
 import threading
 import time
+from typing import Any
 
-from bench.environment import environment
+from bench.environment import Environment, environment
 from bench.result import Result
+from bench.usage import measured
 from meta_client import Batch, Client, aio
 
 TOPIC = "bench"
@@ -24,8 +26,9 @@ def produce(case: str) -> Result:
         threaded, tasks = [], []
         for _ in range(ROUNDS):  # in turn: the machine's speed varies
             threaded.append(_threaded(on.zookeeper))
-            tasks.append(asyncio.run(_tasks(on.zookeeper)))
-    return Result(case, statistics.median(tasks), "messages/s", statistics.median(threaded))
+            tasks.append(asyncio.run(_tasks(on)))
+    rates, used = zip(*tasks, strict=True)
+    return Result(case, statistics.median(rates), "messages/s", statistics.median(threaded), used[-1])
 
 
 def consume(case: str) -> Result:
@@ -39,8 +42,9 @@ def consume(case: str) -> Result:
         threaded, tasks = [], []
         for number in range(ROUNDS):
             threaded.append(_consumed_by_threads(on.zookeeper, f"threads-{number}"))
-            tasks.append(asyncio.run(_consumed_by_tasks(on.zookeeper, f"tasks-{number}")))
-    return Result(case, statistics.median(tasks), "messages/s", statistics.median(threaded))
+            tasks.append(asyncio.run(_consumed_by_tasks(on, f"tasks-{number}")))
+    rates, used = zip(*tasks, strict=True)
+    return Result(case, statistics.median(rates), "messages/s", statistics.median(threaded), used[-1])
 
 
 def _consumed_by_threads(zookeeper: str, group: str) -> float:
@@ -62,7 +66,7 @@ def _consumed_by_threads(zookeeper: str, group: str) -> float:
         return seen / (time.perf_counter() - start)
 
 
-async def _consumed_by_tasks(zookeeper: str, group: str) -> float:
+async def _consumed_by_tasks(on: Environment, group: str) -> tuple[float, dict[str, Any]]:
     seen, done = 0, asyncio.Event()
 
     async def on_batch(batch: Batch) -> None:
@@ -71,13 +75,15 @@ async def _consumed_by_tasks(zookeeper: str, group: str) -> float:
         if seen >= STORED:
             done.set()
 
-    async with aio.Client(zookeeper) as client:
+    async with aio.Client(on.zookeeper) as client:
         consumer = client.consumer(group)
         consumer.subscribe(TOPIC, on_batch)
         start = time.perf_counter()
-        async with consumer, asyncio.timeout(CONSUME_S):
-            await done.wait()
-            return seen / (time.perf_counter() - start)
+        with measured(on.broker_pid) as load:
+            async with consumer, asyncio.timeout(CONSUME_S):
+                await done.wait()
+                elapsed = time.perf_counter() - start
+        return seen / elapsed, load.detail(seen)
 
 
 def _threaded(zookeeper: str) -> float:
@@ -93,14 +99,16 @@ def _threaded(zookeeper: str) -> float:
         return sent / (time.perf_counter() - start)
 
 
-async def _tasks(zookeeper: str) -> float:
-    async with aio.Client(zookeeper) as client:
+async def _tasks(on: Environment) -> tuple[float, dict[str, Any]]:
+    async with aio.Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * SIZE
         await producer.send(TOPIC, payload)
         start, sent = time.perf_counter(), 0
-        while time.perf_counter() - start < ROUND_S:
-            for _ in range(MESSAGES):
-                await producer.send_async(TOPIC, payload)
-            sent += MESSAGES
-        await producer.flush()
-        return sent / (time.perf_counter() - start)
+        with measured(on.broker_pid) as load:
+            while time.perf_counter() - start < ROUND_S:
+                for _ in range(MESSAGES):
+                    await producer.send_async(TOPIC, payload)
+                sent += MESSAGES
+            await producer.flush()
+            elapsed = time.perf_counter() - start
+        return sent / elapsed, load.detail(sent)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bench import (
     aio,
@@ -22,10 +22,12 @@ from bench import (
     recovery,
     replication,
     row_and_message,
+    spark,
 )
 from bench.baselines import copy_baseline, fsync_baseline
-from bench.environment import environment
+from bench.environment import Environment, environment
 from bench.result import Bar, Result
+from bench.usage import measured
 from meta_client import Batch, Client, ReceivedMessage, Xid
 from meta_client.producer.producer import Producer
 
@@ -51,6 +53,26 @@ def produce_100b_interval(case: str) -> Result:
     return _produce(case, "interval:100", 100)
 
 
+def produce_4_brokers(case: str) -> Result:
+    """1 KiB messages to four brokers of one supervisor, and to one, flush interval:100."""
+    rates = []
+    for brokers in (4, 1):
+        with environment("interval:100", brokers=brokers) as on, Client(on.zookeeper) as client:
+            sent, elapsed = _load_1k(client)
+            rates.append(sent * KIB / elapsed / 1e6)
+    return Result(case, rates[0], "MB/s", rates[1])
+
+
+def send_many_100b(case: str) -> Result:
+    """100-byte messages, 10,000 a call of send_many, one process, flush interval:100."""
+    return _produce(case, "interval:100", 100, send_many_for)
+
+
+def send_many_1k(case: str) -> Result:
+    """1 KiB messages, 1,000 a call of send_many, one process, flush interval:100."""
+    return _produce(case, "interval:100", KIB, send_many_for)
+
+
 def send_1(case: str) -> Result:
     """Single blocking sends of 1 KiB, one thread, flush sync."""
     return _send(case, 1)
@@ -69,6 +91,16 @@ def consume_1k(case: str) -> Result:
 def consume_100b(case: str) -> Result:
     """100-byte messages delivered as objects to one consumer in a group, one process."""
     return _consume_all(case, 100)
+
+
+def consume_columns_100b(case: str) -> Result:
+    """100-byte messages delivered as Arrow columns to one consumer in a group, one process."""
+    return _consume_all(case, 100, as_columns=True)
+
+
+def consume_columns_1k(case: str) -> Result:
+    """1 KiB messages delivered as Arrow columns to one consumer in a group, one process."""
+    return _consume_all(case, KIB, as_columns=True)
 
 
 def listen_100b(case: str) -> Result:
@@ -232,6 +264,26 @@ def catch_up(case: str) -> Result:
     return replication.catch_up(case, 5 * recovery.GB)
 
 
+def spark_count(case: str) -> Result:
+    """Spark counts 4 GiB of 1 KiB messages, 100 a record, by offset: MB of journal a second of all processor time."""
+    return spark.count(case, 100)
+
+
+def spark_count_singles(case: str) -> Result:
+    """The same for 1 GiB with a message a record."""
+    return spark.count(case, 1)
+
+
+def spark_read(case: str) -> Result:
+    """Spark reads 4 GiB of 1 KiB payloads, 100 a record: MB of journal a second of all processor time."""
+    return spark.read(case, 100)
+
+
+def spark_read_singles(case: str) -> Result:
+    """The same for 1 GiB with a message a record."""
+    return spark.read(case, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One thing to measure, and the bars for it."""
@@ -244,10 +296,15 @@ CASES: Final[dict[str, Case]] = {
     "produce-1k-interval": Case(produce_1k_interval, Bar("ratio", 0.30)),
     "produce-1k-sync": Case(produce_1k_sync, Bar("ratio", 0.12)),
     "produce-100b-interval": Case(produce_100b_interval, Bar("messages_s", 450_000)),
+    "produce-4-brokers": Case(produce_4_brokers, Bar("ratio", 0.9)),
+    "send-many-100b": Case(send_many_100b, Bar("messages_s", 1_500_000)),
+    "send-many-1k": Case(send_many_1k, Bar("value", 500)),
     "send-1": Case(send_1, Bar("ratio", 0.30)),
     "send-32": Case(send_32, Bar("ratio", 1.0)),
     "consume-1k": Case(consume_1k, Bar("ratio", 0.25)),
     "consume-100b": Case(consume_100b, Bar("messages_s", 500_000)),
+    "consume-columns-100b": Case(consume_columns_100b, Bar("messages_s", 3_000_000)),
+    "consume-columns-1k": Case(consume_columns_1k, Bar("value", 500)),
     "latency-p50": Case(latency_p50, Bar("value", 1.5, is_ceiling=True)),
     "latency-p99": Case(latency_p99, Bar("value", 6, is_ceiling=True)),
     "partitions-5000": Case(partitions_5000, Bar("ratio", 1.15, is_ceiling=True)),
@@ -280,20 +337,29 @@ CASES: Final[dict[str, Case]] = {
     "aio-consume-100b": Case(aio_consume_100b, Bar("ratio", 0.7)),
     "checkpoint-silence": Case(checkpoint_silence, Bar("value", 50, is_ceiling=True)),
     "rebalance-256": Case(rebalance_256, Bar("value", 1_000, is_ceiling=True)),
+    "spark-count": Case(spark_count, Bar("value", 400)),
+    "spark-count-singles": Case(spark_count_singles, Bar("value", 133)),
+    "spark-read": Case(spark_read, Bar("value", 150)),
+    "spark-read-singles": Case(spark_read_singles, Bar("value", 50)),
+    "spark-stream-latency": Case(spark.stream_latency, Bar("value", 1_000, is_ceiling=True)),
     "long-poll-1000": Case(long_poll_1000, Bar("value", 5, is_ceiling=True)),
 }
 
 
-def _produce(case: str, flush: str, size: int = KIB) -> Result:
-    """send_async from one thread for PRODUCE_S, until everything is acknowledged."""
+def _produce(
+    case: str, flush: str, size: int = KIB, send: "Callable[[Producer, bytes, float], int] | None" = None
+) -> Result:
+    """Produce from one thread for PRODUCE_S, by default with send_async, until everything is acknowledged."""
+    send = send or send_for
     with environment(flush) as on, Client(on.zookeeper) as client:
         producer, payload = client.producer(), b"x" * size
-        send_for(producer, payload, PRODUCE_S / 10)
-        start = time.perf_counter()
-        sent = send_for(producer, payload, PRODUCE_S)
-        elapsed = time.perf_counter() - start
+        send(producer, payload, PRODUCE_S / 10)
+        with measured(on.broker_pid) as load:
+            start = time.perf_counter()
+            sent = send(producer, payload, PRODUCE_S)
+            elapsed = time.perf_counter() - start
         baseline = copy_baseline(on.directory, max(sent * size, 64 * KIB * KIB))
-        detail = {"messages_s": round(sent / elapsed)} | baseline.detail()
+        detail = {"messages_s": round(sent / elapsed)} | load.detail(sent) | baseline.detail()
         return Result(case, sent * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
 
 
@@ -308,10 +374,20 @@ def send_for(producer: Producer, payload: bytes, seconds: float) -> int:
     return sent
 
 
+def send_many_for(producer: Producer, payload: bytes, seconds: float) -> int:
+    """Do the same as send_for with send_many, a megabyte a call."""
+    end, sent, payloads = time.perf_counter() + seconds, 0, [payload] * (10**6 // len(payload))
+    while time.perf_counter() < end:
+        producer.send_many(TOPIC, payloads)
+        sent += len(payloads)
+    producer.flush()
+    return sent
+
+
 def _send(case: str, threads: int) -> Result:
     with environment("sync") as on, Client(on.zookeeper) as client:
-        sent, elapsed = _in_threads(threads, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
-        return Result(case, sent / elapsed, "messages/s", fsync_baseline(on.directory), {"threads": threads})
+        sent, elapsed, used = _in_threads(on, threads, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
+        return Result(case, sent / elapsed, "messages/s", fsync_baseline(on.directory), {"threads": threads} | used)
 
 
 def _load_1k(client: Client) -> tuple[int, float]:
@@ -323,7 +399,8 @@ def _load_1k(client: Client) -> tuple[int, float]:
 
 
 def _load_send_32(client: Client) -> tuple[int, float]:
-    return _in_threads(32, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
+    sent, elapsed, _ = _in_threads(None, 32, PRODUCE_S, lambda number: sender(client, b"x" * KIB))
+    return sent, elapsed
 
 
 def sender(client: Client, payload: bytes) -> Callable[[], None]:
@@ -338,9 +415,9 @@ def sender(client: Client, payload: bytes) -> Callable[[], None]:
 
 def _xa(case: str, threads: int, messages: int = 1) -> Result:
     with environment("sync") as on, Client(on.zookeeper) as client:
-        done, elapsed = _in_threads(threads, XA_S, lambda number: branch(client, number, messages))
-        baseline = fsync_baseline(on.directory)
-        return Result(case, done / elapsed, "tx/s", baseline, {"threads": threads, "messages": messages})
+        done, elapsed, used = _in_threads(on, threads, XA_S, lambda number: branch(client, number, messages))
+        detail = {"threads": threads, "messages": messages} | used
+        return Result(case, done / elapsed, "tx/s", fsync_baseline(on.directory), detail)
 
 
 def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
@@ -358,9 +435,11 @@ def branch(client: Client, number: int, messages: int) -> Callable[[], None]:
     return one
 
 
-def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[], None]]) -> tuple[int, float]:
-    """Call the function that *make* returns for each thread repeatedly for *seconds*. Returns the number of calls and
-    the time. The first tenth is warm-up and does not count."""
+def _in_threads(
+    on: Environment | None, threads: int, seconds: float, make: Callable[[int], Callable[[], None]]
+) -> tuple[int, float, dict[str, Any]]:
+    """Call the function that *make* returns for each thread repeatedly for *seconds*. Returns the number of calls, the
+    time and, with *on*, what a call used. The first tenth is warm-up and does not count."""
     works = [make(number) for number in range(threads)]
     counts, errors = [0] * threads, list[BaseException]()
     counting, stopping = threading.Event(), threading.Event()
@@ -380,23 +459,24 @@ def _in_threads(threads: int, seconds: float, make: Callable[[int], Callable[[],
         thread.start()
     stopping.wait(seconds / 10)
     counting.set()
-    start = time.perf_counter()
-    stopping.wait(seconds)
-    elapsed = time.perf_counter() - start
+    with measured(None if on is None else on.broker_pid) as load:
+        start = time.perf_counter()
+        stopping.wait(seconds)
+        elapsed = time.perf_counter() - start
     stopping.set()
     for thread in running:
         thread.join()
     if errors:
         raise errors[0]
-    return sum(counts), elapsed
+    return sum(counts), elapsed, {} if on is None else load.detail(sum(counts))
 
 
-def _consume_all(case: str, size: int, *, one_by_one: bool = False) -> Result:
+def _consume_all(case: str, size: int, *, one_by_one: bool = False, as_columns: bool = False) -> Result:
     with environment("interval:100") as on, Client(on.zookeeper) as client:
         total = _fill(client, CONSUME_BYTES // size, size)
         baseline = copy_baseline(on.directory, total * size)
-        elapsed = _consume(client, total, one_by_one=one_by_one)
-    detail = {"messages_s": round(total / elapsed)} | baseline.detail()
+        elapsed, used = _consume(on, client, total, one_by_one=one_by_one, as_columns=as_columns)
+    detail = {"messages_s": round(total / elapsed)} | used | baseline.detail()
     return Result(case, total * size / elapsed / 1e6, "MB/s", baseline.bytes_per_s / 1e6, detail)
 
 
@@ -409,13 +489,15 @@ def _fill(client: Client, total: int, size: int) -> int:
     return total
 
 
-def _consume(client: Client, total: int, *, one_by_one: bool) -> float:
+def _consume(
+    on: Environment, client: Client, total: int, *, one_by_one: bool, as_columns: bool
+) -> tuple[float, dict[str, Any]]:
     seen, all_seen, lock = [0], threading.Event(), threading.Lock()
     consumer, numbers = client.consumer("bench"), itertools.count(1)
 
     def on_batch(batch: Batch) -> None:
         with lock:
-            seen[0] += len(batch.messages)
+            seen[0] += batch.to_arrow().num_rows if as_columns else len(batch.messages)
             if seen[0] >= total:
                 all_seen.set()
 
@@ -429,7 +511,9 @@ def _consume(client: Client, total: int, *, one_by_one: bool) -> float:
     else:
         consumer.subscribe(TOPIC, on_batch, max_bytes=KIB * KIB)
     start = time.perf_counter()
-    with consumer:
-        if not all_seen.wait(120):
-            raise RuntimeError(f"{seen[0]} of {total} messages consumed within 120 s")
-        return time.perf_counter() - start
+    with consumer:  # its runners end with the block
+        with measured(on.broker_pid) as load:
+            if not all_seen.wait(120):
+                raise RuntimeError(f"{seen[0]} of {total} messages consumed within 120 s")
+            elapsed = time.perf_counter() - start
+        return elapsed, load.detail(total)

@@ -50,8 +50,11 @@ class Environment:
 
 
 @contextlib.contextmanager
-def environment(flush: str, config: str = CONFIG) -> Iterator[Environment]:
-    """Run ZooKeeper and a broker with *config*, by default topic `bench` with 8 partitions; both end with the block."""
+def environment(flush: str, config: str = CONFIG, brokers: int = 1) -> Iterator[Environment]:
+    """Run ZooKeeper and a broker with *config*, by default topic `bench` with 8 partitions; both end with the block.
+
+    *brokers*: of one supervisor, whose process and first address the environment then has.
+    """
     with tempfile.TemporaryDirectory(prefix="metaq-bench-") as name:
         directory = Path(name)
         path = directory / "broker.toml"
@@ -59,17 +62,18 @@ def environment(flush: str, config: str = CONFIG) -> Iterator[Environment]:
         with EmbeddedZooKeeper(directory / "zookeeper") as zookeeper:
             words = [sys.executable, "-m", "meta_client.cli.main", "broker", "--data", str(directory / "broker")]
             words += ["--id", "0", "--port", "0", "--zk", zookeeper.connect, "--config", str(path), "--flush", flush]
+            words += ["--processes", str(brokers)]
             log = directory / "broker.log"
             with log.open("wb") as out:
                 broker = subprocess.Popen(words, stdout=out, stderr=out)
             try:
                 started = time.monotonic()
                 deadline = started + START_TIMEOUT_S
-                while not (ready := READY.search(log.read_text())):
+                while len(ready := READY.findall(log.read_text())) < brokers:
                     if broker.poll() is not None or time.monotonic() > deadline:
                         raise RuntimeError(f"the broker did not start:\n{log.read_text()}")
                     time.sleep(0.02)
-                address = (ready[1], int(ready[2]))
+                address = (ready[0][0], int(ready[0][1]))
                 yield Environment(zookeeper.connect, directory, broker, address, time.monotonic() - started)
             finally:
                 broker.send_signal(signal.SIGTERM)  # does nothing to an ended process

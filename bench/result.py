@@ -1,6 +1,6 @@
 """The result of a case: one object a line with --json."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 
@@ -30,13 +30,30 @@ class Result:
     def ratio(self) -> float:
         return self.value / self.baseline
 
+    def quantity(self, bar: Bar) -> float:
+        """Return what *bar* limits."""
+        found: float = {"ratio": self.ratio, "value": self.value, **self.detail}[bar.quantity]
+        return found
+
     def meets(self, bar: Bar) -> bool:
         """Return True if the bar is met."""
-        quantities = {"ratio": self.ratio, "value": self.value, **self.detail}
-        quantity: float = quantities[bar.quantity]
+        quantity = self.quantity(bar)
         return quantity <= bar.limit if bar.is_ceiling else quantity >= bar.limit
 
     def as_json(self) -> dict[str, Any]:
         return {"floor" if name == "baseline" else name: value for name, value in asdict(self).items()} | {
             "ratio": round(self.ratio, 4)
         }
+
+
+def median(results: list[Result], bar: Bar) -> Result:
+    """Return the middle one of some rounds by what *bar* limits, with the values of all of them as its `spread`.
+
+    Of an even number the worse of the two in the middle.
+    """
+    ordered = sorted(results, key=lambda result: result.quantity(bar), reverse=bar.is_ceiling)
+    middle = ordered[(len(ordered) - 1) // 2]
+    if len(results) == 1:
+        return middle
+    spread = [float(f"{value:.4g}") for value in sorted(result.value for result in results)]
+    return replace(middle, detail=middle.detail | {"spread": spread})

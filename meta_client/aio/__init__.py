@@ -12,7 +12,7 @@ talked to by threads, which are asked about brokers and groups, never for a mess
 from meta_client.aio.client import Client
 from meta_client.aio.consumer import Consumer
 from meta_client.aio.offset_stores import TransactionOffsetStore
-from meta_client.aio.producer import BranchHandle, LocalTransaction, Producer
+from meta_client.aio.producer import BranchHandle, LocalTransaction, Producer, SendManyHandle
 from meta_client.aio.sender import SendHandle
 from meta_client.aio.transactions.transaction import Transaction
 
@@ -23,6 +23,7 @@ __all__ = [
     "LocalTransaction",
     "Producer",
     "SendHandle",
+    "SendManyHandle",
     "Transaction",
     "TransactionOffsetStore",
 ]

@@ -3,18 +3,21 @@
 That file's rules run in tasks here (bridge.py).
 """
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from journal.records.xid import LocalKey, Xid
 from meta_client.aio.bridge import run, wait
 from meta_client.aio.connections import Connections
-from meta_client.aio.sender import Sender, SendHandle
+from meta_client.aio.sender import Sender, SendHandle, until_all_settled
 from meta_client.aio.topology import Topology
 from meta_client.metadata.allowed_codecs import AllowedCodecs
 from meta_client.producer.branch_batch import BranchHandle as ThreadedBranchHandle
 from meta_client.producer.local_transaction import LocalTransaction as Rules
+from meta_client.producer.many_handle import FailedMessages, JoinedHandle
+from meta_client.producer.many_handle import SendManyHandle as ThreadedManyHandle
+from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import Compression, encode_message, parse_partition
 from meta_client.producer.partitioners import Partitioner
 from meta_client.producer.producer import SEND_TIMEOUT_S
@@ -53,6 +56,9 @@ class _Gatherer:
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> _Handle:
         return _Handle(wait(self._sender.add(topic, wanted, flag, body)))
 
+    def add_run(self, topic: str, wanted: Partition | None, run: MessageRun) -> list[RunPart]:
+        return wait(self._sender.add_run(topic, wanted, run))
+
     def flush(self, timeout_s: float | None = None) -> None:
         wait(self._sender.flush(timeout_s))
 
@@ -82,6 +88,35 @@ class BranchHandle:
         return await run(self._handle.result, timeout_s)
 
     def __await__(self) -> Generator[Any, None, SendResult]:
+        return self.result().__await__()
+
+
+class SendManyHandle:
+    """A pending send of many messages. Loop thread only; may be dropped, they are sent nevertheless."""
+
+    def __init__(self, handle: ThreadedManyHandle | JoinedHandle) -> None:
+        self._handle = handle
+
+    def __len__(self) -> int:
+        return len(self._handle)
+
+    @property
+    def is_done(self) -> bool:
+        """True if `result` would return at once."""
+        return self._handle.is_done
+
+    async def result(self, timeout_s: float | None = None) -> Sequence[SendResult]:
+        """Wait until the broker has acknowledged all messages; return their places, in the order of the call. Raises as
+        meta_client.SendManyHandle.result."""
+        if isinstance(self._handle, ThreadedManyHandle):
+            await until_all_settled(self._handle.batches, timeout_s)
+        return await run(self._handle.result, timeout_s)
+
+    def failures(self) -> list[FailedMessages]:
+        """Return the messages that were not stored, or may not be, as far as they are settled."""
+        return self._handle.failures()
+
+    def __await__(self) -> Generator[Any, None, Sequence[SendResult]]:
         return self.result().__await__()
 
 
@@ -182,6 +217,16 @@ class Producer:
             return handle.handle
         assert isinstance(handle, ThreadedBranchHandle)
         return BranchHandle(handle)
+
+    async def send_many(
+        self, topic: str, payloads: Iterable[bytes], keys: Iterable[str | None] | None = None
+    ) -> SendManyHandle:
+        """Send many messages as meta_client.Producer.send_many does; `await` the handle for the results.
+
+        Waits while too many bytes are unacknowledged, and yields to other tasks once per batch. After cancellation
+        some of them may be sent.
+        """
+        return SendManyHandle(await run(self.rules.send_many, topic, payloads, keys))
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send everything buffered by send_async, for all producers of the client, and return once it is settled.

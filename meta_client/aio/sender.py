@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Concatenate, ParamSpec
 
 import msgspec
@@ -14,14 +14,17 @@ import msgspec
 from meta_client.aio.bridge import run
 from meta_client.aio.connections import Connections
 from meta_client.aio.topology import Topology
+from meta_client.errors import ReplyTimeout
 from meta_client.net.identity import new_session_id
 from meta_client.net.pending_reply import PendingReply
 from meta_client.producer.batch import ProducerBatch
 from meta_client.producer.driving import CLOSE_TIMEOUT_S, VIEW_TIMEOUT_S, connect, submit
+from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import view_of
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.results import SendResult
 from meta_client.producer.sending_engine import SendingEngine
+from meta_client.protocol.messages import HEADER_BYTES
 from zk.forks import invalidate_after_fork
 from zk.tree.nodes import Partition
 
@@ -62,6 +65,17 @@ async def _until_settled(batch: ProducerBatch, timeout_s: float | None) -> None:
         raise batch.not_settled(timeout_s) from error
 
 
+async def until_all_settled(batches: Sequence[ProducerBatch], timeout_s: float | None) -> None:
+    """Return once all are settled. Raises ReplyTimeout after *timeout_s*."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    for batch in batches:
+        if not batch.is_settled:
+            try:
+                await _until_settled(batch, None if until is None else until - time.monotonic())
+            except ReplyTimeout:
+                raise batch.not_settled(timeout_s) from None
+
+
 class Sender:
     """Sender of a client, shared by its producers. Loop thread only."""
 
@@ -89,7 +103,7 @@ class Sender:
         await asyncio.sleep(0)
         engine, view = self._engine, None
         while (handle := engine.maybe_add(topic, wanted, flag, body)) is None:
-            if engine.must_wait(topic, body):
+            if engine.must_wait(topic, HEADER_BYTES + len(body)):
                 await self._until_any()
             elif view is not None:
                 handle = engine.add_first(time.monotonic(), view, wanted, flag, body)
@@ -98,6 +112,27 @@ class Sender:
                 view = await run(view_of, self._topology, topic, VIEW_TIMEOUT_S)
         self._carry_out()
         return handle
+
+    async def add_run(self, topic: str, wanted: Partition | None, messages: MessageRun) -> list[RunPart]:
+        """Add many messages to batches, in order. Waits and raises as `add`; BufferFull only before the first of
+        them."""
+        engine, parts, start, view = self._engine, list[RunPart](), 0, None
+        while start < len(messages):
+            if (part := engine.maybe_add_run(topic, wanted, messages, start)) is None:
+                if engine.must_wait_for(topic, messages, start):
+                    await self._until_any()
+                    continue
+                if view is None:
+                    view = self._topology.known(topic) or await run(view_of, self._topology, topic, VIEW_TIMEOUT_S)
+                    continue
+                engine.open_batch(time.monotonic(), view, wanted)
+                part = engine.maybe_add_run(topic, wanted, messages, start)
+                assert part is not None, "there is room, and a new batch takes a message of any size"
+            parts.append(part)
+            start, view = part.indexes[-1] + 1, None
+            self._carry_out()
+            await asyncio.sleep(0)  # once a batch: yield to replies and other tasks
+        return parts
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Send everything now and return once it is settled.

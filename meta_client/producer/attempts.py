@@ -18,13 +18,14 @@ from meta_client.errors import (
     SendFailed,
     SendRefused,
     SendUnknown,
+    TryAgain,
 )
 from meta_client.metadata.topology import TopicView
 from meta_client.net.calls import checked_result
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
 from meta_client.producer.batch import ProducerBatch
-from meta_client.protocol.answers import PutPlace, is_not_replicated, parse_put_place
+from meta_client.protocol.answers import PutPlace, is_not_replicated, is_try_again, parse_put_place
 from meta_client.protocol.checksum import crc31
 from meta_client.protocol.errors import MetaError, RemoteError
 from meta_client.protocol.frame_columns import encode_frames
@@ -73,7 +74,14 @@ class Retriable(NamedTuple):
     error: BaseException
 
 
-Outcome = PutPlace | SendFailed | Retriable
+class Deferred(NamedTuple):
+    """The broker takes nothing for now, or has the batch on the master alone: send it again under its number.
+    *failure*: its outcome if its time is over."""
+
+    failure: TryAgain | NotReplicated
+
+
+Outcome = PutPlace | SendFailed | Retriable | Deferred
 
 
 def outcome_of(batch: ProducerBatch, reply: PendingReply) -> Outcome:
@@ -84,10 +92,15 @@ def outcome_of(batch: ProducerBatch, reply: PendingReply) -> Outcome:
     except (ConnectionLost, ReplyTimeout) as error:
         return Retriable(error)
     except RemoteError as error:
+        where = destination_of(batch)
         if is_not_replicated(error.text):
-            return NotReplicated(error.text, destination_of(batch))
+            alone = NotReplicated(error.text, where)
+            return alone if batch.sends_singly else Deferred(alone)
+        if is_try_again(error.status, error.text) and not batch.sends_singly:
+            text = " ".join(f"the broker refused for now: {error.text}".split())
+            return Deferred(TryAgain(text, where, error.status))
         text = f"the broker refused: {error.text or 'it gave no reason'}"
-        return SendRefused(" ".join(text.split()), destination_of(batch), error.status)
+        return SendRefused(" ".join(text.split()), where, error.status)
     except MetaError as error:
         return SendUnknown(str(error), destination_of(batch))
 
@@ -111,6 +124,8 @@ def record_single(batch: ProducerBatch, outcome: Outcome) -> Retriable | None:
 
     A message without an answer is not sent again: a repetition could store it twice.
     """
+    if isinstance(outcome, Deferred):
+        outcome = outcome.failure
     if not isinstance(outcome, Retriable):
         batch.record(outcome)
         return None
@@ -131,6 +146,8 @@ def timeout_failure(batch: ProducerBatch, error: BaseException, now: float) -> S
     """Return the failure of *batch* if its delivery time is over, else None."""
     if now < batch.deadline:
         return None
+    if isinstance(batch.refusal, NotReplicated) or (batch.refusal is not None and not batch.attempts):
+        return batch.refusal
     kind = SendUnknown if batch.attempts else NoBroker
     return kind(f"delivery_timeout_s is over, given up after {batch.attempts} attempts: {error}", destination_of(batch))
 

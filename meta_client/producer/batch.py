@@ -41,6 +41,7 @@ class ProducerBatch:
         "number",
         "on_settled",
         "partition",
+        "refusal",
         "sends_singly",
         "sent_at",
         "topic",
@@ -57,6 +58,7 @@ class ProducerBatch:
         self.due = due  # monotonic seconds: end of its linger time
         self.deadline = deadline  # no retry after it; monotonic
         self.sends_singly = False  # its broker has no `mput`
+        self.refusal: SendFailed | None = None  # the last answer that asked for another attempt
         self.attempts = 0  # times that the batch, or its next message, may have reached the broker
         self.failures = 0  # attempts without an outcome
         self.connection: Transport | None = None  # submitted on this one, without an outcome yet
@@ -117,6 +119,13 @@ class ProducerBatch:
         if self._failure is not None:
             failures += [self._failure] * (len(self) - len(self._outcomes))
         return len(failures), failures[0] if failures else None
+
+    def failure_of(self, index: int) -> SendFailed | None:
+        """Return the failure of message *index*; None if it is stored. Only once settled."""
+        if index < len(self._outcomes):
+            outcome = self._outcomes[index]
+            return outcome if isinstance(outcome, SendFailed) else None
+        return self._failure
 
     @property
     def is_settled(self) -> bool:

@@ -133,7 +133,7 @@ class LocalTransaction:
         try:
             self._ask(TransactionVerb.ROLLBACK)
         except (ConnectionLost, ReplyTimeout, TooManyRequests, RemoteProtocolError, RemoteError) as error:
-            _log.warning("transaction left to the broker to roll back key=%s error=%s", self.key, error)
+            _log.warning("transaction left to the broker to roll back xid=%s error=%s", self.key, error)
 
     def __enter__(self) -> Self:
         self._in_block = True

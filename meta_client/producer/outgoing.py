@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Self
 
 from journal.records.producer_state import BatchSequence
 from journal.records.xid import BranchKey
@@ -34,6 +35,7 @@ from meta_client.protocol.messages import DATA_BYTES_MAX, encode_body, encode_fr
 from meta_client.protocol.requests import MultiPut, Put
 from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
+from meta_client.tracing import TRACING
 from zk.errors import ZooKeeperUnavailable
 from zk.tree.nodes import Partition
 
@@ -59,6 +61,8 @@ def encode_message(
     Raises LocalProtocolError for a message that no consumer could take, TypeError for a payload that is not bytes or an
     attribute that is not text.
     """
+    if TRACING.hooks is not None:
+        attribute = TRACING.hooks.attribute(topic, attribute)
     whole = payload if type(payload) is bytes else payload_bytes(payload)
     if len(whole) > DATA_BYTES_MAX:  # also if compressed: consumers decompress no more
         raise _too_long(topic, len(whole))
@@ -100,6 +104,13 @@ class Outgoing:
         bytes."""
         self.topic = topic
         self.flag, self.body = encode_message(topic, payload, attribute, compression)
+
+    @classmethod
+    def encoded(cls, topic: str, flag: int, body: bytes) -> Self:
+        """Return a message that encode_message has encoded."""
+        made = cls.__new__(cls)
+        made.topic, made.flag, made.body = topic, flag, body
+        return made
 
     def submit(
         self,

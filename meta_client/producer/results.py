@@ -7,6 +7,7 @@ from meta_client.net.deadline import Deadline
 from zk.tree.nodes import Partition
 
 if TYPE_CHECKING:
+    from meta_client.producer.message_run import MessageRun, RunPart
     from meta_client.producer.outgoing import Outgoing, RoundRobin
 
 
@@ -32,6 +33,8 @@ class Gatherer(Protocol):
 
     def add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle: ...
 
+    def add_run(self, topic: str, wanted: Partition | None, run: "MessageRun") -> "list[RunPart]": ...
+
     def flush(self, timeout_s: float | None = None) -> None: ...
 
     def has_pending(self, topic: str, partition: Partition) -> bool: ...
@@ -39,7 +42,13 @@ class Gatherer(Protocol):
     def push(self, topic: str, partition: Partition) -> None: ...
 
 
-class Enlists(Protocol):
+class Adds(Protocol):
+    """Takes messages of send_async for a transaction."""
+
+    def add(self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin") -> Handle: ...
+
+
+class Enlists(Adds, Protocol):
     """A transaction over several brokers that producers join: transactions.branches.Branches."""
 
     def check(self) -> None: ...
@@ -47,5 +56,3 @@ class Enlists(Protocol):
     def send(
         self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin", deadline: Deadline
     ) -> SendResult: ...
-
-    def add(self, message: "Outgoing", view: TopicView, wanted: Partition | None, choice: "RoundRobin") -> Handle: ...

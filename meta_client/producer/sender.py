@@ -19,9 +19,11 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.producer.attempts import SendAttempt
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.driving import CLOSE_TIMEOUT_S, VIEW_TIMEOUT_S, connect, submit
+from meta_client.producer.message_run import MessageRun, RunPart
 from meta_client.producer.outgoing import view_of
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.sending_engine import SendingEngine
+from meta_client.protocol.messages import HEADER_BYTES
 from zk.forks import invalidate_after_fork
 from zk.tree.nodes import Partition
 
@@ -52,7 +54,7 @@ class Sender:
         while True:
             with self._lock:
                 if (handle := engine.maybe_add(topic, wanted, flag, body)) is None:
-                    if engine.must_wait(topic, body):
+                    if engine.must_wait(topic, HEADER_BYTES + len(body)):
                         self._room.wait()
                         continue
                     if view is not None:
@@ -68,6 +70,34 @@ class Sender:
             view = view_of(self._topology, topic, VIEW_TIMEOUT_S)  # without the lock: it may ask ZooKeeper
         self._push()
         return handle
+
+    def add_run(self, topic: str, wanted: Partition | None, run: MessageRun) -> list[RunPart]:
+        """Add many messages to batches, in order, and send those that are full. Blocks and raises as `add`; BufferFull
+        only before the first of them."""
+        engine, parts, start, view = self._engine, list[RunPart](), 0, None
+        while start < len(run):
+            with self._lock:
+                if (part := engine.maybe_add_run(topic, wanted, run, start)) is None:
+                    if engine.must_wait_for(topic, run, start):
+                        self._room.wait()
+                        continue
+                    if view is not None:
+                        engine.open_batch(time.monotonic(), view, wanted)
+                        part = engine.maybe_add_run(topic, wanted, run, start)
+                        assert part is not None, "there is room, and a new batch takes a message of any size"
+                        self._wake_thread()
+                if engine.has_full:
+                    engine.has_full = False
+                    if engine.has_connects:
+                        self._wake_thread()
+            view = None
+            if part is None:
+                view = view_of(self._topology, topic, VIEW_TIMEOUT_S)
+                continue
+            parts.append(part)
+            start = part.indexes[-1] + 1
+            self._push()
+        return parts
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send everything now and wait until it is settled.

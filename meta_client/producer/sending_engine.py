@@ -1,4 +1,4 @@
-"""The sending engine: gathers messages into batches, and decides what is sent, when, and what becomes of it. Pure.
+"""The sending engine: decides which of the gathered batches are sent, when, and what becomes of them. Pure.
 
 A driver with the clock and the sockets tells it events, and carries out what it wants done: requests to submit
 (`maybe_send`), brokers to connect to (`maybe_connect`), answers to give up (`overdue`), and when to look again
@@ -14,20 +14,20 @@ import itertools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from journal.records.producer_state import BatchSequence
 from meta_client.errors import (
-    BufferFull,
     ClientClosed,
     ConnectionLost,
-    Destination,
     NoBroker,
     NotConnected,
+    NotReplicated,
     ReplyTimeout,
     SendFailed,
     SendRefused,
     TooManyRequests,
+    TryAgain,
 )
 from meta_client.metadata.topology import TopicView
 from meta_client.net.opaques import next_opaque
@@ -36,6 +36,7 @@ from meta_client.net.transport import Transport
 from meta_client.producer.attempts import (
     Connected,
     ConnectFailed,
+    Deferred,
     Outcome,
     Retriable,
     SendAttempt,
@@ -48,105 +49,26 @@ from meta_client.producer.attempts import (
     unsendable,
 )
 from meta_client.producer.batch import ProducerBatch
-from meta_client.producer.partition_choice import PartitionChoice
-from meta_client.producer.partition_queues import BatchingConfig, PartitionQueues
+from meta_client.producer.gathering import Gathering, Handle
+from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.protocol.answers import PutPlace
-from meta_client.protocol.limits import BATCH_MESSAGES_MAX
-from meta_client.protocol.messages import HEADER_BYTES
-from zk.tree.nodes import Partition
 
 ANSWER_TIMEOUT_S = 10.0  # after that a batch is sent again
 IDLE_S = 1.0  # interval of checks for overdue answers
 
-Handle = TypeVar("Handle")
-BatchKey = tuple[str, Partition | None]  # topic, and the partition if the caller named one
 
-
-class SendingEngine(Generic[Handle]):
+class SendingEngine(Gathering[Handle]):
     """Unsettled messages of a client. One thread at a time."""
 
     def __init__(self, config: BatchingConfig, name: str, handle: Callable[[ProducerBatch, int], Handle]) -> None:
         """*name* numbers the batches at brokers. *handle* makes a message's handle, of its batch and index."""
-        self._config = config
+        super().__init__(config, handle)
         self._name = name
-        self._handle = handle
-        self._batch_bytes, self._bytes_max = config.batch_bytes, config.buffer_bytes_max
-        self.bytes = 0  # of unsettled messages
-        # Batches that gather messages. In the order of opening, which is that of their due times.
-        self._open: dict[BatchKey, ProducerBatch] = {}
-        self._queues = PartitionQueues()
         self._in_flight: dict[int, ProducerBatch] = {}  # by opaque of the last attempt
-        self._sealed = 0  # batches waiting or in flight
-        self._choice = PartitionChoice()
         self._looks_at = math.inf  # for overdue answers
         self._failure: SendFailed | None = None  # the first since the last flush
-        self._is_closing = False
         self._notes: list[tuple[Any, ...]] = []  # arguments of Logger.log
         self._has_settled = False
-        self.has_full = False  # a batch was filled; the driver resets it
-
-    # -- messages --------------------------------------------------------------------------------------------------
-
-    def maybe_add(self, topic: str, wanted: Partition | None, flag: int, body: bytes) -> Handle | None:
-        """Add one message to the open batch; None, without effect, if it does not fit, or must wait."""
-        size = HEADER_BYTES + len(body)
-        total = self.bytes + size
-        key = (topic, wanted)
-        if (batch := self._open.get(key)) is None or (total > self._bytes_max and self.bytes):
-            return None
-        bodies = batch.bodies
-        filled, index = batch.bytes + size, len(bodies)
-        if filled >= self._batch_bytes or index + 1 >= BATCH_MESSAGES_MAX:
-            if filled > self._batch_bytes and index:
-                return None
-            self._seal(key)
-            self.has_full = True
-        bodies.append(body)
-        batch.flags.append(flag)
-        batch.bytes = filled
-        self.bytes = total
-        return self._handle(batch, index)
-
-    def add_first(self, now: float, view: TopicView, wanted: Partition | None, flag: int, body: bytes) -> Handle:
-        """Seal the open batch, if any, and open a new one with this message: in *wanted*, or in a chosen partition,
-        preferably of a broker that was reachable. Raises NoPartition, ClientClosed; nothing is changed then."""
-        self._check_open()
-        key = (view.topic, wanted)
-        partition = self._choice.choose(now, view, wanted)
-        if key in self._open:
-            self._seal(key)
-        due, deadline = now + self._config.linger_s, now + self._config.delivery_timeout_s
-        self._open[key] = ProducerBatch(view.topic, partition, due, deadline, is_movable=wanted is None)
-        handle = self.maybe_add(view.topic, wanted, flag, body)
-        assert handle is not None, "the caller has waited for room, and the first message fits"
-        return handle
-
-    def must_wait(self, topic: str, body: bytes) -> bool:
-        """Return True if a message must wait until others are settled. Raises BufferFull if it may not wait,
-        ClientClosed."""
-        self._check_open()
-        if not self.bytes or self.bytes + HEADER_BYTES + len(body) <= self._bytes_max:
-            return False
-        if self._config.raise_when_full:
-            raise BufferFull(
-                f"{self.bytes} bytes wait to be acknowledged, buffer_bytes_max is {self._bytes_max}: wait, or flush()",
-                Destination(topic),
-            )
-        return True
-
-    def has_pending(self, topic: str, partition: Partition) -> bool:
-        """Return True if a message sent to *partition* by another way now could overtake one gathered by name."""
-        return (topic, partition) in self._open or self._queues.has(topic, partition)
-
-    def seal(self, topic: str, partition: Partition) -> None:
-        """End the linger time of the batch gathered for *partition*."""
-        if (topic, partition) in self._open:
-            self._seal((topic, partition))
-
-    def seal_all(self) -> None:
-        """End the linger time of all batches."""
-        for key in list(self._open):
-            self._seal(key)
 
     @property
     def is_empty(self) -> bool:
@@ -300,8 +222,25 @@ class SendingEngine(Generic[Handle]):
                 self._back_off(now, batch, retriable.error)
         elif isinstance(outcome, Retriable):
             self._back_off(now, batch, outcome.error)
+        elif isinstance(outcome, Deferred):
+            self._defer(now, batch, outcome.failure)
         else:
             self._settle(batch, outcome)
+
+    def _defer(self, now: float, batch: ProducerBatch, failure: TryAgain | NotReplicated) -> None:
+        """Queue *batch* again, elsewhere if it may go anywhere; settle it if its delivery time is over. New batches
+        avoid a broker that refuses."""
+        if not isinstance(batch.refusal, NotReplicated):  # what the master has stays there, whatever it says later
+            batch.refusal = failure
+        if isinstance(failure, TryAgain):
+            batch.attempts -= 1  # this one stored nothing
+            self._choice.not_reached(now, batch.partition.broker_id)
+            if self._maybe_move(now, batch, self._views.get(batch.topic)):
+                return
+        if now < batch.deadline:
+            self._back_off(now, batch, failure)
+        else:
+            self._settle(batch, batch.refusal)
 
     def _back_off(self, now: float, batch: ProducerBatch, error: BaseException) -> None:
         """Queue *batch* again, to be sent after a back-off, or give it up."""
@@ -320,7 +259,7 @@ class SendingEngine(Generic[Handle]):
         return True
 
     def _maybe_move(self, now: float, batch: ProducerBatch, view: TopicView | None) -> bool:
-        """Move *batch*, whose broker can't be reached, to another broker; False if it can't move."""
+        """Move *batch*, whose broker can't be reached or refuses, to another broker; False if it can't move."""
         may_move = batch.is_movable and not batch.attempts and now < batch.deadline
         if not may_move or view is None or (elsewhere := self._choice.maybe_elsewhere(now, view)) is None:
             return False
@@ -339,12 +278,3 @@ class SendingEngine(Generic[Handle]):
             self._notes.append((logging.WARNING, "messages not acknowledged count=%d error=%s", count, failure))
         self._failure = self._failure or failure
         self._queues.end_backoff(batch)
-
-    def _seal(self, key: BatchKey) -> None:
-        """Close the open batch of *key* to messages, number it and queue it."""
-        self._sealed += 1
-        self._queues.enqueue(self._open.pop(key))
-
-    def _check_open(self) -> None:
-        if self._is_closing:
-            raise ClientClosed("the client is closed: make a new one")

@@ -4,6 +4,9 @@ import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX
 from journal.records.ledger import EVIDENCE_BYTES_MAX
@@ -111,6 +114,20 @@ class XaVerbs:
             return parse_status(self.answer(verb, key, broker_id, reply, deadline).message)
         except RemoteProtocolError as error:
             raise self.unreachable(verb, key, broker_id, error) from error
+
+    def report(self, key: XaKey, broker_id: int) -> dict[str, Any]:
+        """Return what the broker tells of branch *key*, as branch_report.py writes it. Raises XaError."""
+        deadline = Deadline(REQUEST_TIMEOUT_S)
+        what = f"{BranchVerb.SHOW} {key.xid} on broker {broker_id}"
+        try:
+            connection = self.connect(broker_id, deadline)
+            command = BranchCommand(BranchVerb.SHOW, key, "", "", next_opaque())
+            answer = wait_result(connection.submit(command), deadline.remaining_s(), what)
+            return msgspec.json.decode(answer.message, type=dict[str, Any])
+        except XaError:
+            raise
+        except (ZooKeeperError, MetaError, msgspec.MsgspecError) as error:
+            raise ClientXaError(XaCode.XAER_RMFAIL, str(error), what) from error
 
     def note(self, verb: BranchVerb, key: XaKey, broker_id: int, who: str, why: str, evidence: str) -> bool:
         """Put a finding about *key* on the broker's ledger (MIXED, HAZARD); durable on return. Texts that are too long

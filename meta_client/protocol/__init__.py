@@ -2,5 +2,5 @@
 
 Read: status, checksum, integers, xa (vocabulary) -> requests, responses (commands) -> errors, answers (texts inside
 responses) -> compression, messages (frames inside values), frame_columns, stamping -> encoder -> limits, buffer,
-request_lines, response_lines, decoder -> version, id_layout.
+body_buffers, request_lines, response_lines, decoder -> version, id_layout.
 """

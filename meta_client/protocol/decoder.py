@@ -6,11 +6,12 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import force_setattr
 
+from meta_client.protocol.body_buffers import REUSED_BYTES_MAX, REUSED_BYTES_MIN, BodyBuffers
 from meta_client.protocol.buffer import CRLF, ReceiveBuffer, check_line_length
 from meta_client.protocol.errors import RemoteProtocolError
 from meta_client.protocol.limits import Limits
 from meta_client.protocol.request_lines import parse_request_line
-from meta_client.protocol.requests import Dropped, MultiPut, Put, Request, Sync
+from meta_client.protocol.requests import Body, Dropped, MultiPut, Put, Request, Sync
 from meta_client.protocol.response_lines import parse_response_line
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.status import Status
@@ -20,10 +21,19 @@ _LINE_QUOTED_MAX = 100  # untrusted, and part of a one-line error
 
 
 class _Decoder(ABC, Generic[Command]):
-    """The parser of lines and bodies for both directions. One per connection, one caller at a time."""
+    """The parser of lines and bodies for both directions. One per connection, one caller at a time.
 
-    def __init__(self, parse_line: Callable[[bytes], tuple[Command, int]], limits: Limits) -> None:
+    With *buffers*, the body of a large command that arrives in parts is a view of one of them; others are bytes. The
+    caller may receive the rest of such a body directly into `body_room`.
+    """
+
+    def __init__(
+        self, parse_line: Callable[[bytes], tuple[Command, int]], limits: Limits, buffers: BodyBuffers | None
+    ) -> None:
         self._parse_line = parse_line
+        self._buffers = buffers
+        self._body: memoryview | None = None  # of the unfinished command, if it is in a buffer
+        self._filled = 0  # bytes of it
         self._limits = limits
         self._buffer = ReceiveBuffer()
         self._unfinished: tuple[Command, int] | None = None  # its line is parsed, its body incomplete
@@ -31,10 +41,14 @@ class _Decoder(ABC, Generic[Command]):
         self._failure: str | None = None
         self._completed: list[Command] = []
 
+    def limit(self, limits: Limits) -> None:
+        """Apply *limits* to what is received from now on."""
+        self._limits = limits
+
     @property
     def buffered_bytes(self) -> int:
         """Bytes held of an incomplete command: at most a line and a CR, or a body, of the Limits."""
-        return len(self._buffer)
+        return len(self._buffer) if self._body is None else self._filled
 
     @property
     def is_between_commands(self) -> bool:
@@ -43,8 +57,27 @@ class _Decoder(ABC, Generic[Command]):
 
     @property
     def body_bytes_held(self) -> int:
-        """Bytes held of an incomplete body."""
+        """Bytes of memory held for an incomplete body."""
+        if self._body is not None:
+            return len(self._body)
         return len(self._buffer) if self._unfinished is not None else 0
+
+    @property
+    def body_room(self) -> memoryview | None:
+        """The missing part of an incomplete body in a buffer: receive into it and call `body_received`. None: receive a
+        chunk, for `receive_data`, which is possible at any time."""
+        return None if self._body is None else self._body[self._filled :]
+
+    def body_received(self, count: int) -> list[Command]:
+        """Return the command that *count* bytes, received at the front of `body_room`, complete."""
+        assert self._body is not None
+        assert self._unfinished is not None
+        self._filled += count
+        if self._filled < len(self._body):
+            return []
+        command, _ = self._unfinished
+        self._unfinished, body, self._body = None, self._body, None
+        return [self._with_body(command, body)]
 
     @property
     def completed_before_failure(self) -> list[Command]:
@@ -65,6 +98,7 @@ class _Decoder(ABC, Generic[Command]):
         except RemoteProtocolError as error:
             self._failure, self._completed, self._unfinished = str(error), commands, None
             self._buffer.clear()
+            self._body = None
             raise
         return commands
 
@@ -77,6 +111,11 @@ class _Decoder(ABC, Generic[Command]):
         if self._passing_over:
             position = min(self._passing_over, chunk_end)
             self._passing_over -= position
+        elif self._body is not None:
+            position = min(len(self._body) - self._filled, chunk_end)
+            with memoryview(chunk)[:position] as part:
+                self._body[self._filled : self._filled + position] = part
+            commands += self.body_received(position)
         elif self._unfinished is not None:
             command, length = self._unfinished
             if (body_and_position := self._buffer.maybe_take_with(chunk, length)) is None:
@@ -110,6 +149,11 @@ class _Decoder(ABC, Generic[Command]):
                     continue
                 if (end := position + length) > chunk_end:
                     self._unfinished = command, length
+                    if self._buffers is not None and REUSED_BYTES_MIN <= length <= REUSED_BYTES_MAX:
+                        self._body, self._filled = self._buffers.take(length), chunk_end - position
+                        with memoryview(chunk)[position:] as part:
+                            self._body[: self._filled] = part
+                        return
                     break
                 command = self._with_body(command, chunk[position:end])
                 position = end
@@ -125,7 +169,7 @@ class _Decoder(ABC, Generic[Command]):
         raise RemoteProtocolError(f"{line[:_LINE_QUOTED_MAX]!r}: {reason}; close the connection")
 
     @abstractmethod
-    def _with_body(self, command: Command, body: bytes) -> Command:
+    def _with_body(self, command: Command, body: Body) -> Command:
         """Complete *command*, as returned by its line's parser."""
 
 
@@ -135,16 +179,16 @@ class RequestDecoder(_Decoder[Request | Dropped]):
     A body beyond its bound is discarded without using memory: the sender gets an error, and the connection continues.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__(parse_request_line, limits or Limits())
+    def __init__(self, limits: Limits | None = None, buffers: BodyBuffers | None = None) -> None:
+        super().__init__(parse_request_line, limits or Limits(), buffers)
 
     def drop_body(self, reason: str) -> Dropped:
         """Discard the incomplete body (body_bytes_held is above 0) and its remaining bytes."""
         assert self._unfinished is not None
         command, length = self._unfinished
         assert isinstance(command, (Put, MultiPut, Sync))
-        self._passing_over = length - len(self._buffer)
-        self._unfinished = None
+        self._passing_over = length - self.buffered_bytes
+        self._unfinished = self._body = None
         self._buffer.clear()
         return Dropped(command.opaque, Status.UNAVAILABLE, reason)
 
@@ -153,7 +197,7 @@ class RequestDecoder(_Decoder[Request | Dropped]):
         assert isinstance(command, (Put, MultiPut, Sync))
         return Dropped(command.opaque, Status.BAD_REQUEST, f"{reason}: send less at once")
 
-    def _with_body(self, command: Request | Dropped, body: bytes) -> Request:
+    def _with_body(self, command: Request | Dropped, body: Body) -> Request:
         assert isinstance(command, (Put, MultiPut, Sync))
         force_setattr(command, "body", body)  # nobody has seen it yet
         return command
@@ -162,12 +206,12 @@ class RequestDecoder(_Decoder[Request | Dropped]):
 class ResponseDecoder(_Decoder[Response]):
     """A client's decoder."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        super().__init__(parse_response_line, limits or Limits())
+    def __init__(self, limits: Limits | None = None, buffers: BodyBuffers | None = None) -> None:
+        super().__init__(parse_response_line, limits or Limits(), buffers)
 
-    def _with_body(self, command: Response, body: bytes) -> Response:
+    def _with_body(self, command: Response, body: Body) -> Response:
         if isinstance(command, Result):
-            command.message = body
+            command.message = bytes(body)
         else:
             command.body = body
         return command

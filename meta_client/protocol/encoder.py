@@ -4,6 +4,7 @@ Raises LocalProtocolError for a value that has no form on the wire. No value of 
 tokens contain no white space and no control characters.
 """
 
+import base64
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,9 +14,11 @@ from urllib.parse import quote
 from journal.records.xid import BranchKey
 from meta_client.protocol.errors import LocalProtocolError
 from meta_client.protocol.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
-from meta_client.protocol.limits import FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
+from meta_client.protocol.limits import AUTH_BYTES_MAX, FIND_KEY_BYTES_MAX, FIND_MATCHES_MAX, LINE_BYTES_MAX
 from meta_client.protocol.requests import (
     TEXTS_OF_BRANCH,
+    Authenticate,
+    Body,
     BranchCommand,
     BranchVerb,
     Fetch,
@@ -42,9 +45,9 @@ JOIN_BYTES_MAX = 64 * 1024  # below, joining buffers is cheaper than a system ca
 _BLANK_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 
 
-def encode_flight(requests: Iterable[Request]) -> list[bytes]:
+def encode_flight(requests: Iterable[Request]) -> list[Body]:
     """Encode requests that are sent together: one piece, or several to avoid copying large bodies."""
-    pieces: list[bytes] = []
+    pieces: list[Body] = []
     for request in requests:
         pieces += encode_request(request)
     if sum(map(len, pieces)) <= JOIN_BYTES_MAX:
@@ -52,9 +55,9 @@ def encode_flight(requests: Iterable[Request]) -> list[bytes]:
     return [piece for piece in pieces if piece]
 
 
-def encode_request(request: Request) -> tuple[bytes, bytes]:
+def encode_request(request: Request) -> tuple[bytes, Body]:
     """The line (with its CRLF) and the body (empty for most) of a request, always in its newest form."""
-    body = b""
+    body: Body = b""
     match request:  # tried in this order: the most frequent first
         case MultiPut():
             line, body = _mput(request), request.body
@@ -78,6 +81,10 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
             line = b"checkpoint %d\r\n" % _int32(opaque)
         case Replicate(opaque):
             line = b"replicate %d\r\n" % _int32(opaque)
+        case Authenticate(mechanism, message, opaque):
+            if len(message) > AUTH_BYTES_MAX:
+                raise LocalProtocolError(f"a message of auth has {AUTH_BYTES_MAX} bytes at most, not {len(message)}")
+            line = b"auth %b %b %d\r\n" % (_token(mechanism), base64.b64encode(message), _int32(opaque))
         case Stats(item, opaque):
             # Without an item write two spaces, as the ancestor does.
             line = b"stats %b %d\r\n" % (_token(item) if item else b"", _int32(opaque))
@@ -98,7 +105,7 @@ def encode_request(request: Request) -> tuple[bytes, bytes]:
     return line, body
 
 
-def encode_response(response: Response) -> tuple[bytes, bytes]:
+def encode_response(response: Response) -> tuple[bytes, Body]:
     """The line (with its CRLF) and the body of a response."""
     match response:
         case Result(status, message, opaque):
@@ -281,7 +288,7 @@ def _int64(number: int) -> int:
     return number
 
 
-def _length(body: bytes) -> int:
+def _length(body: Body) -> int:
     if len(body) > INT32_MAX:
         raise LocalProtocolError(f"a body of {len(body)} bytes is longer than {INT32_MAX}")
     return len(body)

@@ -18,6 +18,7 @@ from journal.checksum import crc32
 from meta_client.protocol.checksum import CRC31_MASK, crc31
 from meta_client.protocol.compression import Codec, codec_number, compress, declared_bytes, decompress
 from meta_client.protocol.errors import CodecMissing, InvalidMessage, LocalProtocolError
+from meta_client.protocol.trace_context import split_traceparent
 
 HEADER = struct.Struct(">iiqi")
 HEADER_BYTES = HEADER.size
@@ -35,6 +36,7 @@ class Message:
     flag: int
     attribute: str | None
     payload: bytes
+    traceparent: str | None = None  # trace_context.py
 
 
 def encode_body(
@@ -101,7 +103,7 @@ def _payload_start(flag: int, body: bytes | memoryview) -> int:
     return start + length
 
 
-def encode_frame(message_id: int, flag: int, body: bytes) -> bytes:
+def encode_frame(message_id: int, flag: int, body: bytes | memoryview) -> bytes:
     """One whole frame. *body* is copied once."""
     return frame_header(message_id, flag, len(body), crc31(body)) + body
 
@@ -169,14 +171,16 @@ def iter_frames(
     for offset, next_offset, message_id, flag, data in walk_frames(
         buffer, base_offset, verify_checksums=verify_checksums, data_bytes_max=data_bytes_max
     ):
-        attribute, payload = None, data
+        attribute, payload, traceparent = None, data, None
         if flag:
             try:
                 attribute, payload = decode_body(flag, data, data_bytes_max)
+                if attribute is not None:
+                    attribute, traceparent = split_traceparent(attribute)
             except ModuleNotFoundError as error:
                 codec = Codec(codec_number(flag))
                 raise CodecMissing(offset, codec.label, str(error.name), next_offset) from error
             except ValueError as error:
                 # Trust the length only if the checksum matches.
                 raise InvalidMessage(offset, str(error), next_offset if verify_checksums else None) from error
-        yield offset, next_offset, Message(message_id, flag, attribute, payload)
+        yield offset, next_offset, Message(message_id, flag, attribute, payload, traceparent)

@@ -24,40 +24,43 @@ _LOW: Final = bytes(range(256)) * 17  # lowest byte of ids that follow one anoth
 _HIGH: Final = [bytes(high << 4 | number >> 8 for number in range(4096)) for high in range(16)]  # and the one above
 
 
-def stamp_ids(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> set[int]:
-    """Write ids *first_id*, *first_id* + 1, ... into *count* frames that fill *frames* exactly.
+def stamp_ids(
+    frames: bytearray, count: int, first_id: int, data_bytes_max: int, frames_end: int | None = None
+) -> set[int]:
+    """Write ids *first_id*, *first_id* + 1, ... into *count* frames that fill *frames*, up to *frames_end*, exactly.
 
     Returns the numbers of the codecs that compressed some of them. The ids must agree in all but their lowest twelve
     bits. Raises ValueError for bytes that are not *count* whole frames with sound checksums, none of them longer than
     *data_bytes_max*, compressed or not; some ids may be written then.
     """
     assert (first_id & _SEQUENCE_MASK) + count <= _SEQUENCE_MASK + 1
-    size, odd = divmod(len(frames), count)
-    if odd or count < ALIKE_MIN or not _are_alike(frames, size):
-        return _stamp_each(frames, count, first_id, data_bytes_max)
+    end = len(frames) if frames_end is None else frames_end
+    size, odd = divmod(end, count)
+    if odd or count < ALIKE_MIN or not _are_alike(frames, end, size):
+        return _stamp_each(frames, end, count, first_id, data_bytes_max)
     if not HEADER_BYTES <= size <= HEADER_BYTES + data_bytes_max:
         raise ValueError(f"messages of {size - HEADER_BYTES} bytes, message_bytes_max is {data_bytes_max}")
-    if not have_sound_checksums(frames, size):
-        return _stamp_each(frames, count, first_id, data_bytes_max)  # which says where
+    if not have_sound_checksums(frames, end, size):
+        return _stamp_each(frames, end, count, first_id, data_bytes_max)  # which says where
     for at, byte in enumerate(_ID.pack(first_id)[:6], _ID_AT):
-        frames[at::size] = bytes((byte,)) * count
+        frames[at:end:size] = bytes((byte,)) * count
     sequence = first_id & _SEQUENCE_MASK
-    frames[_ID_AT + 6 :: size] = _HIGH[first_id >> 12 & 0xF][sequence : sequence + count]
-    frames[_ID_AT + 7 :: size] = _LOW[sequence & 0xFF : (sequence & 0xFF) + count]
+    frames[_ID_AT + 6 : end : size] = _HIGH[first_id >> 12 & 0xF][sequence : sequence + count]
+    frames[_ID_AT + 7 : end : size] = _LOW[sequence & 0xFF : (sequence & 0xFF) + count]
     return set()
 
 
-def _are_alike(frames: bytearray, size: int) -> bool:
+def _are_alike(frames: bytearray, end: int, size: int) -> bool:
     """True if every frame declares a length of *size* bytes, and none is compressed."""
-    if size < HEADER_BYTES or _MAGIC_BYTE in frames[_FLAG_AT::size]:
+    if size < HEADER_BYTES or _MAGIC_BYTE in frames[_FLAG_AT:end:size]:
         return False
     length = (size - HEADER_BYTES).to_bytes(4)
-    count = len(frames) // size
-    return all(frames[at::size] == length[at : at + 1] * count for at in range(4))
+    count = end // size
+    return all(frames[at:end:size] == length[at : at + 1] * count for at in range(4))
 
 
-def _stamp_each(frames: bytearray, count: int, first_id: int, data_bytes_max: int) -> set[int]:
-    view, end, start = memoryview(frames), len(frames), 0
+def _stamp_each(frames: bytearray, end: int, count: int, first_id: int, data_bytes_max: int) -> set[int]:
+    view, start = memoryview(frames), 0
     codecs: set[int] = set()
     for message_id in range(first_id, first_id + count):
         if start + HEADER_BYTES > end:

@@ -13,9 +13,11 @@ from meta_client.errors import (
     NoBroker,
     NoPartition,
     NotConnected,
+    NotReplicated,
     ReplyTimeout,
     SendUnknown,
     TooManyRequests,
+    TryAgain,
 )
 from meta_client.metadata.topology import TopicView
 from meta_client.net.connection import Connection
@@ -24,6 +26,8 @@ from meta_client.producer.attempts import Connected, ConnectFailed, SendAttempt
 from meta_client.producer.batch import SendHandle
 from meta_client.producer.partition_queues import IN_FLIGHT_MAX, BatchingConfig
 from meta_client.producer.sending_engine import SendingEngine
+from meta_client.protocol.answers import NOT_REPLICATED
+from meta_client.protocol.messages import HEADER_BYTES
 from meta_client.protocol.responses import Result
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition
@@ -214,6 +218,47 @@ def test_what_a_broken_connection_did_not_take_may_move(engine: Engine) -> None:
     assert [(moved.partition, moved.sequence is None) for moved in sends(engine)] == [(Partition(1, 0), False)]
 
 
+def refuse(engine: Engine, send: SendAttempt, status: int, text: str, now: float) -> None:
+    reply = PendingReply(cast(Connection, send.connection), send.opaque)
+    reply.succeed(Result(status, text.encode(), send.opaque))
+    engine.answered(now, reply)
+
+
+def test_a_batch_that_is_refused_for_now_is_sent_again_under_its_number(engine: Engine) -> None:
+    handle = add(engine, 100)
+    connect(engine)
+    (first,) = sends(engine)
+    refuse(engine, first, 503, "no room", 0.0)
+    assert sends(engine) == []
+    engine.advance(1.0)
+    (again,) = sends(engine, 1.0)
+    assert numbers([again]) == numbers([first])
+    answer(engine, again, 1.0)
+    assert handle.result(0).partition == again.partition
+
+
+@pytest.mark.parametrize(
+    ("answers", "failure"),
+    [
+        ([(503, "no room"), (503, "no room")], TryAgain),
+        ([(500, NOT_REPLICATED), (500, NOT_REPLICATED)], NotReplicated),
+        ([(500, NOT_REPLICATED), (503, "nothing was done")], NotReplicated),  # what the master has stays there
+    ],
+)
+def test_the_refusal_is_told_once_the_time_is_over(
+    engine: Engine, answers: list[tuple[int, str]], failure: type[Exception]
+) -> None:
+    handle = add(engine, 100)
+    connect(engine)
+    for now, (status, text) in zip((0.0, 10.0), answers, strict=True):
+        engine.advance(now)
+        (send,) = sends(engine, now)
+        refuse(engine, send, status, text, now)
+    with pytest.raises(failure):
+        handle.result(0)
+    assert engine.is_empty
+
+
 def test_messages_for_a_broker_without_mput_go_one_by_one(engine: Engine) -> None:
     handles = [add(engine, 10) for _ in range(3)]
     add(engine, 80)
@@ -265,11 +310,11 @@ def test_an_overdue_answer_is_noticed_within_a_second(engine: Engine) -> None:
 def test_memory_is_bounded(engine: Engine) -> None:
     for _ in range(20):
         add(engine, 80)
-    assert engine.must_wait("orders", b"")
+    assert engine.must_wait("orders", HEADER_BYTES)
     strict = SendingEngine(BatchingConfig(batch_bytes=100, buffer_bytes_max=100, raise_when_full=True), "", SendHandle)
     add(strict, 200)  # one is taken, however large
     with pytest.raises(BufferFull):
-        strict.must_wait("orders", b"")
+        strict.must_wait("orders", HEADER_BYTES)
 
 
 def test_closing_fails_what_is_left_and_takes_no_more(engine: Engine) -> None:

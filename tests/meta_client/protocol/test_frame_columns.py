@@ -26,8 +26,8 @@ def test_a_batch_is_its_frames_one_after_the_other(batch: list[tuple[int, bytes]
 def test_one_bit_of_any_checksum_or_data_part_is_missed(bodies: list[bytes], data: st.DataObject) -> None:
     frames = bytearray(encode_frames([0] * len(bodies), bodies))
     size = len(frames) // len(bodies)
-    assert have_sound_checksums(frames, size)
+    assert have_sound_checksums(frames, len(frames), size)
     start = size * data.draw(st.integers(0, len(bodies) - 1))
     places = [*range(start + 4, start + 8), *range(start + HEADER_BYTES, start + size)]
     frames[data.draw(st.sampled_from(places))] ^= 1 << data.draw(st.integers(0, 7))
-    assert not have_sound_checksums(frames, size)
+    assert not have_sound_checksums(frames, len(frames), size)

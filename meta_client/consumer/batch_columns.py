@@ -1,0 +1,62 @@
+"""A batch as numpy and Arrow columns. Either is imported when it is asked for."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from meta_client.consumer.alike_run import AlikeRun
+from meta_client.protocol.messages import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from meta_client.consumer.batch import Piece
+
+_ID = slice(8, 16)  # in a message's header
+
+
+def numpy_payloads(pieces: "Sequence[Piece]") -> Any:
+    """Return payloads of one length as an array of kind V over their bytes, read only. Raises ValueError."""
+    import numpy
+
+    (piece, *others) = pieces
+    if others or not isinstance(piece, AlikeRun) or piece.size == HEADER_BYTES:
+        raise ValueError("the payloads are not plain ones of one length, at least 1: ask for to_arrow()")
+    # Not numpy.ndarray(buffer=...): that keeps no view, and the bytes below it could be used again.
+    return piece.table(numpy)[:, HEADER_BYTES:].view(f"V{piece.size - HEADER_BYTES}")[:, 0]
+
+
+def record_batch(pieces: "Sequence[tuple[Piece, Sequence[int]]]") -> Any:
+    """Return the columns of *pieces*, each with its offsets."""
+    import pyarrow
+
+    parts = [
+        _of_run(piece, offsets) if isinstance(piece, AlikeRun) else _of_messages(piece) for piece, offsets in pieces
+    ]
+    columns = [pyarrow.concat_arrays(column) for column in zip(*parts, strict=True)]
+    return pyarrow.RecordBatch.from_arrays(columns, ["offset", "message_id", "attribute", "payload"])
+
+
+def _of_run(run: AlikeRun, offsets: Sequence[int]) -> tuple[Any, ...]:
+    import numpy
+    import pyarrow
+
+    table, length = run.table(numpy), run.size - HEADER_BYTES
+    ends = numpy.arange(run.count + 1, dtype=numpy.int32) * length
+    data = numpy.ascontiguousarray(table[:, HEADER_BYTES:])
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(data)]
+    ids = numpy.ascontiguousarray(table[:, _ID]).view(">i8").ravel().astype("i8")
+    return (
+        pyarrow.array(numpy.arange(offsets[0], offsets[-1] + 1, run.size)),
+        pyarrow.array(ids),
+        pyarrow.nulls(run.count, pyarrow.string()),
+        pyarrow.Array.from_buffers(pyarrow.binary(), run.count, buffers),
+    )
+
+
+def _of_messages(messages: Sequence[Any]) -> tuple[Any, ...]:
+    import pyarrow
+
+    return (
+        pyarrow.array([message.offset for message in messages], pyarrow.int64()),
+        pyarrow.array([message.message_id for message in messages], pyarrow.int64()),
+        pyarrow.array([message.attribute for message in messages], pyarrow.string()),
+        pyarrow.array([message.payload for message in messages], pyarrow.binary()),
+    )
