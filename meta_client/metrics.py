@@ -6,11 +6,11 @@ Consumers of one group in one client are added up: a registry must not export on
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
-from meta_client.client import Client
 from meta_client.consumer.consumer import Consumer
+from meta_client.consumer.traffic import Delivered, PartitionLag
 
 _TOPIC: Final = ("consumergroup", "topic")
 _GROUP: Final = ("consumergroup",)
@@ -19,6 +19,21 @@ CONSUMERS: Final = Family("metaq_consumergroup_consumers", MetricKind.GAUGE, "Co
 PARTITIONS: Final = Family("metaq_consumergroup_partitions", MetricKind.GAUGE, "Partitions that they own.", _TOPIC)
 LAG_BYTES: Final = Family(
     "metaq_consumergroup_lag_bytes", MetricKind.GAUGE, "Not delivered of these; absent while one is unknown.", _TOPIC
+)
+LAG_SECONDS: Final = Family(
+    "metaq_consumergroup_lag_seconds",
+    MetricKind.GAUGE,
+    "Time since everything of the partition furthest behind was delivered, or it was assigned; absent as the bytes.",
+    _TOPIC,
+)
+MESSAGES: Final = Family(
+    "metaq_consumergroup_messages_delivered_total",
+    MetricKind.COUNTER,
+    "Messages delivered by the consumers that are open, repetitions included.",
+    _TOPIC,
+)
+BYTES: Final = Family(
+    "metaq_consumergroup_bytes_delivered_total", MetricKind.COUNTER, "The same in bytes, headers included.", _TOPIC
 )
 REBALANCES: Final = Family(
     "metaq_consumergroup_rebalances_total", MetricKind.COUNTER, "Rebalances of the consumers that are open.", _GROUP
@@ -29,13 +44,22 @@ FINDINGS: Final = Family(
     "What their watchdogs find now, as Consumer.findings() says.",
     _GROUP,
 )
-FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, REBALANCES, FINDINGS)
+FAMILIES: Final = (CONSUMERS, PARTITIONS, LAG_BYTES, LAG_SECONDS, MESSAGES, BYTES, REBALANCES, FINDINGS)
+
+
+class HasConsumers(Protocol):
+    """A client, for threads or for tasks."""
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """The consumers that are not closed. Any thread."""
 
 
 class ClientCollector(SampleCollector):
-    """Collects the metrics of all consumers of *client*, until that is closed."""
+    """Collects the metrics of all consumers of *client*, meta_client's or meta_client.aio's, until that is closed.
+    Any thread."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HasConsumers) -> None:
         super().__init__(lambda: samples(client.consumers))
 
 
@@ -48,14 +72,23 @@ def samples(consumers: tuple[Consumer, ...]) -> Iterator[Sample]:
         yield Sample(CONSUMERS, len(members), (group,))
         yield Sample(REBALANCES, sum(_rebalances(member) for member in members), (group,))
         yield Sample(FINDINGS, sum(len(member.findings()) for member in members), (group,))
-        by_topic: dict[str, list[int | None]] = {}
+        by_topic: dict[str, list[PartitionLag]] = {}
+        delivered: dict[str, Delivered] = {}
         for member in members:
-            for (topic, _), lag in member.lag_bytes().items():
+            for (topic, _), lag in member.lags().items():
                 by_topic.setdefault(topic, []).append(lag)
+            for topic, more in member.delivered().items():
+                before = delivered.get(topic, Delivered())
+                delivered[topic] = Delivered(before.messages + more.messages, before.bytes + more.bytes)
         for topic, lags in by_topic.items():
-            known = [lag for lag in lags if lag is not None]
+            size = [lag.bytes for lag in lags if lag.bytes is not None]
+            seconds = [lag.seconds for lag in lags if lag.seconds is not None]
             yield Sample(PARTITIONS, len(lags), (group, topic))
-            yield Sample(LAG_BYTES, sum(known) if len(known) == len(lags) else None, (group, topic))
+            yield Sample(LAG_BYTES, sum(size) if len(size) == len(lags) else None, (group, topic))
+            yield Sample(LAG_SECONDS, max(seconds) if len(seconds) == len(lags) else None, (group, topic))
+        for topic, total in delivered.items():
+            yield Sample(MESSAGES, total.messages, (group, topic))
+            yield Sample(BYTES, total.bytes, (group, topic))
 
 
 def _rebalances(consumer: Consumer) -> int:

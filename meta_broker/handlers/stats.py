@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from journal.records.record import PartitionName
 from meta_broker.config.broker_config import TopicConfig
 from meta_broker.handlers.context import Context, Peer
+from meta_broker.handlers.journal_report import journal_lines
 from meta_broker.handlers.realtime import Statistic
 from meta_broker.replication.master.report import report_lines
 from meta_broker.replication.replica.copy_report import copy_lines
@@ -22,6 +23,7 @@ _HELP = (
     "help this list",
     "topics partitions, messages and bytes of every topic",
     "replication of a master: each slave, in sync or not, and its lag; of a slave: its copy",
+    "journal segments, checkpoints, disk and retention",
     "offsets first and end offset of every partition",
     "realtime statistics of topics with stat = true since the last reset (null: none)",
     "reset reset the realtime statistics",
@@ -40,8 +42,22 @@ class StatsHandler:
         if stats.item == "config":
             peer.send(self._config(stats.opaque))
             return
-        lines = ["STATS", *self._lines(stats.item), "END", ""]
-        peer.send(encode_result(Status.SUCCESS, "\r\n".join(lines).encode(), stats.opaque))
+        if stats.item == "journal":
+            self._report_journal(stats.opaque, peer)
+            return
+        peer.send(_text(self._lines(stats.item), stats.opaque))
+
+    def _report_journal(self, opaque: int, peer: Peer) -> None:
+        """Answer from a thread: the disk may take its time. Bounded by each connection's requests in flight."""
+
+        def answer(reading: asyncio.Future[list[str]]) -> None:
+            if reading.cancelled() or reading.exception() is not None:
+                peer.send(encode_result(Status.INTERNAL_ERROR, b"the journal could not be looked at", opaque))
+            else:
+                peer.send(_text(reading.result(), opaque))
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, lambda: list(journal_lines(self._context))).add_done_callback(answer)
 
     def _config(self, opaque: int) -> bytes:
         """Return the configuration file as the broker read it, without STATS and END; or that there is none (spec
@@ -157,6 +173,10 @@ class StatsHandler:
 
     def _section(self, topic: str) -> TopicConfig:
         return self._context.topics.find(topic) or TopicConfig(accept_publish=False)
+
+
+def _text(lines: Iterable[str], opaque: int) -> bytes:
+    return encode_result(Status.SUCCESS, "\r\n".join(["STATS", *lines, "END", ""]).encode(), opaque)
 
 
 def _word(flag: bool) -> str:

@@ -10,33 +10,36 @@ from meta_broker.metrics.broker_samples import connection_samples, process_sampl
 from meta_broker.metrics.journal_samples import disk_samples, journal_samples, transaction_samples
 from meta_broker.metrics.replication_samples import master_samples, slave_samples
 from meta_broker.metrics.status import BrokerStatus
+from meta_broker.net.tls_listener import PortTls
 from meta_client.admin.endpoint import AdminEndpoint
 from meta_client.admin.families import Sample, SampleCollector
+from meta_client.admin.log_samples import log_samples
 from meta_client.admin.server import AdminServer
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = ("127.", "::1", "localhost")
 
+def serve_admin(status: BrokerStatus, port: int, tls: PortTls | None = None) -> AdminServer:
+    """Serve metrics and health of a broker on *port* until the server is closed, with *tls* if it is given.
 
-def serve_admin(status: BrokerStatus, port: int) -> AdminServer:
-    """Serve metrics and health of a broker on *port* until the server is closed. Raises CannotServe."""
+    Raises CannotServe.
+    """
     host = status.config.admin.host
     registry = CollectorRegistry()
     for standard in (ProcessCollector, PlatformCollector, GCCollector):
         standard(registry=registry)
     registry.register(SampleCollector(lambda: samples(status)))
     endpoint = AdminEndpoint(registry, status.live, status.ready)
-    server = AdminServer(host, port, endpoint, "--admin-port or [admin] port")
+    context = None if tls is None else lambda: tls.context
+    server = AdminServer(host, port, endpoint, "--admin-port or [admin] port", context)
     log.info("metrics and health served url=%s", server.url)
-    if not host.startswith(LOOPBACK):
-        log.warning("metrics and health are for everybody who reaches host=%s", host)
     return server
 
 
 def samples(status: BrokerStatus) -> Iterator[Sample]:
     """Yield every number of the broker that is known now."""
     yield from process_samples(status)
+    yield from log_samples()
     if (broker := status.open) is None:
         return
     context = broker.context

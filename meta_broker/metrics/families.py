@@ -53,9 +53,14 @@ DURABLE_LSN: Final = Family("metaq_journal_durable_lsn", G, "LSN below which eve
 HIGH_WATERMARK: Final = Family("metaq_journal_high_watermark_lsn", G, "LSN below which everything is acknowledged.")
 CHECKPOINT_AGE: Final = Family("metaq_checkpoint_age_seconds", G, "Age of the newest checkpoint's file.")
 REPLAY_BYTES: Final = Family("metaq_replay_bytes", G, "Journal behind the newest checkpoint: what a start replays.")
+CHECKPOINT_SECONDS: Final = Family("metaq_checkpoint_interval_seconds", G, "checkpoint_seconds of [broker].")
+CHECKPOINT_BYTES: Final = Family("metaq_checkpoint_interval_bytes", G, "checkpoint_bytes of [broker].")
 DISK_FREE: Final = Family("metaq_disk_free_bytes", G, "Free bytes of the file system of --data.")
 DISK_SIZE: Final = Family("metaq_disk_size_bytes", G, "All bytes of that file system.")
-DISK_FULL: Final = Family("metaq_disk_full", G, "1 while a master refuses new messages because the disk is full.")
+DISK_FREE_MIN: Final = Family("metaq_disk_free_min_bytes", G, "The watermark, disk_free_bytes_min; 0: there is none.")
+DISK_FULL: Final = Family(
+    "metaq_disk_full", G, "1 while the disk is full or low: a master refuses messages, a copy waits."
+)
 
 # -- transactions ---------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ def journal_samples(context: Context) -> Iterator[Sample]:
     yield Sample(f.DURABLE_LSN, journal.flushed)
     yield Sample(f.HIGH_WATERMARK, store.high_watermark.acknowledged)
     yield Sample(f.CHECKPOINT_AGE, _checkpoint_age_s(context))
+    yield Sample(f.CHECKPOINT_SECONDS, context.config.broker.checkpoint_seconds)
+    yield Sample(f.CHECKPOINT_BYTES, context.config.broker.checkpoint_bytes)
     yield Sample(f.REPLAY_BYTES, max(end - store.source.durable_checkpoint_lsn, 0))
 
 
@@ -42,8 +44,9 @@ def _checkpoint_age_s(context: Context) -> float | None:
 
 
 def disk_samples(context: Context) -> Iterator[Sample]:
-    if context.slave is None:
-        yield Sample(f.DISK_FULL, bool(context.store.space.is_full))
+    space = context.store.space
+    yield Sample(f.DISK_FULL, space.is_full)
+    yield Sample(f.DISK_FREE_MIN, space.free_bytes_min)
     try:
         found = os.statvfs(context.config.data)
     except OSError:

@@ -5,11 +5,13 @@ Shared by runners, the group's thread and users' threads: one lock, and one cond
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from meta_client.consumer.fetched_partition import FetchedPartition, PartitionEvent, PartitionState
 from meta_client.consumer.long_poll import LongPoll
 from meta_client.consumer.position import Seek
+from meta_client.consumer.traffic import Delivered, PartitionLag, lag_of
 from meta_client.consumer.watchdog import FetchState, PartitionStatus
 from meta_client.net.pending_reply import PendingReply
 from zk.tree.nodes import TopicPartition
@@ -35,6 +37,7 @@ class Assignments:
         self._held: dict[TopicPartition, FetchedPartition] = {}  # until they are gone
         self._delivering: set[TopicPartition] = set()  # also after a loss, and by redelivery
         self._paused: set[TopicPartition] = set()  # by the user, until the user resumes them
+        self._delivered: dict[str, Delivered] = {}  # by topic
         self._is_paused = True
         self._pauses = 0
         self._is_closed = False
@@ -43,6 +46,7 @@ class Assignments:
         """Add a partition."""
         with self.changed:
             assert request.key not in self._held
+            request.caught_up_at = time.monotonic()
             self._held[request.key] = request
 
     def held(self) -> dict[TopicPartition, FetchedPartition]:
@@ -308,14 +312,22 @@ class Assignments:
             return FetchState.DELIVERING
         return FetchState.BUFFER_FULL if request.state is S.PARKED else FetchState.FETCHING
 
-    def lags(self) -> dict[TopicPartition, int | None]:
-        """Return the bytes that each assigned partition had beyond its position, at the last answer; None: unknown."""
+    def lags(self) -> dict[TopicPartition, PartitionLag]:
+        """Return the lag of each assigned partition."""
+        now = time.monotonic()
         with self.changed:
-            return {
-                it.key: None if it.log_end is None else max(it.log_end - it.offset, 0)
-                for it in self._held.values()
-                if it.is_assigned
-            }
+            return {it.key: lag_of(it, now) for it in self._held.values() if it.is_assigned}
+
+    def count_delivered(self, topic: str, messages: int, size: int) -> None:
+        """Count messages that were delivered."""
+        with self.changed:
+            before = self._delivered.get(topic, Delivered())
+            self._delivered[topic] = Delivered(before.messages + messages, before.bytes + size)
+
+    def delivered(self) -> dict[str, Delivered]:
+        """Return the messages delivered since the start, by topic."""
+        with self.changed:
+            return self._delivered.copy()
 
     def is_caught_up(self) -> bool:
         """Return True if there are partitions and each had nothing new when last asked."""

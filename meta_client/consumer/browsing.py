@@ -18,7 +18,7 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transports
 from meta_client.protocol.answers import parse_offset
 from meta_client.protocol.errors import Moved, NotFound
-from meta_client.protocol.requests import OFFSET_END, Get, OffsetQuery
+from meta_client.protocol.requests import OFFSET_END, Body, Get, OffsetQuery
 from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.session.session import ZooKeeperSession
 from zk.tree.broker_url import BrokerUrl
@@ -86,7 +86,7 @@ def read_to_end(
             sleep(request.backoff_s)
 
 
-def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group: str) -> bytes:
+def _fetch(connections: Transports, request: FetchRequest, url: BrokerUrl, group: str) -> Body:
     connection = connections.get(url, CONNECT_TIMEOUT_S)
     get = Get(request.topic, group, request.partition.number, request.offset, request.bytes_max, next_opaque())
     what = f"get {request.topic}/{request.partition} at {request.offset} from {url}"

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -12,32 +12,33 @@ from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import FETCH_BYTES, ConsumerConfig, check_group
 from meta_client.consumer.dead_letters.index import DeadLetterEntry
 from meta_client.consumer.dead_letters.queue import DeadLetterQueue
-from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
+from meta_client.consumer.error_policy import OnReject
 from meta_client.consumer.fetcher import Fetcher
-from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
+from meta_client.consumer.filtering import Accept
 from meta_client.consumer.group_member import GroupMember
-from meta_client.consumer.listener_exit import check_plain, isolated
 from meta_client.consumer.listening import BatchListener, MessageListener
 from meta_client.consumer.offset_stores.in_transaction import TransactionOffsetStore
 from meta_client.consumer.offsets import NoOffsetStore, OffsetStore, OffsetTracker, ZooKeeperOffsetStore
 from meta_client.consumer.owned_partitions import OwnedPartitions
-from meta_client.consumer.position import Position, Seek, check_position
+from meta_client.consumer.position import Position, Seek, check_position, parse_partitions
 from meta_client.consumer.pulling import PullBuffer
 from meta_client.consumer.rebalance_history import Rebalance
 from meta_client.consumer.rebalance_plan import Member
-from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
+from meta_client.consumer.subscription import Acknowledge
+from meta_client.consumer.subscriptions import Subscriptions
+from meta_client.consumer.traffic import Delivered, PartitionLag
 from meta_client.consumer.watchdog import PartitionFinding
 from meta_client.consumer.workers import ThreadWorkers, Workers
 from meta_client.errors import ConsumerMisuse
 from meta_client.net.identity import host_name
 from meta_client.net.transport import Transports
 from meta_client.producer.outgoing import parse_partition
+from meta_client.tracing import TRACING
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.groups.membership import new_consumer_id
 from zk.groups.ownership import Ownership
 from zk.session.session import SessionEvent, ZooKeeperSession
 from zk.tree.nodes import Partition, TopicPartition
-from zk.tree.paths import check_name
 
 NO_GROUP = "metaq-assigned"  # shown in brokers' statistics for a consumer without a group
 
@@ -72,8 +73,6 @@ class Consumer:
         self._session = session
         self._config = config
         self._closed = closed
-        self._subscriptions: dict[str, Subscription] = {}
-        self._is_moved_by_listeners = isinstance(offsets, TransactionOffsetStore)
         self._workers = workers or ThreadWorkers()
         self._tracker = tracker = OffsetTracker()
         self._fetcher = Fetcher(
@@ -89,14 +88,17 @@ class Consumer:
         )
         self._buffer = PullBuffer(self._fetcher.assignments, tracker, config.prefetch_bytes, self._fetcher.unpark)
         tracker.on_commit = self._buffer.report
-        self._duplicates = DuplicateCache(config.duplicates_max) if config.duplicates_max else None
+        self._dead_letters = DeadLetterQueue(config, group, self._fetcher.assignments, self._workers)
+        self._subscriptions = Subscriptions(
+            *(self.consumer_id, config, self._workers, self._dead_letters, self._buffer, tracker),
+            is_moved_by_listeners=isinstance(offsets, TransactionOffsetStore),
+        )
         default = ZooKeeperOffsetStore(session, group) if self.has_group else NoOffsetStore()
         self._store = default if offsets is None else offsets
         ownership = Ownership(session, group, self.consumer_id)
         self._owned = OwnedPartitions(
             ownership, self._fetcher, tracker, self._store, self._subscriptions, config, self._may_deliver
         )
-        self._dead_letters = DeadLetterQueue(config, group, self._fetcher.assignments, self._workers)
         self._assigned: tuple[TopicPartition, ...] | None = None
         self._member: GroupMember | AssignedMember | None = None
         self._closing = threading.Lock()  # a concurrent close() waits for the first
@@ -134,28 +136,10 @@ class Consumer:
         function: meta_client.aio.Client takes those.
         """
         self._check_not_started("subscribe before start()")
-        if topic in self._subscriptions:
-            raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
-        if on_reject == "dead_letter" and self._is_moved_by_listeners:
-            raise ConsumerMisuse(
-                f'topic {topic}: on_reject "dead_letter" is not for a TransactionOffsetStore, which would take a '
-                "message that is offered later for done: keep rejected messages in your database"
-            )
-        if on_reject == "dead_letter" and not self._dead_letters.has_directory:
-            raise ValueError('on_reject "dead_letter" needs ConsumerConfig.dead_letter_directory, where to')
-        for what, function in (("accept", accept), ("on_reject", on_reject)):
-            if callable(function):
-                check_plain(topic, what, function)
-        self._subscriptions[check_name(topic)] = subscription(
-            on_batch=None if on_batch is None else self._workers.listener(topic, on_batch),
-            on_message=None if on_message is None else self._workers.listener(topic, on_message),
-            max_bytes=max_bytes,
-            acknowledge=acknowledge,
-            policy=ErrorPolicy(retries_max, reject_handler(on_reject, self._dead_letters.add)),
-            message_filter=MessageFilter(None if accept is None else isolated(accept), self._duplicates),
-            buffer=self._buffer,
-            tracker=self._tracker,
-        )
+        if (hooks := TRACING.hooks) is not None:
+            on_batch = None if on_batch is None else hooks.listener(self.group, on_batch)
+            on_message = None if on_message is None else hooks.listener(self.group, on_message)
+        self._subscriptions.add(topic, on_batch, on_message, max_bytes, accept, acknowledge, retries_max, on_reject)
 
     def assign(self, *partitions: tuple[str, Partition | str]) -> None:
         """Consume exactly these partitions, also if other consumers do, instead of a share of a group's: before
@@ -167,7 +151,7 @@ class Consumer:
         self._check_not_started("assign before start()")
         if self._assigned is not None or not partitions:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: assign() names all its partitions, at once")
-        named = _places(partitions)
+        named = parse_partitions(partitions)
         if unknown := sorted({topic for topic, _ in named} - self._subscriptions.keys()):
             raise ConsumerMisuse(f"consumer {self.consumer_id}: subscribe to {', '.join(unknown)} before assign()")
         self._assigned = tuple(dict.fromkeys(named))
@@ -223,7 +207,15 @@ class Consumer:
     def lag_bytes(self) -> dict[TopicPartition, int | None]:
         """Return how many bytes of each owned partition were not delivered, or fetched ahead, when its broker last
         answered; None: it did not say, as genuine brokers do not. Any thread."""
+        return {key: lag.bytes for key, lag in self._fetcher.assignments.lags().items()}
+
+    def lags(self) -> dict[TopicPartition, PartitionLag]:
+        """Return the lag of each owned partition in bytes, as lag_bytes() does, and in seconds. Any thread."""
         return self._fetcher.assignments.lags()
+
+    def delivered(self) -> dict[str, Delivered]:
+        """Return how many messages and bytes of each topic were delivered since the start. Any thread."""
+        return self._fetcher.assignments.delivered()
 
     def is_caught_up(self) -> bool:
         """Return True if each owned partition had nothing new when last asked; False while none is owned."""
@@ -238,7 +230,10 @@ class Consumer:
         self._check_pulled()
         if max_messages < 1:
             raise ValueError(f"max_messages {max_messages}: ask for one at least")
-        return self._buffer.take(max_messages, timeout_s)
+        messages = self._buffer.take(max_messages, timeout_s)
+        if messages and TRACING.hooks is not None:
+            TRACING.hooks.received(self.group, messages)
+        return messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield the messages of the topics without a listener, until the consumer is closed. A message is consumed when
@@ -260,7 +255,7 @@ class Consumer:
         thread. False: the delivery no longer counts, because the partition went to another member, was sought or
         rolled back, or its broker lost messages; what is left comes again. Raises ConsumerMisuse unless the
         subscription is manual."""
-        self._check_manual(message.topic)
+        self._subscriptions.check_manual(message.topic)
         window = self._window(message.topic, message.partition)
         return window is not None and window.acknowledge(message)
 
@@ -268,7 +263,7 @@ class Consumer:
         """Deliver everything unacknowledged of a partition again, from the next fetch on; False: there is nothing, or
         the partition is not assigned. Any thread, also a listener's: the rest of its batch is skipped. Raises as
         acknowledge."""
-        self._check_manual(topic)
+        self._subscriptions.check_manual(topic)
         window = self._window(topic, partition)
         if window is None or (offset := window.close()) is None:
             return False
@@ -283,11 +278,11 @@ class Consumer:
     def pause(self, *partitions: tuple[str, Partition | str]) -> None:
         """Stop fetching and delivery of these (topic, partition) pairs until resume(), also when they are reassigned
         meanwhile. A delivery in progress continues, and fetch() still returns messages fetched ahead. Any thread."""
-        self._fetcher.assignments.pause_partitions(_places(partitions))
+        self._fetcher.assignments.pause_partitions(parse_partitions(partitions))
 
     def resume(self, *partitions: tuple[str, Partition | str]) -> None:
         """Resume partitions that are paused or stopped at a rejected message, which is tried again."""
-        self._fetcher.resume_partitions(_places(partitions))
+        self._fetcher.resume_partitions(parse_partitions(partitions))
 
     def paused(self) -> list[TopicPartition]:
         """Return the partitions that are paused or stopped at a rejected message."""
@@ -336,14 +331,7 @@ class Consumer:
     def _check_pulled(self) -> None:
         if self._member is None:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: start() it before asking for messages")
-        if all(it.listener is not None for it in self._subscriptions.values()):
-            raise ConsumerMisuse(
-                f"consumer {self.consumer_id}: all its topics have listeners, nothing is left to ask for"
-            )
-
-    def _check_manual(self, topic: str) -> None:
-        if topic not in self._subscriptions or not self._subscriptions[topic].is_manual:
-            raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')
+        self._subscriptions.check_pulled()
 
     def _window(self, topic: str, partition: Partition) -> AckWindow | None:
         request = self._fetcher.assignments.get((topic, partition))
@@ -356,8 +344,7 @@ class Consumer:
             raise ConsumerMisuse(f"consumer {self.consumer_id} was started before: {remedy}")
 
     def _may_deliver(self) -> bool:
-        """Return True while the partitions can't be given to another consumer: always for assigned ones, else while the
-        session's lease is valid."""
+        """Return True while no other consumer can be given the partitions: assigned ones, or by the session's lease."""
         return self._assigned is not None or self._session.lease.is_valid()
 
     def _new_member(self) -> GroupMember | AssignedMember:
@@ -368,11 +355,3 @@ class Consumer:
             )
         member = Member(self.group, self.consumer_id, frozenset(self._subscriptions))
         return GroupMember(session, member, self._owned, fetcher, config)
-
-
-def _places(pairs: Sequence[tuple[str, Partition | str]]) -> list[TopicPartition]:
-    """Parse (topic, partition) pairs. Raises ConsumerMisuse."""
-    try:
-        return [(topic, parse_partition(partition)) for topic, partition in pairs]
-    except (TypeError, ValueError) as error:
-        raise ConsumerMisuse(f"partitions are given as pairs, (topic, partition): {error}") from error

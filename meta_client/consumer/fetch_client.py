@@ -23,7 +23,7 @@ from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport, Transports
 from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.errors import MetaError, Moved, NotFound
-from meta_client.protocol.requests import Fetch, Get, Offsets
+from meta_client.protocol.requests import Body, Fetch, Get, Offsets
 from meta_client.protocol.responses import Data
 from zk.brokers.cluster import Brokers
 
@@ -37,7 +37,7 @@ WAITING_BYTES_MAX = 64 * 1024
 class FetchReply(NamedTuple):
     """Messages at the offset asked for. The log end is None if the broker does not tell it."""
 
-    body: bytes
+    body: Body
     log_end: int | None = None
     is_early: bool = False  # the broker ended a long poll early
 

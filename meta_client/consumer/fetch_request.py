@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from meta_client.consumer.position import Position, Seek, offset_of
 from meta_client.protocol.limits import BODY_BYTES_MAX
 from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER, HEADER_BYTES
+from meta_client.protocol.requests import Body
 from zk.tree.nodes import Partition
 
 FRAME_BYTES_MAX = HEADER_BYTES + DATA_BYTES_MAX
@@ -26,7 +27,6 @@ class FetchRequest:
     bytes_max: int = field(init=False)
     bytes_asked: int = 0  # by the last fetch
     backoff_s: float = 0.0
-    cut_off_count: int = 0  # consecutive answers without one whole message
     seek: Seek | None = None  # to be done before the next fetch; set by a user's thread, under a lock
     log_end: int | None = None  # of the partition, as the last answer told; None: it did not
     is_at_end: bool = False  # the last answer had nothing new
@@ -63,7 +63,6 @@ class FetchRequest:
     def delivered(self, next_offset: int, log_end: int | None = None) -> None:
         """Continue at once at *next_offset*: everything before it is delivered. *log_end*: if the broker tells it."""
         self.offset = next_offset
-        self.cut_off_count = 0
         self.backoff_s = 0.0
         self.is_at_end = log_end is not None and next_offset >= log_end
         self._is_well()
@@ -86,7 +85,6 @@ class FetchRequest:
         is_forward = offset > self.offset
         self.is_moved_back = offset < self.offset
         self.offset = offset
-        self.cut_off_count = 0
         self.is_at_end = False
         if is_forward:
             self._is_well()
@@ -120,18 +118,16 @@ class FetchRequest:
         """Continue at once at *offset*, after a seek."""
         self.offset = offset
         self.is_moved_back = False
-        self.cut_off_count = 0
         self.backoff_s = 0.0
         self.is_at_end = False
         self._is_well()
 
-    def cut_off(self, body: bytes) -> None:
+    def cut_off(self, body: Body) -> None:
         """Handle an answer without one whole message. A frame begins with its length, so ask for that much next.
 
         The ancestor doubles the size after its seventh try; here the back-off grows if a broker sends less than was
         asked for.
         """
-        self.cut_off_count += 1
         self.is_at_end = False
         needed = HEADER_BYTES if len(body) < HEADER_BYTES else HEADER_BYTES + HEADER.unpack_from(body)[0]
         if self.bytes_asked < needed <= FRAME_BYTES_MAX:

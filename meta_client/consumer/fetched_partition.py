@@ -88,6 +88,7 @@ class FetchedPartition(FetchRequest):
     is_stopped: bool = False  # at a rejected message, or beyond the end: parked until it is resumed or sought
     route: Route | None = None  # of the last fetch
     suggested: int | None = None  # slave named by the last answer
+    caught_up_at: float = 0.0  # when it last had everything, or was assigned; monotonic seconds
 
     @property
     def epoch(self) -> int | None:

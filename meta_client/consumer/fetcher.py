@@ -5,6 +5,7 @@ A partition's request is in one place, see PartitionState: its delivery is never
 """
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
@@ -264,6 +265,8 @@ class Fetcher:
         return True
 
     def _on_data(self, request: FetchedPartition, answer: FetchReply) -> None:
+        if request.is_at_end:
+            request.caught_up_at = time.monotonic()  # until this answer
         body, request.log_end = answer.body, answer.log_end
         if not body and answer.log_end is not None:
             request.reached_end(is_early=answer.is_early)
@@ -296,6 +299,8 @@ class Fetcher:
                 self.on_returned()
         if not is_current_delivery:
             return
+        taken = len(batch) if outcome.failure is None else _count_before(batch, outcome.next_offset)
+        self.assignments.count_delivered(batch.topic, taken, outcome.next_offset - batch.offset)
         if outcome.failure is None:
             request.delivered(outcome.next_offset, log_end)
         else:
@@ -330,3 +335,8 @@ class Fetcher:
                 self._tracker.advance(OffsetEntry(request.topic, request.partition, offset, is_reset=True))
                 request.is_moved_back = True
                 self.on_reset()
+
+
+def _count_before(batch: Batch, offset: int) -> int:
+    """Return how many messages end at *offset* or before."""
+    return sum(message.next_offset <= offset for message in batch.messages)

@@ -20,6 +20,7 @@ from meta_client.consumer.rebalance_history import Rebalance, Rebalances
 from meta_client.consumer.rebalance_plan import GroupSnapshot, Member, plan_rebalance
 from meta_client.consumer.watchdog import Cure, PartitionFinding
 from meta_client.consumer.watching import Watching
+from meta_client.logs.context import logged_with
 from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.errors import ZooKeeperError
 from zk.groups.membership import ConsumerMembership, GroupChanged, read_group
@@ -231,6 +232,10 @@ class GroupMember:
         if not self._rebalances.is_due or time.monotonic() < self._rebalance_at:
             return
         self._rebalances.attempt()
+        with logged_with(rebalance=f"{self._member.consumer_id}/{self._rebalances.number}"):
+            self._try_rebalance()
+
+    def _try_rebalance(self) -> None:
         is_complete = False
         try:
             is_complete = self._rebalance()

@@ -51,7 +51,7 @@ class MessageDelivery(_ListenerDelivery):
 
     def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
-            self.window.open(batch.messages, batch.offset, batch.next_offset)
+            self.window.open(batch, batch.offset, batch.next_offset)
         following = enumerate(batch.messages)
         while True:
             try:
@@ -130,7 +130,7 @@ class BatchDelivery(_ListenerDelivery):
 
     def deliver(self, batch: Batch) -> DeliveryResult:
         if self.window is not None:
-            self.window.open(batch.messages, batch.offset, batch.next_offset)
+            self.window.open(batch, batch.offset, batch.next_offset)
         try:
             if self._filter.passes_all:
                 self._listener(batch)
@@ -148,8 +148,8 @@ class BatchDelivery(_ListenerDelivery):
             self._attempts.clear()
             if self.window is not None:
                 return DeliveryResult(batch.next_offset)
-            self._filter.remember(batch.messages)
-            return DeliveryResult(batch.next_offset, consumed_up_to(batch.messages[-1]))
+            self._filter.remember(batch)
+            return DeliveryResult(batch.next_offset, consumed_up_to(batch.last))
         outcome = self._singly.deliver(batch)
         if outcome.failure is None:
             self._attempts.clear()

@@ -1,9 +1,13 @@
 """Positions in a partition: an offset, one of its ends, or a time. Pure."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple
 
+from meta_client.errors import ConsumerMisuse
+from meta_client.producer.outgoing import parse_partition
 from meta_client.protocol.requests import OFFSET_END
+from zk.tree.nodes import Partition, TopicPartition
 
 EARLIEST: Literal["earliest"] = "earliest"
 LATEST: Literal["latest"] = "latest"
@@ -46,3 +50,11 @@ def offset_of(position: Position) -> int | None:
 def milliseconds(time: datetime) -> int:
     """Return *time* in milliseconds since 1970, not negative, as brokers count."""
     return max(0, int(time.timestamp() * 1000))
+
+
+def parse_partitions(pairs: Sequence[tuple[str, Partition | str]]) -> list[TopicPartition]:
+    """Parse (topic, partition) pairs. Raises ConsumerMisuse."""
+    try:
+        return [(topic, parse_partition(partition)) for topic, partition in pairs]
+    except (TypeError, ValueError) as error:
+        raise ConsumerMisuse(f"partitions are given as pairs, (topic, partition): {error}") from error

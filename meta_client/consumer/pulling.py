@@ -252,7 +252,7 @@ class PullDelivery:
             self._filter.clear(key)
 
     def deliver(self, batch: Batch) -> DeliveryResult:
-        last = batch.messages[-1]
+        last = batch.last
         try:
             wanted = batch.messages if self._filter.passes_all else self._filter.filter(batch.messages)
         except Exception as error:

@@ -50,6 +50,11 @@ class Rebalances:
         """True if a cause has not been followed by a complete rebalance yet."""
         return bool(self._reasons)
 
+    @property
+    def number(self) -> int:
+        """Number of the rebalance that is due or in progress, from 1."""
+        return self._count + 1
+
     def heard(self, reason: str) -> None:
         """Record a cause; a rebalance is due then."""
         if not self._reasons:

@@ -5,6 +5,7 @@ transaction is still alive. Age only decides when to look. One thread or task at
 also by other resolvers in parallel.
 """
 
+import contextlib
 import logging
 import socket
 import time
@@ -14,6 +15,7 @@ from typing import Final, NamedTuple
 
 from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, Unreachable
 from meta_client.coordinator.participants import BranchEnd
+from meta_client.tracing import TRACING
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
@@ -104,6 +106,11 @@ class Resolver:
         return len(self._seen)
 
     @property
+    def waiting_oldest_age_s(self) -> float | None:
+        """Seconds since a pass first saw the oldest of them; None without one. Any thread."""
+        return max((self._clock() - since for since in self._seen.copy().values()), default=None)
+
+    @property
     def unreachable(self) -> tuple[str, ...]:
         """Databases and brokers that the last pass could not ask, each with the reason. Any thread."""
         return tuple(f"{what}: {why}" for what, why in self._problems.copy().items() if what.startswith(_ASKED))
@@ -180,9 +187,9 @@ class Resolver:
         for broker_id in brokers:
             try:
                 if outcome is RowDecision.COMMIT:
-                    self._brokers.commit(gtrid, broker_id)
+                    self._commit(gtrid, broker_id)
                     self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
-                elif self._brokers.rollback(gtrid, broker_id) is BranchEnd.COMMITTED:
+                elif self._rollback(gtrid, broker_id) is BranchEnd.COMMITTED:
                     self._done.add(gtrid)  # finished meanwhile and its row deleted: ours decides nothing
                     continue
                 else:
@@ -196,7 +203,9 @@ class Resolver:
             else:
                 self._seen.pop((gtrid, broker_id), None)
                 self._problems.pop(f"{gtrid} {broker_id}", None)
-                log.info("branch resolved gtrid=%s broker=%d outcome=%s", gtrid, broker_id, outcome.value)
+                log.info(
+                    "branch resolved gtrid=%s xid=%s outcome=%s", gtrid, self._name.key(gtrid, broker_id), outcome.value
+                )
         return True
 
     def _finish_row(self, table: DecisionTable, row: Row) -> None:
@@ -207,9 +216,13 @@ class Resolver:
         hazards, is_through = dict[int, HeuristicOutcome](), True
         for broker_id in row.brokers:
             try:
-                if self._brokers.commit(row.gtrid, broker_id):
+                if self._commit(row.gtrid, broker_id):
                     self.counts = replace(self.counts, resolved_committed=self.counts.resolved_committed + 1)
-                    log.info("branch resolved gtrid=%s broker=%d outcome=commit", row.gtrid, broker_id)
+                    log.info(
+                        "branch resolved gtrid=%s xid=%s outcome=commit",
+                        row.gtrid,
+                        self._name.key(row.gtrid, broker_id),
+                    )
             except Unreachable as error:
                 is_through = False
                 self._tell(f"{row.gtrid} {broker_id}", str(error))
@@ -222,6 +235,21 @@ class Resolver:
                 self._mark(table, row.gtrid, hazards)
         elif is_through:
             self._through.add(row.gtrid)
+
+    def _commit(self, gtrid: str, broker_id: int) -> bool:
+        with self._traced(gtrid, broker_id):
+            return self._brokers.commit(gtrid, broker_id)
+
+    def _rollback(self, gtrid: str, broker_id: int) -> BranchEnd:
+        with self._traced(gtrid, broker_id):
+            return self._brokers.rollback(gtrid, broker_id)
+
+    def _traced(self, gtrid: str, broker_id: int) -> contextlib.AbstractContextManager[object]:
+        """Span in the trace of the branch's first message, if this process makes spans."""
+        if TRACING.hooks is None:
+            return contextlib.nullcontext()
+        traceparent = self._brokers.traceparent(gtrid, broker_id)
+        return TRACING.hooks.recovering(gtrid, str(self._name.key(gtrid, broker_id)), traceparent)
 
     def _leave(self, row: Row) -> None:
         """Log a row that no version of this program wrote, once."""

@@ -1,20 +1,14 @@
 """Metrics and health of a resolver. Read on any thread."""
 
 import functools
-import logging
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import ProcessCollector
-from prometheus_client.registry import CollectorRegistry
-
-from meta_client.admin.endpoint import AdminEndpoint
-from meta_client.admin.families import Family, MetricKind, Sample, SampleCollector
+from meta_client.admin.families import Family, MetricKind, Sample
 from meta_client.admin.health import Health
 from meta_client.admin.server import AdminServer
+from meta_client.admin.serving import serve_samples
 from meta_client.transactions.resolver import Resolver
-
-log = logging.getLogger(__name__)
 
 BRANCHES: Final = Family(
     "metaq_resolver_branches_total", MetricKind.COUNTER, "Branches of others that it ended.", ("outcome",)
@@ -31,23 +25,23 @@ FAILED: Final = Family(
 WAITING: Final = Family(
     "metaq_resolver_branches_waiting", MetricKind.GAUGE, "Prepared branches that the last pass saw."
 )
+WAITING_AGE: Final = Family(
+    "metaq_resolver_branches_waiting_oldest_age_seconds",
+    MetricKind.GAUGE,
+    "Time since it first saw the oldest of these; absent without one.",
+)
 UNREACHABLE: Final = Family(
     "metaq_resolver_unreachable", MetricKind.GAUGE, "Databases and brokers that did not answer it."
 )
 LAST_PASS: Final = Family(
     "metaq_resolver_last_pass_age_seconds", MetricKind.GAUGE, "Time since the last pass ended; absent before the first."
 )
-FAMILIES: Final = (BRANCHES, HAZARDS, ROWS_DELETED, FAILED, WAITING, UNREACHABLE, LAST_PASS)
+FAMILIES: Final = (BRANCHES, HAZARDS, ROWS_DELETED, FAILED, WAITING, WAITING_AGE, UNREACHABLE, LAST_PASS)
 
 
 def serve_resolver_admin(resolver: Resolver, port: int) -> AdminServer:
     """Serve metrics and health of *resolver* on 127.0.0.1 until the server is closed. Raises CannotServe."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    registry.register(SampleCollector(lambda: samples(resolver)))
-    server = AdminServer("127.0.0.1", port, AdminEndpoint(registry, Health, functools.partial(ready, resolver)))
-    log.info("metrics and health served url=%s", server.url)
-    return server
+    return serve_samples(functools.partial(samples, resolver), functools.partial(ready, resolver), port)
 
 
 def ready(resolver: Resolver) -> Health:
@@ -65,4 +59,5 @@ def samples(resolver: Resolver) -> Iterator[Sample]:
     yield Sample(LAST_PASS, age_s)
     if age_s is not None:
         yield Sample(WAITING, resolver.waiting)
+        yield Sample(WAITING_AGE, resolver.waiting_oldest_age_s)
         yield Sample(UNREACHABLE, len(resolver.unreachable))

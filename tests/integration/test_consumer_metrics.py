@@ -1,10 +1,11 @@
 """A service's registry shows lag, partitions and rebalances of its consumers, by prometheus_client itself."""
 
+import asyncio
 import threading
 
 from prometheus_client.registry import CollectorRegistry
 
-from meta_client import Batch, Client
+from meta_client import Batch, Client, ReceivedMessage, aio
 from meta_client.metrics import FAMILIES, ClientCollector
 from meta_client.protocol.messages import HEADER_BYTES
 from tests.fixtures.broker import BrokerProcess
@@ -47,14 +48,24 @@ def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess)
             assert read("metaq_consumergroup_lag_bytes", ORDERS) == 3 * (HEADER_BYTES + len(BODY))
             assert read("metaq_consumergroup_partitions", ORDERS) == 4
             assert read("metaq_consumergroup_consumers", GROUP) == 1
+            seconds = read("metaq_consumergroup_lag_seconds", ORDERS)
+            assert seconds is not None
+            wait_for(lambda: read("metaq_consumergroup_lag_seconds", ORDERS), lambda now: now > seconds + 0.1)
             assert read("metaq_consumergroup_findings", GROUP) == 0
-            names = {family.name for family in registry.collect()}
-            assert names == {family.name.removesuffix("_total") for family in FAMILIES}
             first = read("metaq_consumergroup_rebalances_total", GROUP)
             assert first is not None
             assert first >= 1
             may_return.set()
             wait_for(lambda: read("metaq_consumergroup_lag_bytes", ORDERS), lambda lag: lag == 0)
+            wait_for(lambda: read("metaq_consumergroup_lag_seconds", ORDERS), lambda seconds: seconds == 0)
+            wait_for(lambda: read("metaq_consumergroup_messages_delivered_total", ORDERS), lambda count: count == 7)
+            assert read("metaq_consumergroup_bytes_delivered_total", ORDERS) == 7 * (HEADER_BYTES + len(BODY))
+            names = {family.name for family in registry.collect()}
+            assert names == {family.name.removesuffix("_total") for family in FAMILIES}
+            broker.kill()
+            wait_for(lambda: read("metaq_consumergroup_lag_seconds", ORDERS), bool)
+            broker.start()
+            wait_for(lambda: read("metaq_consumergroup_lag_seconds", ORDERS), lambda seconds: seconds == 0)
             with client.consumer("billing") as second:
                 second.subscribe("orders", listen)
                 second.start()
@@ -63,3 +74,30 @@ def test_lag_is_what_was_not_delivered(zookeeper: Chroot, broker: BrokerProcess)
                 wait_for(lambda: read("metaq_consumergroup_partitions", ORDERS), lambda count: count == 4)
         assert read("metaq_consumergroup_consumers", GROUP) is None
         assert {family.name for family in registry.collect()} == set()
+
+
+def test_a_client_for_tasks_shows_the_same(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    registry, received = CollectorRegistry(), asyncio.Event()
+
+    async def listen(message: ReceivedMessage) -> None:
+        del message
+        received.set()
+
+    async def consume() -> None:
+        async with aio.Client(zookeeper.connect) as client:
+            registry.register(ClientCollector(client))
+            consumer = client.consumer("billing")
+            consumer.subscribe("orders", on_message=listen)
+            async with consumer:
+                await client.producer().send("orders", BODY, partition="0-0")
+                await asyncio.wait_for(received.wait(), 60)
+                await asyncio.to_thread(wait_for, lambda: read("messages_delivered_total"), lambda count: count == 1)
+                await asyncio.to_thread(wait_for, lambda: read("lag_bytes"), lambda lag: lag == 0)
+                assert read("partitions") == 4
+
+    def read(name: str) -> float | None:
+        return registry.get_sample_value(f"metaq_consumergroup_{name}", ORDERS)
+
+    asyncio.run(consume())
+    assert broker.is_running
+    assert set(registry.collect()) == set()

@@ -25,10 +25,11 @@ from journal.wal.open_journal import make_end_durable
 from journal.wal.scan import EndVerdict, Scanner
 from journal.wal.segments import CLUSTER_BYTES_MAX, JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage, Storage
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.batch import ReceivedMessage, received
 from meta_client.consumer.dead_letters.index import DeadLetterEntry, DeadLetterIndex, MessageAddress
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.messages import encode_body, encode_frame, iter_frames
+from meta_client.protocol.trace_context import with_traceparent
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,10 @@ class DeadLetterStore:
 
         Raises StoreFull, StorageFailed: it is not kept then.
         """
-        flag, data = encode_body(message.payload, message.attribute)
+        attribute, traceparent = message.attribute, message.traceparent
+        if traceparent is not None:
+            attribute = with_traceparent(attribute, traceparent)
+        flag, data = encode_body(message.payload, attribute)
         frame = encode_frame(message.message_id, flag, data)
         with self._lock:
             known = self._index.find(MessageAddress(message.topic, message.partition, message.offset))
@@ -252,18 +256,7 @@ def message_of(found: DeadLetterEntry, body: bytes) -> ReceivedMessage:
     """Decode the message whose frame is *body*. Raises InvalidMessage."""
     address, record = found.address, found.record
     ((_, _, message),) = iter_frames(body)
-    return ReceivedMessage(
-        *(
-            address.topic,
-            address.partition,
-            address.offset,
-            message.id,
-            message.flag,
-            message.attribute,
-            message.payload,
-        ),
-        record.next_offset,
-    )
+    return received(address.topic, address.partition, address.offset, message, record.next_offset)
 
 
 def _changed(record: DeadLetter, state: DeadLetterState, attempts: int, reason: str) -> DeadLetter:

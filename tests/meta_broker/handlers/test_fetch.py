@@ -161,4 +161,4 @@ def test_everything_is_fetched_once_and_in_order_while_it_is_written(lone_broker
 def client_read(client: WireClient) -> bytes:
     answer = client.get("orders", 0, 0, 4 * MIB)
     assert not isinstance(answer, Result)
-    return answer.body
+    return bytes(answer.body)

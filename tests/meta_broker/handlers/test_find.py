@@ -57,7 +57,7 @@ def test_by_key_and_by_id(lone_broker: BrokerProcess) -> None:
             assert match.offset == offset
             value = client.ask(Get("orders", "g", 0, offset, match.bytes, 1))
             assert isinstance(value, Value)
-            assert value.body.endswith(b"%d" % number)
+            assert bytes(value.body).endswith(b"%d" % number)
         for absent in (placed[0][0] - 1, placed[-1][0] + 1, placed[0][0] | 1 << 12, -1, 0, 2**63 - 1):
             assert find_all(client, absent) == []
         # No more than asked for, and on from there.

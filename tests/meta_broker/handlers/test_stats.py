@@ -1,6 +1,7 @@
 """The stats texts, line by line and in their order (spec 12.1, V12), from a real broker."""
 
 import socket
+import time
 import zlib
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_every_text_in_its_order(lone_broker: BrokerProcess) -> None:
                 "help",
                 "topics",
                 "replication",
+                "journal",
                 "offsets",
                 "realtime",
                 "reset",
@@ -86,6 +88,26 @@ def test_every_text_in_its_order(lone_broker: BrokerProcess) -> None:
             *("invoices", "resultCode 2", "partitions 2", "message_count 0", "bytes 0")
         ]
         assert client.stats("nope")[1:6] == ["nope", "resultCode 1", "partitions 0", "message_count 0", "bytes 0"]
+
+
+def test_the_journal_on_the_disk(lone_broker: BrokerProcess) -> None:
+    with WireClient(lone_broker.port) as client:
+        client.put("orders", 0, b"hello")
+        rows = [line.split() for line in client.stats("journal")[1:-1]]
+        found = {kind: words for kind, *words in rows}
+        pairs = {kind: words for kind, words in found.items() if kind not in ("checkpoint", "segment")}
+        named = {kind: dict(zip(words[::2], words[1::2], strict=True)) for kind, words in pairs.items()}
+        end = int(named["journal"]["end"])
+        assert 0 < int(named["journal"]["start"]) < int(named["journal"]["high_watermark"]) <= end
+        assert named["journal"]["segments"] == "1"
+        assert int(named["checkpoints"]["durable_lsn"]) + int(named["checkpoints"]["replay_bytes"]) == end
+        assert 0 < int(named["disk"]["free_bytes"]) < int(named["disk"]["size_bytes"])
+        assert named["disk"]["refuses_writes"] == "false"
+        assert named["retention"] == {"hours": "-", "bytes": "-", "policy": "delete"}
+        base, *words = found["segment"]
+        segment = dict(zip(words[::2], words[1::2], strict=True))
+        assert (base, segment["bytes"]) == ("0", "4194304")
+        assert 0 <= time.time() * 1000 - int(segment["first_ms"]) < 600_000
 
 
 def use(client: WireClient) -> None:

@@ -11,6 +11,7 @@ from journal.records.xid import XaKey, Xid
 from journal.state.live_branch import LiveBranch
 from meta_broker.handlers.branch_timeouts import Timeouts
 from meta_broker.handlers.transaction import EXPIRED_PER_TURN
+from meta_client.logs.limit import BURST
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.requests import Put, Request, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
@@ -148,4 +149,4 @@ def test_more_than_a_turn_takes_expire_all_together(lone_broker: BrokerProcess) 
         assert active == BranchStatus.ROLLED_BACK.encode()
         found = [client.verb(TransactionVerb.STATUS, key).decode() for key in keys]
         assert found == [BranchStatus.PREPARED, BranchStatus.COMMITTED] + [BranchStatus.ROLLED_BACK] * (len(keys) - 2)
-        assert lone_broker.log.count("branch timed out") == len(keys) - 2
+        assert BURST <= lone_broker.log.count("branch timed out") < len(keys)  # of many alike some are left out

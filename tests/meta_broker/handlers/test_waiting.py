@@ -10,9 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
+from meta_broker.access.principal import Principal
+from meta_broker.access.scram import Login
 from meta_broker.handlers.context import Attach, WaitingFetch
 from meta_broker.handlers.waiting import ENDS_MIN, TICK_MS, WaitingFetches
 from meta_client.protocol.requests import Fetch
+from tests.fixtures.thoroughness import examples
 
 FETCHES_MAX, PER_PEER_MAX = 12, 5
 NAMES = [PartitionName("orders", number) for number in range(3)]
@@ -23,7 +26,13 @@ class SilentPeer:
     """A peer that nobody talks to."""
 
     name: str = "a test"
+    address: str = "127.0.0.1"
+    principal: Principal | None = None
+    login: Login | None = None
     local_transactions: dict[LocalKey, LiveBranch] = field(default_factory=dict)
+
+    def become(self, principal: Principal) -> None:
+        raise AssertionError(principal)
 
     def send(self, data: bytes) -> None:
         raise AssertionError(data)
@@ -140,7 +149,7 @@ class WaitingMachine(RuleBasedStateMachine):
 
 
 TestWaiting = pytest.mark.filterwarnings("error")(WaitingMachine.TestCase)
-TestWaiting.settings = settings(deadline=None, max_examples=200, stateful_step_count=40)
+TestWaiting.settings = settings(deadline=None, max_examples=examples(200), stateful_step_count=40)
 
 
 class Counted(int):

@@ -24,6 +24,7 @@ from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import Put
 from meta_client.protocol.responses import Result
 from meta_client.protocol.status import Status
+from tests.fixtures.thoroughness import examples
 
 TIMEOUT_S = 3
 NAME, WHERE = PartitionName("orders", 0), "[partition 'orders-0']"
@@ -166,4 +167,4 @@ class Replies(RuleBasedStateMachine):
 
 
 TestReplies = Replies.TestCase
-TestReplies.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestReplies.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -15,6 +15,7 @@ from meta_client.consumer.filtering import MessageFilter
 from meta_client.consumer.offsets import OffsetEntry, OffsetTracker
 from meta_client.consumer.pulling import PullBuffer, PullDelivery
 from meta_client.consumer.workers import ThreadWorkers
+from tests.fixtures.thoroughness import examples
 from tests.meta_client.consumer.test_listening import KEY, SIZE, batch
 
 BYTES_MAX = 10 * SIZE
@@ -116,7 +117,7 @@ class PullMachine(RuleBasedStateMachine):
 
 
 TestPulling = PullMachine.TestCase
-TestPulling.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPulling.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_what_a_filter_rejects_is_consumed_with_what_is_taken() -> None:

@@ -9,7 +9,7 @@ import pytest
 from journal.errors import CorruptJournal, JournalError, StorageFailed
 from journal.wal.segments import JournalIdentity, Segments
 from journal.wal.storage import DirectoryStorage
-from meta_client.consumer.batch import ReceivedMessage
+from meta_client.consumer.batch import ReceivedMessage, TracedMessage
 from meta_client.consumer.dead_letters.index import ENTRY_BYTES, MessageAddress
 from meta_client.consumer.dead_letters.reading import read_dead_letters, read_group
 from meta_client.consumer.dead_letters.store import DeadLetterStore, ForeignStore, StoreFull, StoreInUse
@@ -219,3 +219,16 @@ def test_texts_that_name_no_message(text: str) -> None:
     with pytest.raises(ValueError, match="names no message"):
         MessageAddress.parse(text)
     assert MessageAddress.parse(str(address(7))) == address(7)
+
+
+def test_the_trace_of_a_message_is_kept(tmp_path: Path, store: DeadLetterStore) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    for number, attribute in ((1, "key-1"), (2, None)):
+        store.add(TracedMessage.of(message(number, b"first", attribute), parent), ERROR)
+    store.close()
+    again = DeadLetterStore.open(tmp_path, "billing")
+    for number, attribute in ((1, "key-1"), (2, None)):
+        found = again.message(address(number))
+        assert found is not None
+        assert (found.attribute, found.traceparent) == (attribute, parent)
+    again.close()

@@ -13,6 +13,7 @@ from meta_client.consumer.batch import Batch, ReceivedMessage
 from meta_client.consumer.offset_stores.dbapi_rows import DbapiRows
 from meta_client.consumer.offset_stores.places import TABLE, place_of, read_offset, store, take
 from meta_client.consumer.offsets import OffsetEntry
+from tests.fixtures.thoroughness import examples
 from zk.tree.nodes import Partition
 
 PLACE = Partition(0, 0)
@@ -32,7 +33,7 @@ def batch(first: int, last: int) -> Batch:
     return Batch("orders", PLACE, first * FRAME, last * FRAME, messages)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(DELIVERIES, RESETS)
 def test_each_message_takes_effect_once(deliveries: list[tuple[int, int, bool]], resets: dict[int, int]) -> None:
     connection = sqlite3.connect(":memory:")

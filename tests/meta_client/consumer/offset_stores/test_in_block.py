@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pg8000.dbapi
@@ -15,9 +14,9 @@ from psycopg.conninfo import conninfo_to_dict
 from meta_client.consumer.offset_stores import TransactionOffsetStore
 from meta_client.consumer.offset_stores.errors import NotInTransaction, TakenMeanwhile
 from meta_client.coordinator.errors import CoordinatorError
+from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.consumer.offset_stores.test_databases import FRAME, A, batch
 from tests.meta_client.transactions.conftest import World, do, make, running_world
-from zk.embedded.chroot import Chroot
 
 DRIVERS: dict[str, Any] = {"pymysql": pymysql, "psycopg2": psycopg2, "pg8000": pg8000.dbapi}
 BATCHES = range(0, 30, 3)
@@ -25,7 +24,7 @@ BATCHES = range(0, 30, 3)
 
 @pytest.fixture(params=[(driver, by_itself) for driver in DRIVERS for by_itself in (False, True)], ids=str)
 def shop(
-    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot
+    request: pytest.FixtureRequest, broker_pool: BrokerPool
 ) -> Iterator[tuple[World, type[Exception], Callable[[], Any]]]:
     """A world, the driver's error, and what makes a connection of the driver."""
     name, by_itself = request.param
@@ -41,7 +40,7 @@ def shop(
         connection.autocommit = by_itself
         return connection
 
-    with running_world(deciding, tmp_path, zookeeper) as world:
+    with running_world(deciding, broker_pool) as world:
         yield world, driver.Error, connect
 
 

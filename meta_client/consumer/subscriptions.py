@@ -1,0 +1,86 @@
+"""Subscriptions of one consumer, by topic: what may be subscribed to how, and what each kind allows."""
+
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.consumer.dead_letters.queue import DeadLetterQueue
+from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
+from meta_client.consumer.filtering import Accept, DuplicateCache, MessageFilter
+from meta_client.consumer.listener_exit import check_plain, isolated
+from meta_client.consumer.listening import BatchListener, MessageListener
+from meta_client.consumer.offsets import OffsetTracker
+from meta_client.consumer.pulling import PullBuffer
+from meta_client.consumer.subscription import Acknowledge, Subscription, subscription
+from meta_client.consumer.workers import Workers
+from meta_client.errors import ConsumerMisuse
+from zk.tree.paths import check_name
+
+
+class Subscriptions(dict[str, Subscription]):
+    """Complete before the consumer starts; only read afterwards, by any thread."""
+
+    def __init__(
+        self,
+        consumer_id: str,
+        config: ConsumerConfig,
+        workers: Workers,
+        dead_letters: DeadLetterQueue,
+        buffer: PullBuffer,
+        tracker: OffsetTracker,
+        *,
+        is_moved_by_listeners: bool,
+    ) -> None:
+        """*is_moved_by_listeners*: they store the offsets themselves, by a TransactionOffsetStore."""
+        super().__init__()
+        self._consumer_id = consumer_id
+        self._workers = workers
+        self._dead_letters = dead_letters
+        self._buffer = buffer
+        self._tracker = tracker
+        self._is_moved_by_listeners = is_moved_by_listeners
+        self._duplicates = DuplicateCache(config.duplicates_max) if config.duplicates_max else None
+
+    def add(
+        self,
+        topic: str,
+        on_batch: BatchListener | None,
+        on_message: MessageListener | None,
+        max_bytes: int,
+        accept: Accept | None,
+        acknowledge: Acknowledge,
+        retries_max: int | None,
+        on_reject: OnReject,
+    ) -> None:
+        """Add a topic as in Consumer.subscribe, with its errors."""
+        if topic in self:
+            raise ConsumerMisuse(f"topic {topic} has been subscribed to already by this consumer: use another one")
+        if on_reject == "dead_letter" and self._is_moved_by_listeners:
+            raise ConsumerMisuse(
+                f'topic {topic}: on_reject "dead_letter" is not for a TransactionOffsetStore, which would take a '
+                "message that is offered later for done: keep rejected messages in your database"
+            )
+        if on_reject == "dead_letter" and not self._dead_letters.has_directory:
+            raise ValueError('on_reject "dead_letter" needs ConsumerConfig.dead_letter_directory, where to')
+        for what, function in (("accept", accept), ("on_reject", on_reject)):
+            if callable(function):
+                check_plain(topic, what, function)
+        self[check_name(topic)] = subscription(
+            on_batch=None if on_batch is None else self._workers.listener(topic, on_batch),
+            on_message=None if on_message is None else self._workers.listener(topic, on_message),
+            max_bytes=max_bytes,
+            acknowledge=acknowledge,
+            policy=ErrorPolicy(retries_max, reject_handler(on_reject, self._dead_letters.add)),
+            message_filter=MessageFilter(None if accept is None else isolated(accept), self._duplicates),
+            buffer=self._buffer,
+            tracker=self._tracker,
+        )
+
+    def check_pulled(self) -> None:
+        """Raise ConsumerMisuse if no topic is left for fetch() and iteration."""
+        if all(it.listener is not None for it in self.values()):
+            raise ConsumerMisuse(
+                f"consumer {self._consumer_id}: all its topics have listeners, nothing is left to ask for"
+            )
+
+    def check_manual(self, topic: str) -> None:
+        """Raise ConsumerMisuse unless the topic is acknowledged by hand."""
+        if topic not in self or not self[topic].is_manual:
+            raise ConsumerMisuse(f'topic {topic} is not subscribed to with acknowledge="manual" by this consumer')

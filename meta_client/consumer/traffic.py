@@ -1,0 +1,30 @@
+"""Lag and deliveries of a consumer, as its metrics show them. Pure."""
+
+from typing import NamedTuple
+
+from meta_client.consumer.fetched_partition import FetchedPartition
+
+
+class PartitionLag(NamedTuple):
+    """Lag of one partition, as its broker last told; None: it did not, as genuine brokers do not. *seconds*: time since
+    this consumer had everything, from its assignment on; it grows while nothing can be fetched."""
+
+    bytes: int | None
+    seconds: float | None
+
+
+class Delivered(NamedTuple):
+    """Messages of a topic that listeners, or the buffer of fetch(), have taken, with their bytes as in offsets. Those
+    that are delivered again count again."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+def lag_of(request: FetchedPartition, now: float) -> PartitionLag:
+    """Return the lag at *now*, by the monotonic clock."""
+    if request.log_end is None:
+        return PartitionLag(None, None)
+    behind = max(request.log_end - request.offset, 0)
+    has_everything = not behind and request.is_at_end and not request.has_error
+    return PartitionLag(behind, 0.0 if has_everything else max(now - request.caught_up_at, 0.0))

@@ -1,0 +1,310 @@
+"""Each alert of docs/monitoring fires when its situation is brought about with real processes, and not before."""
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from journal.records.xid import XaKey, Xid
+from meta_client import Batch, Client
+from meta_client.cli.consumer_admin import serve_consumer_admin
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.protocol.requests import Put, TransactionVerb
+from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.forked import Forked, run_metaq, start_metaq, start_module
+from tests.fixtures.postgres import Database
+from tests.fixtures.promtool import ALERT, RULES, Story
+from tests.fixtures.replicas import Replicas, wait_until
+from tests.fixtures.scrape import ADMIN, SERVED, Scrape, admin_url, wait_for
+from tests.fixtures.small_disk import fill_up, small_disk
+from tests.fixtures.strace import injected
+from tests.fixtures.wire import WireClient
+from tests.meta_client.transactions.conftest import make_postgres
+from zk.embedded.chroot import Chroot
+
+V = TransactionVerb
+MINUTE: Final = 60
+SMALL: Final = """
+[broker]
+segment_bytes = 524288
+message_bytes_max = 65536
+checkpoint_bytes = 65536
+checkpoint_seconds = 1.0
+connections_max = 10
+
+[topics.orders]
+partitions = 1
+
+[admin]
+port = 0
+"""
+SYNC: Final = '[replication]\nmode = "sync"\nheartbeat_ms = 100\nlag_ms = 2000\nsilence_ms = 2000\n'
+CHECKPOINTS: Final = ("checkpoint_bytes = 1048576", "checkpoint_bytes = 65536")
+CRASHING: Final = "tests.meta_client.transactions.crashing"
+# Those whose situation no test here brings about would be named with the reason. There are none.
+UNTRIED: Final[frozenset[str]] = frozenset()
+
+
+@pytest.fixture
+def small_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A lone broker on a disk of its own, with little of everything."""
+    with small_disk(tmp_path / "disk", "8m"):
+        broker = BrokerProcess(tmp_path / "disk", None, config=SMALL)
+        try:
+            yield broker.start()
+        finally:
+            broker.kill()
+
+
+def scrape(broker: BrokerProcess) -> Scrape:
+    return Scrape(admin_url(broker))
+
+
+def branch(number: int) -> XaKey:
+    return XaKey(Xid.of(f"order-{number}", "b"), "uq")
+
+
+def test_connections_and_a_branch_in_doubt(small_broker: BrokerProcess, tmp_path: Path) -> None:
+    story = Story(tmp_path, {"broker": admin_url(small_broker)})
+    with small_broker.client() as client, contextlib.ExitStack() as others:
+        client.verb(V.BEGIN, branch(1))
+        client.put("orders", 0, b"message", branch(1))
+        client.verb(V.PREPARE, branch(1))
+        story.check(after_s=5 * MINUTE)
+        story.check("MetaqBranchInDoubt", after_s=12 * MINUTE, not_fires=["MetaqConnectionsNearLimit"])
+        for _ in range(8):
+            others.enter_context(small_broker.client())
+        wait_for(lambda: scrape(small_broker).get("metaq_connections"), lambda count: count == 9)
+        story.check("MetaqConnectionsNearLimit", after_s=3 * MINUTE, not_fires=["MetaqConnectionsRefused"])
+        for _ in range(3):
+            others.enter_context(small_broker.client())
+        wait_for(lambda: scrape(small_broker).get("metaq_connections_refused_total"), lambda count: count == 2)
+        story.check("MetaqConnectionsRefused", after_s=MINUTE)
+
+
+def test_a_full_disk(small_broker: BrokerProcess, tmp_path: Path) -> None:
+    with small_broker.client() as client:
+        story = Story(tmp_path, {"broker": admin_url(small_broker)})
+        fill_up(tmp_path / "disk")
+        while client.result(Put("orders", 0, 0, None, None, 1, bytes(10_000))).is_success:
+            pass  # into the rest of the segment
+        wait_for(lambda: scrape(small_broker).get("metaq_disk_full"), lambda full: full == 1)
+        story.check("MetaqDiskFull", "MetaqLogErrors", after_s=MINUTE, not_fires=["MetaqDiskNearlyFull"])
+        story.check("MetaqDiskNearlyFull", after_s=6 * MINUTE)
+
+
+def test_a_slow_disk_and_a_slow_loop(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "broker", None, config=ADMIN) as broker, broker.client() as client:
+        client.put("orders", 0, b"quick")
+        story = Story(tmp_path, {"broker": admin_url(broker)})
+        stopping = threading.Event()
+
+        def put_on() -> None:
+            while not stopping.is_set():
+                client.put("orders", 0, b"slow")
+
+        segment = next(broker.data.glob("*.journal"))
+        sender = threading.Thread(target=put_on)
+        with injected(broker.pid, segment, "fdatasync", "delay_enter=200000"):
+            before = scrape(broker).get("metaq_journal_fsync_duration_seconds_count") or 0
+            sender.start()
+            try:
+                count = "metaq_journal_fsync_duration_seconds_count"
+                wait_for(lambda: scrape(broker).get(count), lambda now: (now or 0) > before + 2)
+                story.check("MetaqFsyncSlow", after_s=12 * MINUTE)
+            finally:
+                stopping.set()
+                sender.join()
+    with running_broker(tmp_path / "other", None, config=ADMIN) as broker:
+        story, stopping = Story(tmp_path, {"broker": admin_url(broker)}), threading.Event()
+
+        def hold_up() -> None:
+            while not stopping.is_set():  # as a machine without a processor to spare does
+                broker.pause()
+                stopping.wait(0.15)
+                broker.resume()
+                stopping.wait(0.1)
+
+        holder = threading.Thread(target=hold_up)
+        holder.start()
+        try:
+            story.check("MetaqLoopSlow", after_s=12 * MINUTE)
+        finally:
+            stopping.set()
+            holder.join()
+
+
+def test_a_slave_that_dies_in_mode_sync(tmp_path: Path, zookeeper: Chroot) -> None:
+    config = (ADMIN + SYNC).replace(*CHECKPOINTS)
+    with Replicas(tmp_path / "replicas", zookeeper.connect, config) as replicas:
+        master, slave = replicas.master, replicas.slaves[0]
+        wait_until(lambda: replicas.is_in_sync(slave), "in sync")
+        wait_for(lambda: scrape(slave).get("metaq_broker_ready"), lambda ready: ready == 1)
+        with master.client() as client:
+            for _ in range(7):
+                client.put("orders", 0, bytes(10_000))
+            wait_for(lambda: scrape(master).get("metaq_checkpoint_age_seconds"), lambda age: age is not None)
+            story = Story(tmp_path, {"master": admin_url(master), "slave": admin_url(slave)})
+            slave.kill()
+            for opaque in range(40):  # acknowledged by nobody: no checkpoint may cover them
+                client.send(Put("orders", 0, 0, None, None, opaque, bytes(10_000)))
+            wait_for(lambda: scrape(master).get("metaq_replication_refusing"), lambda refuses: refuses == 1)
+            wait_for(lambda: scrape(master).get("metaq_replica_connected", slave="1"), lambda linked: linked == 0)
+            fires = ("MetaqDown", "MetaqNotReady", "MetaqInSyncBelowMin", "MetaqSlaveGone", "MetaqReplayLong")
+            story.check(*fires, after_s=3 * MINUTE)
+            story.check("MetaqReplicaLagSeconds", "MetaqCheckpointOld", after_s=9 * MINUTE)
+
+
+def test_a_slave_that_falls_behind_and_a_master_that_dies(tmp_path: Path, zookeeper: Chroot) -> None:
+    config = ADMIN + SYNC.replace('"sync"', '"async"')
+    with Replicas(tmp_path / "replicas", zookeeper.connect, config) as replicas:
+        master, slave = replicas.master, replicas.slaves[0]
+        wait_for(lambda: scrape(master).get("metaq_in_sync_replicas"), lambda count: count == 1)
+        wait_for(lambda: scrape(slave).get("metaq_broker_ready"), lambda ready: ready == 1)
+        story = Story(tmp_path, {"master": admin_url(master), "slave": admin_url(slave)})
+        slave.pause()
+        del story.targets["slave"]  # a scrape would wait for it
+        with master.client() as client:
+            for _ in range(66):
+                client.put("orders", 0, bytes(1_040_000))
+        story.check("MetaqReplicaLagBytes", "MetaqReplicaLagSeconds", after_s=3 * MINUTE, not_fires=["MetaqNotReady"])
+        slave.resume()
+        master.kill()
+        story.targets["slave"] = url = admin_url(slave)
+        # What its master said last may still be on the way.
+        wait_for(lambda: Scrape(url).get("metaq_slave_heartbeat_age_seconds"), lambda age: age is not None and age > 2)
+        story.check("MetaqSlaveWithoutMaster", "MetaqDown", after_s=3 * MINUTE)
+
+
+def started_resolver(log: Path, database: str, zookeeper: str) -> Forked:
+    words = ["txn", "resolver", "--database", database, "--zk", zookeeper, "--admin-port", "0"]
+    with log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
+        return start_metaq([*words, "--age", "0.2", "--interval", "0.1"], stdin=nothing, stdout=out, stderr=out)
+
+
+def test_a_resolver_that_cannot_go_on_and_a_hazard(tmp_path: Path, zookeeper: Chroot, database: Database) -> None:
+    """Its table is locked; a person decides against the row; its database hangs."""
+    deciding, log = make_postgres(database), tmp_path / "resolver.log"
+    config, place = ADMIN.replace("4000", "8000"), database.dsn
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=config) as broker:
+        process = started_resolver(log, deciding.url, zookeeper.connect)
+        try:
+            url = wait_for(lambda: SERVED.search(log.read_text()), bool)[1]
+            wait_for(lambda: Scrape(url).get("metaq_resolver_last_pass_age_seconds"), lambda age: age is not None)
+            story = Story(tmp_path, {"broker": admin_url(broker), "resolver": url})
+            with database.connect() as locking:
+                assert start_module(CRASHING, "psycopg", place, zookeeper.connect, "1", "PREPARED").wait() == -9
+                locking.execute("LOCK TABLE metaq_decision IN ACCESS EXCLUSIVE MODE")
+                wait_for(lambda: Scrape(url).get("metaq_resolver_branches_waiting"), lambda count: count == 1)
+                wait_for(lambda: Scrape(url).get("metaq_resolver_unreachable"), lambda count: count == 1)
+                story.check("MetaqResolverCannotReach", "MetaqResolverBranchLeft", after_s=6 * MINUTE)
+            wait_for(lambda: Scrape(url).get("metaq_resolver_branches_waiting"), lambda count: count == 0)
+            process.send_signal(signal.SIGSTOP)
+            assert start_module(CRASHING, "psycopg", place, zookeeper.connect, "2", "DECIDED").wait() == -9
+            (key,) = re.findall(
+                r'"key": "([^"]+)"', run_metaq("txn", "list", "--zk", zookeeper.connect, "--json").stdout
+            )
+            words = ("--zk", zookeeper.connect, "--why", "a test", "--yes")
+            done = run_metaq("txn", "rollback", key, *words)
+            assert done.returncode == 0, done.stderr
+            process.send_signal(signal.SIGCONT)
+            wait_for(lambda: scrape(broker).get("metaq_ledger_findings"), lambda count: count == 1)
+            story.check("MetaqHazard", after_s=MINUTE, not_fires=["MetaqDecisionByHand", "MetaqResolverStuck"])
+            story.check("MetaqDecisionByHand", after_s=65 * MINUTE)
+            check_stuck(story, database, url)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def check_stuck(story: Story, database: Database, url: str) -> None:
+    """Stop the server process that serves the resolver, as a database that hangs."""
+    with psycopg.connect(database.dsn) as here:
+        where = "application_name = 'metaq resolver' AND datname = current_database()"
+        ((pid,),) = here.execute(f"SELECT pid FROM pg_stat_activity WHERE {where}".encode()).fetchall()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        age = "metaq_resolver_last_pass_age_seconds"
+        wait_for(lambda: Scrape(url).get(age), lambda seconds: seconds is not None and seconds > 1)
+        story.check("MetaqResolverStuck", after_s=2 * MINUTE)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_group_that_falls_behind(tmp_path: Path, zookeeper: Chroot) -> None:
+    """A member that shows messages to somebody who takes them too slowly."""
+    with running_broker(tmp_path / "broker", zookeeper.connect, config=ADMIN) as broker, broker.client() as client:
+        log, reading, writing = tmp_path / "consume.log", *os.pipe()
+        words = ["consume", "orders", "--zk", zookeeper.connect, "--group", "billing", "--follow", "--admin-port", "0"]
+        with log.open("wb") as err, Path(os.devnull).open("rb") as nothing, os.fdopen(writing, "wb") as out:
+            process = start_metaq(words, stdin=nothing, stdout=out, stderr=err)
+        try:
+            url = wait_for(lambda: re.search(r"metrics and health: (\S+)", log.read_text()), bool)[1]
+            labels = {"consumergroup": "billing", "topic": "orders"}
+            lag = "metaq_consumergroup_lag_bytes"
+            wait_for(lambda: Scrape(url).get(lag, **labels), lambda lag: lag == 0)
+            story = Story(tmp_path, {"consumer": url, "broker": admin_url(broker)})
+            take_some(client, reading, url, 1 << 20)
+            story.check("MetaqGroupBehind", after_s=8 * MINUTE, not_fires=["MetaqGroupLagGrows"])
+            behind = Scrape(url).get(lag, **labels) or 0
+            story.check(
+                "MetaqGroupLagGrows",
+                after_s=25 * MINUTE,
+                meanwhile=lambda: take_some(client, reading, url, behind),
+            )
+        finally:
+            process.kill()
+            process.wait()
+            os.close(reading)
+
+
+def put_megabytes(client: WireClient, count: int) -> None:
+    for _ in range(count * 1024):
+        client.send(Put("orders", 0, 0, None, None, 1, bytes(1000)))
+    for _ in range(count * 1024):
+        client.receive()
+
+
+def take_some(client: WireClient, reading: int, url: str, behind: float) -> None:
+    """Put more than is taken, until the member knows."""
+    put_megabytes(client, 3)
+    while (Scrape(url).get("metaq_consumergroup_lag_bytes", consumergroup="billing", topic="orders") or 0) <= behind:
+        os.read(reading, 1 << 16)
+
+
+def test_a_partition_that_stands_still(tmp_path: Path, zookeeper: Chroot) -> None:
+    watchful = ConsumerConfig(fetch_wait_s=0.2, fetch_timeout_s=2.0, watchdog_s=0.8)
+    release = threading.Event()
+
+    def listen(batch: Batch) -> None:
+        del batch
+        release.wait(60)
+
+    with (
+        running_broker(tmp_path / "broker", zookeeper.connect, config=ADMIN) as broker,
+        broker.client() as sender,
+        Client(zookeeper.connect) as client,
+        serve_consumer_admin(client, 0) as admin,
+        client.consumer("billing", config=watchful) as consumer,
+    ):
+        consumer.subscribe("orders", listen)
+        consumer.start()
+        story = Story(tmp_path, {"consumer": admin.url})
+        sender.put("orders", 0, b"one")
+        wait_for(consumer.findings, bool)
+        try:
+            story.check("MetaqGroupStands", after_s=3 * MINUTE)
+        finally:
+            release.set()
+
+
+def test_every_alert_is_fired_by_a_test_here() -> None:
+    fired = set(re.findall(r'"(Metaq\w+)"', re.sub(r"not_fires=\[.*?\]", "", Path(__file__).read_text())))
+    assert fired == set(ALERT.findall(RULES.read_text())) - UNTRIED
