@@ -21,6 +21,7 @@ from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing, commit_until_done
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.steps import UNDECIDED_STEPS, TwoPhaseStep, next_step
+from meta_client.tracing import TRACING
 from zk.forks import invalidate_after_fork, skip_after_fork
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class CoordinatedTransaction:
         self._step: TwoPhaseStep | None = None
         self._is_left = False  # something is left for the background recovery
         self._is_abandoned = False
+        self._spans = None if TRACING.hooks is None else TRACING.hooks.transaction(self.name)
         invalidate_after_fork(self)
 
     @property
@@ -116,6 +118,8 @@ class CoordinatedTransaction:
             self._shared.recovery.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
 
     def _commit(self) -> None:
+        if self._spans is not None:
+            self._spans.begin()
         try:
             has_messages = self._broker.prepare(self.xid)
             self._reach(TwoPhaseStep.PREPARED_BROKER if has_messages else TwoPhaseStep.READ_ONLY_BROKER)
@@ -199,6 +203,8 @@ class CoordinatedTransaction:
 
     def _reach(self, step: TwoPhaseStep) -> None:
         self._step = step if self._step is None else next_step(self._step, step)
+        if self._spans is not None:
+            self._spans.reached(step)
         if self._is_abandoned and step in UNDECIDED_STEPS:
             raise Abandoned(f"transaction {self.name} was given up before it was decided: both sides are rolled back")
         if self._shared.observer is None:

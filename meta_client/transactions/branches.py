@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from journal.records.xid import Xid
@@ -27,11 +28,15 @@ class OpenBranches:
     """Messages sent by the producers of a transaction. Used by one thread or task at a time: the last to call
     `join`."""
 
-    def __init__(self, verbs: XaVerbs, gtrid: str, timeout_s: float) -> None:
-        """*timeout_s*: time after which a broker rolls back a branch that is not prepared."""
+    def __init__(
+        self, verbs: XaVerbs, gtrid: str, timeout_s: float, xid_at: Callable[[str, int], Xid] = xid_of
+    ) -> None:
+        """*timeout_s*: time after which a broker rolls back a branch that is not prepared. *xid_at* names the branch of
+        *gtrid* at a broker."""
         self._verbs = verbs
         self.gtrid = gtrid
         self._timeout_s = timeout_s
+        self._xid_at = xid_at
         self._owner = TransactionOwner()
         self._by_broker: dict[int, XaBranches] = {}
         self._is_open = True
@@ -115,7 +120,7 @@ class OpenBranches:
     def _begin(self, broker_id: int, view: TopicView) -> XaBranches:
         branch = XaBranches(self._verbs)
         try:
-            branch.begin_at(xid_of(self.gtrid, broker_id), broker_id, self._timeout_s)
+            branch.begin_at(self._xid_at(self.gtrid, broker_id), broker_id, self._timeout_s)
         except XaError as error:
             raise NoBroker(str(error), Destination(view.topic, broker=broker_id)) from error
         self._by_broker[broker_id] = branch

@@ -14,6 +14,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
+from meta_client.tracing import TRACING
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
 from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Session
@@ -63,6 +64,7 @@ class CommitSequence:
         self._finisher = finisher
         self._wait = wait
         self._observer = observer
+        self._spans = None if TRACING.hooks is None else TRACING.hooks.transaction(gtrid)
 
     def commit(self, *, waits: bool = False) -> None:
         """Commit every side, or roll all of them back and raise.
@@ -75,6 +77,8 @@ class CommitSequence:
     def record(self) -> tuple[int, ...]:
         """Prepare the brokers and insert the row: all that precedes the database's COMMIT. Return the prepared brokers.
         Raises as `commit`, after rolling back all sides."""
+        if self._spans is not None:
+            self._spans.begin()
         try:
             if (problem := self._session.problem()) is not None:
                 raise PrepareFailed(self._xid, DATABASE, problem)
@@ -197,6 +201,8 @@ class CommitSequence:
 
     def _reach(self, step: CommitStep) -> None:
         self.step = next_step(self.step, step)
+        if self._spans is not None:
+            self._spans.reached(step)
         if self._observer is None:
             return
         try:

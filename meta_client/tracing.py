@@ -1,0 +1,52 @@
+"""Place of a client's tracing, at which what sends, receives and commits looks. Empty until
+meta_client.otel.enable_tracing fills it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from meta_client.consumer.batch import ReceivedMessage
+    from meta_client.coordinator.steps import TwoPhaseStep
+    from meta_client.transactions.steps import CommitStep
+
+
+class TransactionSpans(Protocol):
+    """Spans of one transaction. Its owner's thread."""
+
+    def begin(self) -> None:
+        """The commit begins."""
+
+    def reached(self, step: "CommitStep | TwoPhaseStep") -> None:
+        """A step has happened."""
+
+
+class Hooks(Protocol):
+    """Makes spans. Any thread; raises nothing."""
+
+    def sending(self, topic: str) -> AbstractContextManager[object]:
+        """Span around a send that waits for its answer."""
+
+    def attribute(self, topic: str, attribute: str | None) -> str | None:
+        """Return the attribute of a message with the trace context of its send."""
+
+    def listener(self, group: str, function: Callable[[Any], object]) -> Callable[[Any], object]:
+        """Return *function*, a listener, with a span around each call."""
+
+    def received(self, group: str, messages: "Sequence[ReceivedMessage]") -> None:
+        """Messages were handed out by fetch()."""
+
+    def transaction(self, gtrid: str) -> TransactionSpans: ...
+
+    def recovering(self, gtrid: str, xid: str, traceparent: str | None) -> AbstractContextManager[object]:
+        """Span around the end of a branch that its own process left. *traceparent*: of its first message."""
+
+
+class Tracing:
+    """The hooks of this process; None: it makes no spans."""
+
+    hooks: Hooks | None = None
+
+
+TRACING: Final = Tracing()

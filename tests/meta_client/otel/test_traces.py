@@ -1,0 +1,258 @@
+"""One trace from an HTTP request through database and broker to the consumer; a crash's recovery joins it."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from meta_client import Batch, Client, ReceivedMessage, TransactionConfig, aio
+from meta_client.consumer.config import ConsumerConfig
+from meta_client.coordinator import Coordinator
+from meta_client.errors import NoPartition
+from meta_client.otel import disable_tracing, enable_tracing
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import start_module
+from tests.fixtures.scrape import wait_for
+from tests.meta_client.transactions.conftest import World, do
+from zk.embedded.chroot import Chroot
+
+INBOUND = "00-{}-00f067aa0ba902b7-01"
+CRASHING = "tests.meta_client.otel.crashing"
+QUICK = ConsumerConfig(fetch_wait_s=0.2)
+
+
+class Spans:
+    """Exported spans."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def all(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.all() if span.name == name]
+
+    def one(self, name: str, trace: str | None = None) -> ReadableSpan:
+        """The only span of that name, in *trace* if given: the brokers hold messages of other tests."""
+
+        def found() -> list[ReadableSpan]:
+            return [span for span in self.named(name) if trace in (None, trace_of(span))]
+
+        (span,) = wait_for(found, bool)
+        assert isinstance(span, ReadableSpan)
+        return span
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    spans = Spans()
+    enable_tracing(spans.provider)
+    yield spans
+    disable_tracing()
+
+
+def trace_of(span: ReadableSpan) -> str:
+    return f"{span.get_span_context().trace_id:032x}"  # type: ignore[union-attr]
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    return span.get_span_context().span_id  # type: ignore[union-attr]
+
+
+class Service(HTTPServer):
+    """Stores an order and announces it, as a service with OpenTelemetry's own instrumentation does."""
+
+    def __init__(self, world: World, client: Client, spans: Spans) -> None:
+        tracer = spans.provider.get_tracer("service")
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                inbound = TraceContextTextMapPropagator().extract(
+                    {name.lower(): value for name, value in self.headers.items()}
+                )
+                with (
+                    tracer.start_as_current_span("POST /orders", inbound, SpanKind.SERVER),
+                    closing(world.deciding.connect()) as connection,
+                    client.transaction(connection) as transaction,
+                ):
+                    do(connection, "INSERT INTO numbers VALUES (1)")
+                    transaction.send("orders", b"1", "customer-1")
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+                del format, args
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+def test_one_trace_from_a_request_to_the_consumer(world: World, spans: Spans) -> None:
+    received: list[ReceivedMessage] = []
+    trace = uuid.uuid4().hex
+
+    def listen(message: ReceivedMessage) -> None:
+        received.append(message)
+        sender.send("invoices", b"for " + message.payload)
+
+    with Client(world.zookeeper) as client, client.consumer("billing", config=QUICK) as consumer:
+        sender = client.producer()
+        consumer.subscribe("orders", on_message=listen)
+        consumer.start()
+        with Service(world, client, spans) as service:
+            thread = threading.Thread(target=service.handle_request)
+            thread.start()
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{service.server_port}/", b"", {"traceparent": INBOUND.format(trace)}, method="POST"
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 204
+            thread.join()
+        processed, invoiced = spans.one("process orders", trace), spans.one("send invoices", trace)
+    server, sent = spans.one("POST /orders"), spans.one("send orders")
+    prepared, decided, committed = spans.one("prepare"), spans.one("decide"), spans.one("commit")
+    every = [server, sent, prepared, decided, committed, processed, invoiced]
+    assert {trace_of(span) for span in every} == {trace}
+    assert {parent_of(span) for span in (sent, prepared, decided, committed)} == {id_of(server)}
+    assert parent_of(processed) == id_of(sent)
+    assert parent_of(invoiced) == id_of(processed)
+    assert [span.kind for span in (sent, processed, prepared)] == [
+        SpanKind.PRODUCER,
+        SpanKind.CONSUMER,
+        SpanKind.CLIENT,
+    ]
+    times = [(span.start_time or 0, span.end_time or 0) for span in (prepared, decided, committed)]
+    assert all(began <= ended for began, ended in times)
+    assert times[0][1] <= times[1][0] <= times[1][1] <= times[2][0]
+    gtrids = {(span.attributes or {})["messaging.metaq.gtrid"] for span in (prepared, decided, committed)}
+    assert len(gtrids) == 1
+    told = processed.attributes or {}
+    assert told["messaging.system"] == "metaq"
+    assert told["messaging.destination.name"] == "orders"
+    assert told["messaging.consumer.group.name"] == "billing"
+    assert told["messaging.operation.type"] == "process"
+    ours = [message for message in received if trace in (message.traceparent or "")]
+    assert [message.attribute for message in ours] == ["customer-1"], "as it was sent"
+
+
+@pytest.mark.parametrize("step", ["PREPARED", "DECIDED"])
+def test_a_recovery_joins_the_trace_of_what_crashed(world: World, spans: Spans, step: str) -> None:
+    inbound = INBOUND.format(trace := uuid.uuid4().hex)
+    assert start_module(CRASHING, world.deciding.url, world.zookeeper, inbound, step).wait() == -9
+    config = TransactionConfig(age_s=0.1, interval_s=0.1)
+    with Client(world.zookeeper, transactions=config) as client:
+        client.resolve(world.deciding.url)
+        recovered = spans.one("recover")
+    assert trace_of(recovered) == trace
+    told = recovered.attributes or {}
+    assert str(told["messaging.metaq.gtrid"]).startswith("mq1-")
+    assert str(told["messaging.metaq.xid"]).startswith("XID:1:")
+    assert world.deciding.numbers() == ([1] if step == "DECIDED" else [])
+
+
+def test_sends_and_fetches(zookeeper: Chroot, broker: BrokerProcess, spans: Spans) -> None:
+    assert broker.is_running
+    with Client(zookeeper.connect) as client, client.consumer("billing", config=QUICK) as consumer:
+        producer = client.producer()
+        consumer.subscribe("orders")
+        consumer.start()
+        producer.send("orders", b"one", partition="0-0")
+        producer.send_async("orders", b"two", "key", partition="0-0").result()
+        with pytest.raises(NoPartition):
+            producer.send("unknown topic".replace(" ", "-"), b"", timeout_s=0.2)
+        found: list[ReceivedMessage] = []
+        while len(found) < 2:
+            found += consumer.fetch(10, 60)
+    first, second = spans.named("send orders")
+    links = [link.context.span_id for span in spans.named("receive orders") for link in span.links]
+    assert links == [id_of(first), id_of(second)]
+    assert [message.attribute for message in found] == [None, "key"]
+    assert spans.one("send unknown-topic").status.status_code is StatusCode.ERROR
+    told = [str(message.traceparent).split("-")[1:3] for message in found]
+    assert told == [[trace_of(span), f"{id_of(span):016x}"] for span in (first, second)]
+
+
+def test_batches_link_and_tasks_are_traced(zookeeper: Chroot, broker: BrokerProcess, spans: Spans) -> None:
+    assert broker.is_running
+
+    async def consume() -> None:
+        async with aio.Client(zookeeper.connect) as client:
+            got, consumer = asyncio.Event(), client.consumer("billing", config=QUICK)
+
+            async def listen(batch: Batch) -> None:
+                await client.producer().send("invoices", b"for " + batch.messages[0].payload)
+                got.set()
+
+            consumer.subscribe("orders", listen)
+            with spans.provider.get_tracer("service").start_as_current_span("job"):
+                await client.producer().send("orders", b"one")
+            async with consumer:
+                await asyncio.wait_for(got.wait(), 60)
+
+    asyncio.run(consume())
+    job, sent, invoiced = spans.one("job"), spans.one("send orders"), spans.one("send invoices")
+    processed = spans.one("process orders")
+    assert parent_of(sent) == id_of(job)
+    assert parent_of(processed) == id_of(sent)
+    assert [link.context.span_id for link in processed.links] == [id_of(sent)]
+    assert parent_of(invoiced) == id_of(processed)
+
+
+def test_switched_off_nothing_is_imported_or_added(zookeeper: Chroot, broker: BrokerProcess) -> None:
+    assert broker.is_running
+    with Client(zookeeper.connect) as client:
+        client.producer().send("orders", b"plain", "key", partition="0-0")
+        with client.consumer("billing", config=QUICK) as consumer:
+            consumer.subscribe("orders")
+            consumer.start()
+            (message,) = consumer.fetch(1, 60)
+    assert (message.attribute, message.traceparent, type(message)) == ("key", None, ReceivedMessage)
+    script = "import sys, meta_client, meta_client.aio; sys.exit('opentelemetry' in str(sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_rollback_is_a_span_too(world: World, spans: Spans) -> None:
+    def fail() -> None:
+        with closing(world.deciding.connect()) as connection, world.client.transaction(connection) as transaction:
+            transaction.send("orders", b"1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (spans.one("roll back").attributes or {})["messaging.operation.name"] == "roll back"
+    assert spans.named("decide") == []
+
+
+def test_a_coordinators_steps_are_spans(world: World, spans: Spans, tmp_path: Path) -> None:
+    producer = world.client.producer("shop")
+    with (
+        spans.provider.get_tracer("service").start_as_current_span("job"),
+        closing(Coordinator.open(tmp_path / "decisions", "shop")) as coordinator,
+        closing(world.deciding.connect()) as connection,
+        coordinator.transaction(connection, producer, topics=("orders",)) as transaction,
+    ):
+        do(connection, "INSERT INTO numbers VALUES (1)")
+        producer.send("orders", b"1")
+    steps = [spans.one(name) for name in ("prepare", "decide", "commit")]
+    assert {parent_of(span) for span in [*steps, spans.one("send orders")]} == {id_of(spans.one("job"))}
+    assert {(span.attributes or {})["messaging.metaq.gtrid"] for span in steps} == {transaction.name}
