@@ -10,6 +10,7 @@ import click
 from meta_broker.store.checkpoint_taking import checkpoint_stopped
 from meta_broker.version import PRODUCT_VERSION
 from meta_client.cli.output import print_rows
+from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.errors import NotSupported
 from meta_client.net.calls import wait_result
@@ -64,7 +65,7 @@ def checkpoint(directory: str | None, brokers: tuple[str, ...], zk: str, as_json
 
 def _ask(url: BrokerUrl) -> CheckpointTaken:
     """Request a checkpoint. Raises MetaError."""
-    with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S)) as connection:
+    with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S, security())) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             raise NotSupported(f"{url} does not know `{EXTENSION}`: stop it with SIGTERM, which takes one")
         reply = connection.submit(TakeCheckpoint(next_opaque()))

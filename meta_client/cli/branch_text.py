@@ -80,9 +80,9 @@ def show_lines(report: Report, key: XaKey, now_ms: int, where: str, decided: boo
         yield printable(f"{'' if number else 'begins':<10} {_message_text(message)}")
     if report.get("unreadable"):
         yield printable(f"unreadable {report['unreadable']}")
-    for number, (time_ms, what) in enumerate(_history(report)):
+    for number, (time_ms, what) in enumerate(history(report)):
         yield printable(f"{'' if number else 'history':<10} {time_text(time_ms)} {what}")
-    yield from _remedy(report, key, where, decided)
+    yield from remedy(report, key, where, decided)
 
 
 def _message_text(message: dict[str, Any]) -> str:
@@ -92,7 +92,8 @@ def _message_text(message: dict[str, Any]) -> str:
     return f"{place} id {message['id']}{attribute}, {message['bytes']:,} bytes: {payload}"
 
 
-def _history(report: Report) -> Iterator[tuple[int, str]]:
+def history(report: Report) -> Iterator[tuple[int, str]]:
+    """Yield what happened to a branch, each with its time in Unix milliseconds."""
     if report.get("began_ms"):
         yield report["began_ms"], f"began, at LSN {report['first_lsn']}"
     if parts := report.get("partitions"):
@@ -105,7 +106,8 @@ def _history(report: Report) -> Iterator[tuple[int, str]]:
         yield finding["time_ms"], f"found by {finding['who']}: {finding['why']} ({finding['evidence']})"
 
 
-def _remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iterator[str]:
+def remedy(report: Report, key: XaKey, where: str, decided: bool | None) -> Iterator[str]:
+    """Yield the lines on ending a branch, after a margin of eleven characters."""
     if report.get("decision") or report.get("finding"):
         when = "its coordinator has been told" if report.get("decision") else "rows and messages have been mended"
         yield f"resolve    when {when}:"

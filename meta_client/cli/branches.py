@@ -15,6 +15,7 @@ from journal.state.journal_state import Branch, JournalState
 from meta_client.cli.options import connected
 from meta_client.client import Client
 from meta_client.errors import NotSupported
+from meta_client.metadata.topology import Directory
 from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
@@ -64,9 +65,10 @@ class OperatorBranches(Protocol):
 class OnlineBranches:
     """Branches at running brokers."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, directory: Directory | None = None) -> None:
+        """*directory*: where to look brokers up, instead of the client's view."""
         self.failures: dict[int, str] = {}
-        self._verbs = XaVerbs(client.topology, client.connections, NAME, NAME)
+        self._verbs = XaVerbs(directory or client.topology, client.connections, NAME, NAME)
 
     def keys(self, qualifier: str | None) -> dict[int, Sequence[XaKey]]:
         listing = self._verbs.list_prepared(qualifier)

@@ -5,8 +5,9 @@ from typing import Final, NamedTuple
 
 import click
 
-from meta_client.cli.options import connected
+from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.placement import brokers_of
 from meta_client.client import Client
 from meta_client.net.calls import wait_result
 from meta_client.net.connections import CONNECT_TIMEOUT_S
@@ -21,7 +22,7 @@ from zk.tree.broker_url import BrokerUrl
 STATS_TIMEOUT_S = 5.0
 _COLUMNS = ("broker", "role", "url", "state", "in_sync", "lag_bytes", "lag_s", "epoch", "in_sync_set")
 NOT_SERVED: Final = 1  # exit status: a known master does not take writes, or nobody can tell
-_NO_WRITES: Final = frozenset({"away", "silent", "refusing"})  # states of such a master
+NO_WRITES: Final = frozenset({"away", "silent", "refusing"})  # states of such a master
 
 
 class ReplicationReport(NamedTuple):
@@ -92,6 +93,7 @@ def _number(word: str | None) -> int | None:
 
 @click.command()
 @zk_option
+@direct_option
 @json_option
 def brokers(zk: str, as_json: bool) -> None:
     """List brokers: each master that is known, then its slaves, as the master sees them.
@@ -103,19 +105,32 @@ def brokers(zk: str, as_json: bool) -> None:
     Exit status 1: a master is away, silent or refusing, or a node in ZooKeeper can't be read.
     """
     with connected(zk) as client:
+        if client.is_direct:
+            _print_direct(client, as_json=as_json)
+            return
         entries = read_brokers(client.session)
         rows: list[dict[str, object]] = []
         for broker_id in sorted(entries.keys() | known_broker_ids(client.session)):
-            entry, node = entries.get(broker_id, BrokerEntry()), _node(client, broker_id)
+            entry, node = entries.get(broker_id, BrokerEntry()), replication_node(client, broker_id)
             rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), node)
             if entry.master is None:
-                click.echo(f"error: {_absence(broker_id, entry, node)}", err=True)
+                click.echo(f"error: {absence(broker_id, entry, node)}", err=True)
         print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker is registered")
-        if client.session.malformed.found or any(row["state"] in _NO_WRITES for row in rows if row["role"] == "master"):
+        if client.session.malformed.found or any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
             click.get_current_context().exit(NOT_SERVED)
 
 
-def _absence(broker_id: int, entry: BrokerEntry, node: ReplicationNode | None) -> str:
+def _print_direct(client: Client, *, as_json: bool) -> None:
+    """Print what the named masters say; ZooKeeper's part is unknown."""
+    rows: list[dict[str, object]] = []
+    for broker_id, entry in sorted(brokers_of(client).items()):
+        rows += rows_of(broker_id, entry, _ask(client, broker_id, entry), None)
+    print_rows(_COLUMNS, rows, as_json=as_json, empty="no broker answers")
+    if any(row["state"] in NO_WRITES for row in rows if row["role"] == "master"):
+        click.get_current_context().exit(NOT_SERVED)
+
+
+def absence(broker_id: int, entry: BrokerEntry, node: ReplicationNode | None) -> str:
     """Describe a master that is gone, and what to do."""
     last = f", last at {node.master}" if node is not None and node.master else ""
     text = f"broker {broker_id} has no master{last}: start it"
@@ -136,7 +151,8 @@ def _ask(client: Client, broker_id: int, entry: BrokerEntry) -> ReplicationRepor
         return None
 
 
-def _node(client: Client, broker_id: int) -> ReplicationNode | None:
+def replication_node(client: Client, broker_id: int) -> ReplicationNode | None:
+    """Read the replication node; None without a readable one."""
     try:
         return read_replication(client.session, broker_id).node
     except (MalformedNode, RefusedNode) as error:

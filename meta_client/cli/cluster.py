@@ -1,25 +1,21 @@
 """`metaq groups`: progress and owners of consumer groups, and resetting them. Also registers `metaq topics`."""
 
-import time
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
 import click
 
 from meta_client.cli.dead_letters import dead_letters
+from meta_client.cli.group_ends import ask_ends, with_all_partitions
 from meta_client.cli.group_lag import FAULTS, Ends, faults, group_row, lag_of, partition_row
 from meta_client.cli.group_reset import reset
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.cli.positions import Positions
 from meta_client.cli.stores import opened_store, store_option
 from meta_client.cli.topics import topics
 from meta_client.client import Client
-from zk.brokers.cluster import read_topic, subscribable_partitions
-from zk.groups.listing import GroupListing, PartitionProgress, list_group, list_groups
-from zk.tree.nodes import OffsetNode, TopicPartition
-from zk.tree.paths import TopicKind, is_name
+from zk.groups.listing import GroupListing, list_group, list_groups
+from zk.tree.nodes import OffsetNode
 
 __all__ = ["groups", "topics"]
 
@@ -97,10 +93,10 @@ def describe(group: str, more: tuple[str, ...], store: str | None, zk: str, as_j
         if not listing.members and not listing.progress and not more:
             click.echo(f"error: there is no group {group}: see `metaq groups`", err=True)
             click.get_current_context().exit(UNKNOWN)
-        listing = _with_all_partitions(client, listing, more)
+        listing = with_all_partitions(client, listing, more)
         if store is not None:
             listing = _stored_elsewhere(client, listing, store)
-        ends = _ask(client, [listing])
+        ends = ask_ends(client, [listing])
         columns = ("group", "topic", "partition", "offset", "end", "lag", "seconds", "state", "owner")
         rows = [partition_row(listing, progress, ends) for progress in listing.progress]
         empty = "its topics have no partitions: start a broker that offers them"
@@ -114,23 +110,12 @@ groups.add_command(dead_letters)
 
 def _list(zk: str, *, as_json: bool) -> None:
     with connected(zk) as client:
-        listings = [_with_all_partitions(client, listing) for listing in list_groups(client.session)]
-        ends = _ask(client, listings)
+        listings = [with_all_partitions(client, listing) for listing in list_groups(client.session)]
+        ends = ask_ends(client, listings)
         columns = ("group", "members", "topics", "partitions", "unowned", "no_offset", "unknown", "lag", "seconds")
         rows = [group_row(listing, ends) for listing in listings]
         print_rows(columns, rows, as_json=as_json, empty="no consumer group has read anything yet")
         _tell_faults(client, listings, ends)
-
-
-def _with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
-    """Add the partitions of its topics, and of *more*, that have no owner and no stored offset."""
-    known = {(progress.topic, progress.partition): progress for progress in listing.progress}
-    for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
-        if not is_name(topic):  # a member may subscribe to anything, as by mistake to a/b
-            continue
-        for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
-            known.setdefault((topic, partition), PartitionProgress(topic, partition))
-    return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
 
 
 def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> GroupListing:
@@ -141,20 +126,6 @@ def _stored_elsewhere(client: Client, listing: GroupListing, store: str) -> Grou
             offset = offsets.load(it.topic, it.partition)
             progress.append(replace(it, stored=None if offset is None else OffsetNode(offset), is_malformed=False))
     return replace(listing, progress=tuple(progress))
-
-
-def _ask(client: Client, listings: list[GroupListing]) -> Ends:
-    """Ask the running brokers about everything in *listings*. Brokers that do not answer are named on stderr."""
-    positions = Positions(client)
-    ranges = positions.ranges({(p.topic, p.partition) for listing in listings for p in listing.progress})
-    from_slaves = frozenset(key for key in ranges if positions.is_slave(key[1]))
-    known = Ends(ranges, frozenset(positions.missing), from_slaves, {}, time.time_ns() // 1_000_000)
-    put_ms: dict[tuple[str, TopicPartition], int] = {}
-    for listing in listings:
-        lags = {(p.topic, p.partition): lag_of(p, known) for p in listing.progress}
-        behind = {key: lag.first for key, lag in lags.items() if lag.first is not None}
-        put_ms |= {(listing.group, key): at for key, at in positions.put_times(behind).items()}
-    return replace(known, put_ms=put_ms)
 
 
 def _tell_faults(client: Client, listings: list[GroupListing], ends: Ends) -> None:

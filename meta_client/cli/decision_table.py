@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import time
 from dataclasses import asdict
 from typing import Final
@@ -12,6 +11,7 @@ import click
 from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, zk_option
 from meta_client.client import Client
+from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.databases import Change, ddl_for, table_at
@@ -86,9 +86,18 @@ def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, 
     type=click.IntRange(0, 65535),
     help="Serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
 )
+@log_options()
 @json_option
 def resolver(
-    url: str, zk: str, age_s: float, interval_s: float, once: bool, admin_port: int | None, as_json: bool
+    url: str,
+    zk: str,
+    age_s: float,
+    interval_s: float,
+    once: bool,
+    admin_port: int | None,
+    log_level: str,
+    log_format: LogFormat,
+    as_json: bool,
 ) -> None:
     """End what crashed services left of the transactions that a database decides about, until Ctrl-C.
 
@@ -97,8 +106,7 @@ def resolver(
     beside each other. Every change of the counts is a line. Exit status of --once: 1 if row and message of one may
     differ, or something could not be asked.
     """
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.INFO)
-    logging.getLogger("meta_client.transactions").setLevel(logging.INFO)
+    set_up_logs(log_level, log_format)
     with connected(zk) as client:
         table = table_at(url)
         name = table.identity.name

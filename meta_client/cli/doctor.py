@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from meta_client.cli.branches import OnlineBranches
 from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
 from meta_client.cli.options import connected
-from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.output import databases_option, json_option, logs_option, print_rows, zk_option
 from meta_client.client import Client
 from meta_client.doctor.advice import advice_on
 from meta_client.doctor.applier import Applied, apply, note
@@ -37,22 +37,8 @@ TELL_AFTER_S: Final = 1.0
 
 @click.command()
 @zk_option
-@click.option(
-    "--database",
-    "databases",
-    multiple=True,
-    metavar="URL",
-    help="A database that takes part: its decision table, and what is prepared in it. Several times for several. "
-    "[env var: DATABASE_URL, for one]",
-)
-@click.option(
-    "--decisions",
-    "logs",
-    multiple=True,
-    metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A coordinator's log, or a directory right above several. Several times for several.",
-)
+@databases_option
+@logs_option
 @click.option(
     "--age",
     "age_s",
@@ -96,7 +82,7 @@ def doctor(
     with connected(zk) as client:
         sources = Sources(
             OnlineBranches(client),
-            lambda qualifier: _verbs(client, qualifier),
+            lambda qualifier: verbs_for(client, qualifier),
             lambda: known_broker_ids(client.session),
             databases,
             logs,
@@ -105,7 +91,7 @@ def doctor(
         now_ms = time.time_ns() // 1_000_000
         cases = cases_of(found, now_ms, age_s)
         done = _apply(cases, sources.verbs) | _note(cases, sources.verbs, again) if applies else {}
-    rows = [problem_row(*problem) for problem in _problems(found)]
+    rows = [problem_row(*problem) for problem in problems(found)]
     for case in cases:
         if all(side.verdict is Verdict.DONE for side in case.sides):
             continue
@@ -142,7 +128,8 @@ def _note(cases: list[Case], verbs: Callable[[str], XaVerbs], again: str) -> dic
     return done
 
 
-def _problems(found: Evidence) -> Iterator[tuple[str, str]]:
+def problems(found: Evidence) -> Iterator[tuple[str, str]]:
+    """Yield each side that could not be asked, and why."""
     for broker_id, reason in found.brokers.failures.items():
         yield f"broker {broker_id}", reason
     for database in found.databases:
@@ -183,7 +170,8 @@ def _again(zk: str, databases: tuple[str, ...], logs: tuple[Path, ...]) -> str:
     return shlex.join([*words, *(word for log in logs for word in ("--decisions", str(log)))])
 
 
-def _verbs(client: Client, qualifier: str) -> XaVerbs:
+def verbs_for(client: Client, qualifier: str) -> XaVerbs:
+    """Return the requests about branches under *qualifier*."""
     return XaVerbs(client.topology, client.connections, qualifier, NAME)
 
 

@@ -6,8 +6,9 @@ import click
 
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, print_rows, zk_option
-from meta_client.doctor.zookeeper import examine, repair
+from meta_client.doctor.zookeeper import examine, open_nodes, repair
 
+OPEN_ADVICE: Final = "made without a login: set its access rules, or delete it once nobody uses it"
 FOUND: Final = 1  # exit status: nodes that can't be read are left
 
 
@@ -31,6 +32,8 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
     --apply deletes those that only metaq writes and makes again, the epochs of partitions' owners. It never touches
     what a genuine client may have written: each of those comes with what to do.
 
+    With a login (METAQ_ZK_USER, METAQ_ZK_PASSWORD_FILE) it also lists the nodes that anybody may change.
+
     \b
       metaq doctor zookeeper --json | jq -r .path
 
@@ -42,6 +45,7 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
     with connected(zk) as client:
         found = list(examine(client.session))
         done = repair(client.session, found) if applies else set()
+        opened = list(open_nodes(client.session)) if client.session.security.user is not None else []
     rows = [
         {
             "path": it.path,
@@ -52,7 +56,11 @@ def zookeeper(applies: bool, zk: str, as_json: bool) -> None:
         }
         for it in found
     ]
+    rows += [
+        {"path": path, "problem": "anybody may change it", "ours": False, "repaired": False, "advice": OPEN_ADVICE}
+        for path in opened
+    ]
     columns = ("path", "problem", "ours", "repaired", "advice")
     print_rows(columns, rows, as_json=as_json, empty="every node in ZooKeeper can be read")
-    if len(done) < len(found):
+    if len(done) < len(rows):
         click.get_current_context().exit(FOUND)

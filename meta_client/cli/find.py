@@ -9,8 +9,9 @@ from typing import Final
 import click
 
 from meta_client.cli.formats import message_object, time_text
-from meta_client.cli.options import connected
+from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
+from meta_client.cli.placement import brokers_of, partitions_of
 from meta_client.cli.places import Moment
 from meta_client.cli.searching import Hit, Wanted, search_partition
 from meta_client.client import Client
@@ -18,8 +19,6 @@ from meta_client.consumer.routing import plan_routes
 from meta_client.errors import NothingToRead
 from meta_client.protocol.errors import MetaError
 from meta_client.protocol.integers import INT64_MAX, INT64_MIN
-from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
-from zk.tree.paths import TopicKind
 
 NOT_FOUND: Final = 1  # exit status
 INCOMPLETE: Final = 2  # exit status: nothing found, and some partitions could not be searched
@@ -38,6 +37,7 @@ COLUMNS: Final = ("partition", "offset", "message_id", "time", "attribute", "pay
     "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="End after N messages."
 )
 @zk_option
+@direct_option
 @json_option
 def find(
     topic: str,
@@ -86,10 +86,10 @@ def find(
 
 def _search(client: Client, topic: str, wanted: Wanted, limit: int, failures: list[MetaError]) -> Iterator[Hit]:
     """Yield each partition's matches, *limit* messages at most. Failed partitions are added to *failures*."""
-    partitions = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
+    partitions = partitions_of(client, topic)
     if not partitions:
         raise NothingToRead(f"find in {topic}: no broker offers this topic: see `metaq topics`")
-    routes = plan_routes(read_brokers(client.session))
+    routes = plan_routes(brokers_of(client))
     for partition in sorted(partitions):
         try:
             for hit in search_partition(client, topic, partition, routes.get(partition.broker_id), wanted, limit):

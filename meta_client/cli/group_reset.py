@@ -102,28 +102,45 @@ def reset(
         raise click.UsageError("--members force is for offsets in ZooKeeper: a database can't overrule members")
     with connected(zk) as client, opened_store(client, group, store, is_for_reading=not yes) as offsets:
         listing = list_group(client.session, group)
-        keys = _partitions_of(client, listing, places)
+        keys = partitions_of(client, listing, places)
         if isinstance(target, int) and len(keys) != 1:
             raise click.UsageError(f"--to {target}, an offset, is for one partition: name it, like orders/0-3")
-        is_held = yes and not is_forced
-        if is_held:
-            assert not isinstance(members, str)
-            _wait_for_members(client, group, keys, members)
-        elif not is_forced and (alive := _alive(listing, keys)):
+        if not (yes or is_forced) and (alive := alive_members(listing, keys)):
             click.echo(f"warning: {_members_text(group, alive)}", err=True)
-        with contextlib.ExitStack() as held:
-            claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
-            before = {key: _stored(offsets, key) for key in keys}
-            positions = Positions(client)
-            moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
-            if is_held:
-                offsets.commit(_entries(moves, claims))
-            elif yes:
-                _overrule(client, positions, group, moves)
-    rows = [_row(group, move, is_done=yes) for move in moves]
+        moves = run_reset(client, offsets, group, keys, target, members if yes else None)
+    rows = [move_row(group, move, is_done=yes) for move in moves]
     print_rows(("group", "topic", "partition", "before", "after", "change", "done"), rows, as_json=as_json, empty="")
     if not yes:
         click.echo("nothing was changed: say --yes to do it", err=True)
+
+
+def run_reset(
+    client: Client,
+    offsets: OffsetStore,
+    group: str,
+    keys: list[TopicPartition],
+    target: Target,
+    members: float | Literal["force"] | None,
+) -> list[Move]:
+    """Plan the reset of *keys* to *target*, and carry it out unless *members*, the rule about those alive, is None.
+
+    Raises ResetRefused."""
+    is_forced = members == "force"
+    is_held = members is not None and not is_forced
+    if is_held:
+        assert not isinstance(members, str)
+        assert members is not None
+        _wait_for_members(client, group, keys, members)
+    with contextlib.ExitStack() as held:
+        claims = held.enter_context(_claimed(client, group, keys)) if is_held else {}
+        before = {key: _stored(offsets, key) for key in keys}
+        positions = Positions(client)
+        moves = plan_reset(client, positions, target, before, _listed(client, target, keys))
+        if is_held:
+            offsets.commit(_entries(moves, claims))
+        elif is_forced:
+            _overrule(client, positions, group, moves)
+    return moves
 
 
 def _stored(offsets: OffsetStore, key: TopicPartition) -> int | None:
@@ -135,7 +152,7 @@ def _stored(offsets: OffsetStore, key: TopicPartition) -> int | None:
         return None
 
 
-def _partitions_of(
+def partitions_of(
     client: Client, listing: GroupListing, places: Collection[tuple[str | None, Partition | None]]
 ) -> list[TopicPartition]:
     """Return the selected partitions. Raises ResetRefused for missing ones."""
@@ -162,7 +179,7 @@ def _partitions_of(
     return sorted(chosen)
 
 
-def _alive(listing: GroupListing, keys: list[TopicPartition]) -> list[str]:
+def alive_members(listing: GroupListing, keys: list[TopicPartition]) -> list[str]:
     """Return the members that read any of these topics."""
     topics = {topic for topic, _ in keys}
     return [member for member, subscribed in listing.members.items() if subscribed & topics]
@@ -176,7 +193,7 @@ def _wait_for_members(client: Client, group: str, keys: list[TopicPartition], wa
     """Return once no member reads these topics. Raises ResetRefused."""
     deadline = time.monotonic() + wait_s
     is_told = False
-    while alive := _alive(list_group(client.session, group), keys):
+    while alive := alive_members(list_group(client.session, group), keys):
         text = _members_text(group, alive)
         if time.monotonic() >= deadline:
             raise ResetRefused(
@@ -243,7 +260,8 @@ def _entries(moves: list[Move], claims: Mapping[TopicPartition, Claimed]) -> lis
     ]
 
 
-def _row(group: str, move: Move, *, is_done: bool) -> dict[str, object]:
+def move_row(group: str, move: Move, *, is_done: bool) -> dict[str, object]:
+    """Return the row of one partition."""
     topic, partition = move.key
     return {
         "group": group,

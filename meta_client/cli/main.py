@@ -26,6 +26,7 @@ SUMMARIES: Final = {
     "dev": "Run ZooKeeper and a broker for development.",
     "broker": "Run a broker.",
     "promote": "Make a stopped slave the master.",
+    "console": "A web page: brokers, transactions, messages, groups, replication, journals.",
     "brokers": "Masters and slaves: which follows which, how far, and which are in sync.",
     "zookeeper": "Run a ZooKeeper for development.",
     "produce": "Send lines as messages.",
@@ -36,9 +37,14 @@ SUMMARIES: Final = {
     "groups": "List consumer groups, owners and lag; set a group to other offsets.",
     "txn": "What is in doubt, and how to end it by hand.",
     "doctor": "Examine the cluster's nodes in ZooKeeper, and repair metaq's own.",
+    "access": "Principals that brokers know, and what each may do.",
     "checkpoint": "Have a checkpoint written now, live or offline.",
+    "selftest": "Examine a disk and a machine before a broker is put there.",
+    "backup": "Copy the directory of a running broker, consistent and verified.",
+    "restore": "Make a broker's directory of a back-up, with offsets that were never given out.",
     "journal": "Read a broker's log offline: dump, check, cuts; and repair it.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
+    "certify": "Certify that a database and brokers agree, transaction by transaction, signed.",
 }
 
 

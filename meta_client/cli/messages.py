@@ -22,7 +22,7 @@ from meta_client.cli.inputs import (
     read_records,
     read_whole,
 )
-from meta_client.cli.options import connected
+from meta_client.cli.options import connected, direct_option, is_direct
 from meta_client.cli.output import json_option, zk_option
 from meta_client.cli.places import STORED, EndParam, PartitionParam, StartParam
 from meta_client.cli.positions import PutTimes
@@ -30,8 +30,10 @@ from meta_client.cli.progress import Progress
 from meta_client.cli.reading import Span, read_topic_messages
 from meta_client.cli.sending import NotYetReplicated, Sending, SendReport, Stopped
 from meta_client.cli.waiting import Waiting
+from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.position import EARLIEST, LATEST, Position
+from meta_client.logs.setup import LogFormat, log_options, set_up_logs
 from meta_client.producer.partition_queues import BatchingConfig
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.producer.results import SendResult
@@ -59,6 +61,7 @@ class _Template(click.ParamType[Show]):
 @click.argument("topic")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, allow_dash=True))
 @zk_option
+@direct_option
 @click.option(
     "--format",
     "form",
@@ -197,6 +200,7 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.command()
 @click.argument("topic")
 @zk_option
+@direct_option
 @click.option("--group", metavar="NAME", help="Consume as a member of this group and store how far.")
 @click.option(
     "--from",
@@ -210,6 +214,12 @@ def _show_outcome(item: Item, told: SendResult | MetaError) -> None:
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N messages.")
 @click.option("--follow", is_flag=True, help="Wait for more when there are no more, until Ctrl-C.")
 @click.option("--format", "template", type=_Template(), metavar="TEXT", default=TEMPLATE, help="See above.")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    help="With --group: serve metrics and health over HTTP on 127.0.0.1. 0: any free one. Without it: off.",
+)
+@log_options("warning")
 @json_option
 def consume(
     topic: str,
@@ -221,6 +231,9 @@ def consume(
     count: int | None,
     follow: bool,
     template: Show,
+    admin_port: int | None,
+    log_level: str,
+    log_format: LogFormat,
     as_json: bool,
 ) -> None:
     """Show the messages of TOPIC, a payload a line, and end when all that were there are shown.
@@ -251,6 +264,11 @@ def consume(
         raise click.UsageError("--follow never ends, --until does: leave one of them out")
     if group is not None and (partitions or until is not None):
         raise click.UsageError("--partition and --until are not for a --group, which reads what it is given")
+    if group is not None and is_direct():
+        raise click.UsageError("--group needs ZooKeeper, where its offsets and owners are: leave --broker out")
+    if admin_port is not None and group is None:
+        raise click.UsageError("--admin-port goes with --group: only a member has a lag")
+    set_up_logs(log_level, log_format)
     begin: Position = EARLIEST if start is None or start == STORED else start
     with connected(zk) as client:
         times = PutTimes(client)
@@ -266,7 +284,8 @@ def consume(
             out.flush()
 
         if group is not None:
-            GroupReading(client, topic, group, begin, show, count, Waiting(topic, zk, group)).run(follow=follow)
+            with _admin(client, admin_port):
+                GroupReading(client, topic, group, begin, show, count, Waiting(topic, zk, group)).run(follow=follow)
             return
         wanted = ", ".join(f"{topic}/{partition}" for partition in partitions) or topic
         follow = follow or (begin == LATEST and until is None)  # no existing message comes after the latest
@@ -280,3 +299,14 @@ def consume(
                 show(message)
                 if is_watched:
                     progress.advance(message.next_offset - message.offset)
+
+
+def _admin(client: Client, port: int | None) -> contextlib.AbstractContextManager[object]:
+    """Serve metrics and health of *client* while the context lasts, if *port* is given. Raises CannotServe."""
+    if port is None:
+        return contextlib.nullcontext()
+    from meta_client.cli.consumer_admin import serve_consumer_admin  # imported on first use
+
+    server = serve_consumer_admin(client, port)
+    click.echo(f"metrics and health: {server.url}", err=True)
+    return server

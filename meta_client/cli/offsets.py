@@ -4,7 +4,7 @@ import datetime
 
 import click
 
-from meta_client.cli.options import connected
+from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import json_option, print_rows, zk_option
 from meta_client.cli.places import Moment
 from meta_client.cli.positions import ANSWER_TIMEOUT_S, Positions, Range
@@ -15,6 +15,7 @@ from zk.tree.nodes import Partition
 @click.argument("topic")
 @click.option("--at", type=Moment(), help="Show the offset that belongs to this time, too. ISO 8601; local time.")
 @zk_option
+@direct_option
 @json_option
 def offsets(topic: str, at: datetime.datetime | None, zk: str, as_json: bool) -> None:
     """Show where the partitions of TOPIC begin and end.

@@ -4,15 +4,48 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
+from meta_client.cli.security_options import security, zookeeper_security
 from meta_client.client import BATCHING, Client
 from meta_client.producer.partition_queues import BatchingConfig
 
 CONNECT_TIMEOUT_MS = 5_000  # a user is waiting
+URLS: Final = "metaq.brokers"  # key in a context's meta: what --broker named
 SESSION_TIMEOUT_MS = 10_000  # nodes of a killed command expire soon
+
+
+def _keep_urls(context: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> None:
+    del parameter
+    context.meta[URLS] = urls
+
+
+# For commands that need ZooKeeper for nothing but the brokers' addresses.
+direct_option = click.option(
+    "--broker",
+    multiple=True,
+    expose_value=False,
+    callback=_keep_urls,
+    metavar="HOST:PORT",
+    help="Ask this broker and no ZooKeeper, which may be away; may be given more than once.",
+)
+
+
+def branch_broker(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    """Return the broker id that *text* is; None for an address, which is asked alone, without ZooKeeper."""
+    del parameter
+    if text is None or (text.isascii() and text.isdigit()):
+        return None if text is None else int(text)
+    context.meta[URLS] = (text,)
+    return None
+
+
+def is_direct() -> bool:
+    """Return whether the command was given --broker, and asks no ZooKeeper."""
+    return bool(click.get_current_context().meta.get(URLS))
 
 
 def _tell_default(zookeeper: str) -> None:
@@ -24,11 +57,22 @@ def _tell_default(zookeeper: str) -> None:
 
 @contextlib.contextmanager
 def connected(zookeeper: str, batching: BatchingConfig = BATCHING) -> Iterator[Client]:
-    """Yield a client that is closed at the end. Its warnings go to stderr, a line each. Raises ZooKeeperError."""
+    """Yield a client that is closed at the end: of the brokers named with --broker, or of *zookeeper*. Its warnings go
+    to stderr, a line each. Raises ZooKeeperError; InvalidUrl, NotConnected."""
+    context = click.get_current_context(silent=True)
+    if context is not None and (urls := context.meta.get(URLS)):
+        with Client.direct(*urls, batching=batching, **security()._asdict()) as direct:
+            yield direct
+        return
     _tell_default(zookeeper)
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     logging.getLogger("zk.kazoo").setLevel(logging.ERROR)  # hide single connection attempts; the outcome is reported
     with Client(
-        zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS, batching=batching
+        zookeeper,
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        batching=batching,
+        **security()._asdict(),
+        zookeeper_security=zookeeper_security(),
     ) as client:
         yield client

@@ -2,16 +2,19 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from meta_client.cli.security_options import security_options
+
 DECLINED: Final = 1  # exit status: the user declined
 ZK_DEFAULT: Final = "127.0.0.1:2181"
 
-zk_option = click.option(
+_zk_option = click.option(
     "--zk",
     envvar="METAQ_ZK",
     default=ZK_DEFAULT,
@@ -19,6 +22,29 @@ zk_option = click.option(
     show_envvar=True,
     metavar="HOST:PORT[/CHROOT]",
     help="ZooKeeper.",
+)
+
+
+def zk_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --zk, and the options by which brokers are connected to safely."""
+    return _zk_option(security_options(command))
+
+
+databases_option = click.option(
+    "--database",
+    "databases",
+    multiple=True,
+    metavar="URL",
+    help="A database that takes part: its decision table, and what is prepared in it. Several times for several. "
+    "[env var: DATABASE_URL, for one]",
+)
+logs_option = click.option(
+    "--decisions",
+    "logs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A coordinator's log, or a directory right above several. Several times for several.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 

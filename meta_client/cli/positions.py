@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from meta_client.cli.placement import brokers_of
 from meta_client.client import Client
 from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.routing import plan_routes
@@ -23,7 +24,6 @@ from meta_client.protocol.errors import MetaError, Moved, NotFound
 from meta_client.protocol.id_layout import time_ms_of
 from meta_client.protocol.messages import HEADER, HEADER_BYTES
 from meta_client.protocol.requests import OFFSET_END, Fetch, Get, OffsetQuery, Offsets, Request
-from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition
 
@@ -41,14 +41,20 @@ class Range(NamedTuple):
     at: int | None
 
 
-class Positions:
-    """Positions from the running brokers. A broker that does not answer is named on stderr, once, and its partitions
-    are missing from the results."""
+def warn(text: str) -> None:
+    """Tell the user on stderr."""
+    click.echo(f"warning: {text}", err=True)
 
-    def __init__(self, client: Client) -> None:
+
+class Positions:
+    """Positions from the running brokers. A broker that does not answer is told once, and its partitions are missing
+    from the results."""
+
+    def __init__(self, client: Client, tell: Callable[[str], None] = warn) -> None:
         """Look up the brokers. Raises ZooKeeperError."""
         self._client = client
-        brokers = read_brokers(client.session)
+        self._tell = tell
+        brokers = brokers_of(client)
         self._routes = plan_routes(brokers)
         self._slaves = {broker_id for broker_id in self._routes if brokers[broker_id].master is None}
         self._silent: set[int] = set()
@@ -169,7 +175,7 @@ class Positions:
         broker_id = key[1].broker_id
         if broker_id not in self._silent:
             self._silent.add(broker_id)
-            click.echo(f"warning: the ends of broker {broker_id}'s partitions are missing: {error}", err=True)
+            self._tell(f"the ends of broker {broker_id}'s partitions are missing: {error}")
 
 
 class PutTimes:
@@ -188,7 +194,7 @@ class PutTimes:
         return time_ms_of(message.message_id) if is_metaq else None
 
     def _ask(self, broker_id: int) -> bool:
-        url = plan_routes(read_brokers(self._client.session)).get(broker_id)
+        url = plan_routes(brokers_of(self._client)).get(broker_id)
         if url is None:
             return False
         connection = self._client.connections.get(url, CONNECT_TIMEOUT_S)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
+from meta_client.cli.placement import brokers_of, partitions_of
 from meta_client.cli.positions import GROUP, Positions, Range
 from meta_client.cli.progress import Progress
 from meta_client.cli.waiting import Waiting
@@ -18,10 +19,8 @@ from meta_client.consumer.position import EARLIEST, Position, milliseconds, offs
 from meta_client.consumer.routing import plan_routes
 from meta_client.errors import BrokerAway, ConnectionLost, NothingToRead, NotSupported, ReplyTimeout
 from meta_client.protocol.errors import MetaError, RemoteError
-from zk.brokers.cluster import read_brokers, read_topic, subscribable_partitions
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import Partition, TopicPartition
-from zk.tree.paths import TopicKind
 
 REST_S = 0.2
 
@@ -101,7 +100,7 @@ def read_topic_messages(
         if is_first and not follow:
             total(sum((it.end or 0) - it.request.offset for it in readings.values()))
         is_first = False
-        routes = plan_routes(read_brokers(client.session))
+        routes = plan_routes(brokers_of(client))
         for partition, (request, end) in sorted(readings.items()):
             try:
                 yield from read_to_end(client.connections, request, routes.get(partition.broker_id), GROUP, end)
@@ -118,7 +117,7 @@ def read_topic_messages(
 
 def _partitions(client: Client, topic: str, span: Span, *, may_lack: bool) -> list[Partition]:
     """Return the partitions to read. Raises NothingToRead."""
-    offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic))
+    offered = partitions_of(client, topic)
     if not offered and not may_lack:
         raise NothingToRead(f"read {topic}: no broker offers this topic: see `metaq topics`")
     if not span.partitions:

@@ -7,6 +7,7 @@ import click
 from meta_client.cli.options import connected
 from meta_client.cli.output import json_option, zk_option
 from meta_client.errors import NotConnected
+from meta_client.metadata.direct import parse_brokers
 from zk.brokers.cluster import read_brokers
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.paths import BrokerKey, MasterKey
@@ -18,8 +19,9 @@ def where_options(command: Callable[..., None]) -> Callable[..., None]:
         "--broker",
         "brokers",
         multiple=True,
-        metavar="ID|URL",
-        help="Only this broker; may be given more than once. Every master that is up, otherwise.",
+        metavar="ID|HOST:PORT",
+        help="Only this broker; may be given more than once. Every master that is up, otherwise. By HOST:PORT: asks no "
+        "ZooKeeper, which may be away.",
     )
     return option(zk_option(json_option(command)))
 
@@ -28,7 +30,7 @@ def targets(brokers: tuple[str, ...], zk: str) -> list[tuple[str, BrokerUrl | No
     """Return name and URL of the selected brokers, in order; None for a master whose node can't be read. Asks ZooKeeper
     only for ids. Raises InvalidUrl."""
     urls: dict[str, BrokerUrl | None] = {
-        text: BrokerUrl.parse(text) for text in brokers if not (text.isascii() and text.isdigit())
+        text: parse_brokers([text])[0] for text in brokers if not (text.isascii() and text.isdigit())
     }
     if brokers and len(urls) == len(set(brokers)):
         return list(urls.items())

@@ -7,8 +7,10 @@ from typing import Final
 
 import click
 
-from meta_client.cli.options import connected
+from meta_client.cli.options import connected, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
+from meta_client.cli.placement import brokers_of
+from meta_client.cli.security_options import security
 from meta_client.cli.targets import known_url, targets, where_options
 from meta_client.client import Client
 from meta_client.errors import NotSupported
@@ -19,8 +21,8 @@ from meta_client.net.connections import CONNECT_TIMEOUT_S
 from meta_client.net.opaques import next_opaque
 from meta_client.protocol.compression import NO_COMPRESSION
 from meta_client.protocol.errors import MetaError
-from meta_client.protocol.requests import TopicCommand, TopicVerb
-from zk.brokers.cluster import TopicBrokers, read_topic, read_topic_names
+from meta_client.protocol.requests import Stats, TopicCommand, TopicVerb
+from zk.brokers.cluster import BrokerEntry, TopicBrokers, read_topic, read_topic_names
 from zk.tree.broker_url import BrokerUrl
 from zk.tree.nodes import BrokerName
 from zk.tree.paths import TopicKind
@@ -29,6 +31,7 @@ ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 SOME_REFUSED: Final = 1  # exit status: at least one broker did not do it
 SOME_SKIPPED: Final = 1  # exit status: a node in ZooKeeper can't be read
 EXTENSION: Final = "topic"
+COLUMNS: Final = ("topic", "broker", "partitions", "publish", "subscribe")
 
 Settings = list[tuple[str, str]]
 _KEYS: Final = ("partitions", "publish", "subscribe", "stat", "compression", "index")  # options of create and alter
@@ -36,6 +39,7 @@ _KEYS: Final = ("partitions", "publish", "subscribe", "stat", "compression", "in
 
 @click.group(invoke_without_command=True)
 @zk_option
+@direct_option
 @json_option
 @click.pass_context
 def topics(context: click.Context, zk: str, as_json: bool) -> None:
@@ -43,7 +47,8 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
 
     Without a command: which broker offers how many partitions, to producers and to consumers. A broker is written
     B-m, the master of broker id B, or B-sS, its slave S. A topic without a broker was offered once, and nobody who
-    does is up. Exit status 1: a node in ZooKeeper can't be read, and is named.
+    does is up. Exit status 1: a node in ZooKeeper can't be read, and is named. With --broker the broker tells its
+    topics itself, of those without messages the name alone.
 
     \b
     metaq topics
@@ -53,9 +58,14 @@ def topics(context: click.Context, zk: str, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     with connected(zk) as client:
-        rows = [row for name in read_topic_names(client.session) for row in _topic_rows(client, name)]
-        columns = ("topic", "broker", "partitions", "publish", "subscribe")
-        print_rows(columns, rows, as_json=as_json, empty="no topics: start a broker that offers one")
+        if client.is_direct:
+            rows = [
+                row for broker_id, entry in brokers_of(client).items() for row in _told_rows(client, broker_id, entry)
+            ]
+            print_rows(COLUMNS, rows, as_json=as_json, empty="the brokers have no topics")
+            return
+        rows = [row for name in read_topic_names(client.session) for row in topic_rows(client, name)]
+        print_rows(COLUMNS, rows, as_json=as_json, empty="no topics: start a broker that offers one")
         if client.session.malformed.found:
             context.exit(SOME_SKIPPED)
 
@@ -177,7 +187,7 @@ def _tell(verb: TopicVerb, topic: str, settings: Settings, brokers: tuple[str, .
 
 def _ask(url: BrokerUrl, command: TopicCommand) -> str:
     """Return the broker's new state of the topic. Raises MetaError."""
-    with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S)) as connection:
+    with contextlib.closing(Connection.open(url, CONNECT_TIMEOUT_S, security())) as connection:
         if EXTENSION not in connection.capabilities(ANSWER_TIMEOUT_S).extensions:
             raise NotSupported(f"{url} does not know `{EXTENSION}`: change its configuration file and reload it")
         reply = connection.submit(command)
@@ -194,7 +204,30 @@ def _row(broker: str, topic: str, text: str) -> dict[str, object]:
     return row | {"closed": said.get("closed") or None}
 
 
-def _topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:
+def _told_rows(client: Client, broker_id: int, entry: BrokerEntry) -> Iterable[dict[str, object]]:
+    """Yield the topics that a broker tells of itself; those without messages have no more than a name."""
+    assert entry.master is not None
+    reply = client.connections.get(entry.master, CONNECT_TIMEOUT_S).submit(Stats("topics", next_opaque()))
+    for line in wait_result(reply, ANSWER_TIMEOUT_S, f"stats topics of {entry.master}").text.splitlines():
+        match line.split():
+            case [topic, *pairs] if "*" not in topic:
+                said = dict(zip(pairs[::2], pairs[1::2], strict=False))
+                count = said.get("partitions", "")
+                yield {
+                    "topic": topic,
+                    "broker": f"{broker_id}-m",
+                    "partitions": int(count) if count.isascii() and count.isdigit() else None,
+                    "publish": _flag(said, "accept_publish"),
+                    "subscribe": _flag(said, "accept_subscribe"),
+                }
+
+
+def _flag(said: Mapping[str, str], key: str) -> bool | None:
+    return said[key] == "true" if key in said else None
+
+
+def topic_rows(client: Client, topic: str) -> Iterable[dict[str, object]]:
+    """Return a row for each broker of a topic, from ZooKeeper; one without a broker if nobody offers it."""
     publishers = read_topic(client.session, TopicKind.PUB, topic)
     subscribed = read_topic(client.session, TopicKind.SUB, topic)
     rows = [_topic_row(topic, name, publishers, subscribed) for name in sorted({*publishers, *subscribed}, key=str)]

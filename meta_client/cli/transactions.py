@@ -18,6 +18,7 @@ from meta_client.cli.branches import NoBranch, OperatorBranches, opened_branches
 from meta_client.cli.decision_table import init, resolver
 from meta_client.cli.decisions import is_decided
 from meta_client.cli.doctor import doctor
+from meta_client.cli.options import branch_broker, direct_option
 from meta_client.cli.output import confirm, json_option, print_rows, zk_option
 
 INCOMPLETE: Final = 1  # exit status: a broker's branches are missing
@@ -30,7 +31,13 @@ directory_option = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The data directory of a broker that does not run, instead of a cluster.",
 )
-broker_option = click.option("--broker", "broker_id", type=int, metavar="ID", help="Only the branch on this broker.")
+broker_option = click.option(
+    "--broker",
+    "broker_id",
+    metavar="ID|HOST:PORT",
+    callback=branch_broker,
+    help="Only the branch on this broker. By HOST:PORT: asks no ZooKeeper, which may be away.",
+)
 branch_argument = click.argument("branch", metavar="BRANCH")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
@@ -58,6 +65,7 @@ def txn() -> None:
 
 @txn.command(name="list")
 @zk_option
+@direct_option
 @directory_option
 @click.option("--qualifier", metavar="TEXT", help="Only branches of producers with this unique qualifier.")
 @json_option
@@ -160,6 +168,7 @@ for _decision, _text in _DECISIONS.items():
 
 @txn.command()
 @zk_option
+@direct_option
 @directory_option
 @json_option
 def ledger(zk: str, directory: Path | None, as_json: bool) -> None:

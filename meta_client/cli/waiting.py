@@ -5,10 +5,9 @@ from typing import Final
 
 import click
 
+from meta_client.cli.placement import partitions_of
 from meta_client.client import Client
-from zk.brokers.cluster import read_topic, subscribable_partitions
 from zk.errors import ZooKeeperUnavailable
-from zk.tree.paths import TopicKind
 
 OWNED_S: Final = 3.0  # rebalancing is over after this time
 
@@ -27,7 +26,7 @@ class Waiting:
     def look(self, client: Client) -> None:
         """Report a new reason why nothing can be read yet. Raises MalformedNode."""
         try:
-            offered = subscribable_partitions(read_topic(client.session, TopicKind.SUB, self._topic))
+            offered = partitions_of(client, self._topic)
         except ZooKeeperUnavailable as error:
             self._tell(f"waiting: {' '.join(str(error).split())}")
         else:

@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from journal.errors import InvalidRecord
+from journal.records.ledger import RESTORED_BY
 from journal.records.xid import InvalidXid, XaKey, Xid
 from meta_client.coordinator.names import BROKER, DATABASE, branch, log_of
 from meta_client.coordinator.receipts import Receipts
@@ -208,8 +209,11 @@ def _case(one: _Gathered, found: Evidence, now_ms: int, age_s: float) -> Case:
         before = sides[0].answer.said if len(sides) == 1 else BranchAnswer.SILENT
     for at, answer in answers.items():
         verdict = verdict_on(Facts(one.owner, decision.said, answer.said, age, before))
-        if (finding := found.brokers.findings.get(at)) is not None and verdict not in CERTAIN:
-            verdict = Verdict(finding["state"])  # until FORGET
+        if (finding := found.brokers.findings.get(at)) is not None and (
+            verdict not in CERTAIN or (verdict is Verdict.DECIDE and finding["who"] == RESTORED_BY)
+        ):
+            # Until FORGET. Of a restored branch, a commit's row may have been deleted after the back-up.
+            verdict = Verdict(finding["state"])
         sides.append(Side(f"broker {at[0]}", answer, verdict, at, one.at_brokers[at], finding=finding))
     if decision.row is not None and decision.row.hazard is not None and not decision.row.brokers:
         label = decision.by

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from zk.brokers.journal_position import decode_position
 from zk.brokers.replication import decode_replication
 from zk.errors import MalformedNode, RefusedNode
 from zk.session.session import ZooKeeperSession
@@ -18,6 +19,7 @@ from zk.tree.paths import (
     BrokerKey,
     ConsumerKey,
     ConsumerParentKey,
+    JournalKey,
     MasterKey,
     NodeKey,
     OwnerEpochKey,
@@ -53,6 +55,7 @@ def examine(session: ZooKeeperSession) -> Iterator[MalformedTreeNode]:
         *(paths.topics(kind) for kind in TopicKind),
         paths.groups,
         f"{paths.root}/metaq/brokers",
+        f"{paths.root}/metaq/journals",
         f"{paths.root}/metaq/epochs",
     ]
     for root in roots:
@@ -99,6 +102,8 @@ def _decode(path: str, key: NodeKey, node: Node) -> None:
             raise MalformedNode(path, node.data, "an ephemeral node, which ends with its owner")
         case ReplicationKey():
             decode_replication(path, node.data)
+        case JournalKey():
+            decode_position(path, node.data)
         case OwnerEpochKey():
             decode_epoch(path, node.data)
 
@@ -113,6 +118,11 @@ def _advice(key: NodeKey) -> str:
             return (
                 f"it decides which slaves may be promoted: stop broker {broker_id} and its slaves before you delete it"
             )
+        case JournalKey(broker_id):
+            return (
+                f"an older copy of broker {broker_id}'s directory is told by it: make sure that its directory is the "
+                f"newest, then delete it, and the next start writes it"
+            )
         case OwnerKey():
             return "no consumer made it: delete it"
     return "end the process that wrote it, or delete it"
@@ -120,6 +130,21 @@ def _advice(key: NodeKey) -> str:
 
 def _denied(error: RefusedNode) -> MalformedTreeNode:
     return MalformedTreeNode(error.path, "can't be read: access rules deny it", None, False, "correct its access rules")
+
+
+def open_nodes(session: ZooKeeperSession) -> Iterator[str]:
+    """Yield every node of the tree that anybody may change or delete. Reads only."""
+    paths = [session.paths.root]
+    while paths:
+        path = paths.pop()
+        try:
+            children = [f"{path}/{child}" for child in sorted(session.children(path))]
+            is_open = session.is_open(path)
+        except RefusedNode:  # nobody else may look
+            continue
+        if is_open:
+            yield path
+        paths += reversed(children)
 
 
 def repair(session: ZooKeeperSession, found: Iterable[MalformedTreeNode]) -> set[str]:

@@ -196,7 +196,7 @@ def test_every_target(metaq: Metaq, broker: BrokerProcess, client: Client) -> No
 
 
 def test_a_reset_has_six_options() -> None:
-    assert sum(isinstance(parameter, click.Option) for parameter in reset.params) == 6
+    assert sum(isinstance(parameter, click.Option) and parameter.expose_value for parameter in reset.params) == 6
 
 
 def test_a_reset_is_undone_by_what_it_printed(

@@ -353,7 +353,7 @@ heartbeat_ms = 100
 
 def test_what_waits_for_a_slave_is_told_apart_from_what_is_not_stored(tmp_path: Path, zookeeper: Chroot) -> None:
     """The way from the master to the only slave in sync is lost: messages are there, and seen once it is back."""
-    words = ["produce", "meta-test", "--zk", zookeeper.connect]
+    words = ["produce", "meta-test", "--zk", zookeeper.connect, "--timeout", "1"]
     with Replicas(tmp_path / "pair", zookeeper.connect, SYNC, slaves=1) as replicas:
         wait_until(lambda: run_metaq_bytes(*words, stdin=b"zero\n").returncode == 0, "the slave is in sync")
         (link,) = replicas.links

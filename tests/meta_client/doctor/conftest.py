@@ -1,15 +1,18 @@
 """The doctor as its command, and the worlds of both kinds of transactions."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from meta_client.transactions import CommitStep
 from tests.fixtures.forked import run_metaq
 from tests.meta_client.coordinator.conftest import world as xa_world
-from tests.meta_client.transactions.conftest import lite_world, maria_world, world
+from tests.meta_client.transactions.conftest import World, do, lite_world, maria_world, world
 
 __all__ = ["lite_world", "maria_world", "world", "xa_world"]
 
@@ -50,3 +53,32 @@ def doctor(monkeypatch: pytest.MonkeyPatch) -> Doctor:
         return told
 
     return run
+
+
+@contextmanager
+def in_flight(world: World, at: CommitStep = CommitStep.RECORDED) -> Iterator[threading.Event]:
+    """A transaction of a live service is at that step until the event is set, or the block is left."""
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def hold(step: CommitStep, gtrid: str) -> None:
+        if step is at:
+            asked.set()
+            assert goes_on.wait(60)
+
+    def work() -> None:
+        with (
+            world.open_client(observer=hold, resolves=False) as client,
+            closing(world.deciding.connect()) as connection,
+            client.transaction(connection, wait=True) as transaction,
+        ):
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        assert asked.wait(60)
+        yield goes_on
+    finally:
+        goes_on.set()
+        worker.join()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from journal.records.ledger import RESTORED_BY
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
 from meta_client.doctor.advice import advice_on, prepared_command
@@ -75,6 +76,18 @@ def _verdict(found: Evidence) -> Verdict:
     (case,) = cases_of(found, NOW_MS, 10)
     (verdict,) = {side.verdict for side in case.sides}
     return verdict
+
+
+def test_a_branch_of_a_restored_back_up_is_not_rolled_back_for_want_of_a_row() -> None:
+    """A commit's row may have been deleted after the back-up; one that is there still decides."""
+    finding = {"who": RESTORED_BY, "why": "restored", "evidence": "a back-up", "time_ms": 1, "state": "hazard"}
+    brokers = replace(_found(AT).brokers, findings={AT: finding})
+    assert _verdict(Evidence(brokers, databases=(HERE,))) is Verdict.HAZARD
+    by_hand = replace(brokers, findings={AT: finding | {"who": "ann"}})
+    assert _verdict(Evidence(by_hand, databases=(HERE,))) is Verdict.DECIDE
+    for outcome, verdict in ((RowDecision.COMMIT, Verdict.COMMIT), (RowDecision.ROLLBACK, Verdict.ROLL_BACK)):
+        table = replace(HERE, rows={GTRID: _row(outcome)})
+        assert _verdict(Evidence(brokers, databases=(table,))) is verdict
 
 
 def _row(outcome: RowDecision, brokers: tuple[int, ...] = (0,), hazard: str | None = None) -> Recorded:

@@ -1,7 +1,6 @@
 """Rows of a decision table that nothing of metaq wrote: named and left alone, by doctor and resolver."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,21 +8,21 @@ import pytest
 from meta_client.coordinator.errors import Unreachable
 from meta_client.transactions import NoDecisionTable
 from meta_client.transactions.databases import table_at
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq
 from tests.meta_client.doctor.conftest import Doctor
 from tests.meta_client.doctor.test_rows import driver_of, kill_at
 from tests.meta_client.transactions.conftest import do, make, running_world
-from zk.embedded.chroot import Chroot
 
 BRACES = "0,2}', 'rollback', '', NULL, now()); --"
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_rows_that_nobody_wrote(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path, zookeeper: Chroot, doctor: Doctor
+    request: pytest.FixtureRequest, kind: str, broker_pool: BrokerPool, doctor: Doctor
 ) -> None:
     """One service's decision beside them is carried out."""
-    with running_world(make(kind, request), tmp_path, zookeeper) as world:
+    with running_world(make(kind, request), broker_pool) as world:
         deciding, given = world.deciding, ("--database", world.deciding.url)
         kill_at(world, driver_of(world), 1, "DECIDED")
         named = [deciding.identity.name.new_gtrid() for _ in range(5)]

@@ -17,7 +17,6 @@ from meta_client.doctor import mysql
 from meta_client.doctor.advice import sql_command
 from meta_client.doctor.evidence import DatabaseEvidence
 from meta_client.producer.producer import Producer
-from meta_client.transactions import CommitStep
 from meta_client.transactions.databases import session_of
 from meta_client.transactions.errors import CommitUnknown
 from meta_client.transactions.mysql import SECRET, parameters
@@ -25,7 +24,7 @@ from meta_client.transactions.table import RowDecision
 from tests.fixtures.forked import run_metaq
 from tests.fixtures.mariadb import EmbeddedMariaDb, MariaDatabase, made_in
 from tests.fixtures.replicas import wait_until
-from tests.meta_client.doctor.conftest import Doctor
+from tests.meta_client.doctor.conftest import Doctor, in_flight
 from tests.meta_client.doctor.test_rows import kill_at
 from tests.meta_client.transactions.conftest import World, do, make_mariadb
 from zk.embedded.chroot import Chroot
@@ -45,35 +44,6 @@ def prepare(connection: Any, xid: Xid, statement: str) -> None:
 
 def looked(url: str, *gtrids: str) -> DatabaseEvidence:
     return mysql.look(DatabaseEvidence("database shop", url), gtrids)
-
-
-@contextmanager
-def in_flight(world: World, at: CommitStep = CommitStep.RECORDED) -> Iterator[threading.Event]:
-    """A transaction of a live service is at that step until the event is set, or the block is left."""
-    asked, goes_on = threading.Event(), threading.Event()
-
-    def hold(step: CommitStep, gtrid: str) -> None:
-        if step is at:
-            asked.set()
-            assert goes_on.wait(60)
-
-    def work() -> None:
-        with (
-            world.open_client(observer=hold, resolves=False) as client,
-            closing(world.deciding.connect()) as connection,
-            client.transaction(connection, wait=True) as transaction,
-        ):
-            do(connection, "INSERT INTO numbers VALUES (1)")
-            transaction.send("orders", b"1")
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    try:
-        assert asked.wait(60)
-        yield goes_on
-    finally:
-        goes_on.set()
-        worker.join()
 
 
 @contextmanager

@@ -19,19 +19,18 @@ from meta_client.doctor.verdicts import Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions import CommitStep
 from tests.crash.test_decision_row import resolvers
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_metaq
 from tests.meta_client.doctor.conftest import Doctor, Told
 from tests.meta_client.doctor.test_rows import driver_of, kill_at
 from tests.meta_client.transactions.conftest import World, do, make, running_world
-from zk.embedded.chroot import Chroot
 
 THREADS = 16
-AT_LEAST = 300  # transactions
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def served(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
-    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+def served(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
+    with running_world(make(request.param, request), broker_pool) as world:
         yield world
 
 
@@ -77,7 +76,7 @@ def test_doctors_beside_resolvers_and_services(served: World, doctor: Doctor, tm
     with resolvers(world, tmp_path) as logs, ThreadPoolExecutor(THREADS) as pool:
         working = [pool.submit(work) for _ in range(THREADS)]
         try:
-            for words, age in itertools.islice(itertools.cycle((((), "0.02"), (("--apply",), "3"))), 6):
+            for words, age in (((), "0.02"), (("--apply",), "3")) * 2:
                 found.append(doctor(world.zookeeper, "--database", world.deciding.url, *words, age=age))
         finally:
             ended.set()
@@ -104,7 +103,7 @@ def looked(world: World) -> tuple[Case, Any]:
 
 @pytest.mark.parametrize("kind", ["postgres", "sqlite", "mariadb"])
 def test_a_row_is_written_between_look_and_action(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path, zookeeper: Chroot
+    request: pytest.FixtureRequest, kind: str, broker_pool: BrokerPool
 ) -> None:
     """The transaction lives, is left alone, and is not told to a person."""
     at = {step: (threading.Event(), threading.Event()) for step in (CommitStep.PREPARED, CommitStep.RECORDED)}
@@ -125,7 +124,7 @@ def test_a_row_is_written_between_look_and_action(
             if kind != "sqlite":
                 do(connection, "INSERT INTO numbers VALUES (1)")
 
-    with running_world(make(kind, request), tmp_path, zookeeper) as world:
+    with running_world(make(kind, request), broker_pool) as world:
         worker = threading.Thread(target=work)
         worker.start()
         try:

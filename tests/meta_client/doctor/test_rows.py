@@ -11,9 +11,10 @@ import pytest
 
 from meta_client.transactions import CommitStep
 from tests.fixtures.broker import CONFIG, running_broker
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.replicas import Replicas, wait_until
-from tests.meta_client.doctor.conftest import Doctor
+from tests.meta_client.doctor.conftest import Doctor, in_flight
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 from tests.meta_client.transactions.test_crashes import DRIVERS, killable
 from zk.brokers.cluster import read_brokers
@@ -31,10 +32,10 @@ def kill_at(world: World, driver: str, number: int, step: str) -> None:
 
 
 @pytest.fixture(params=["psycopg", "pymysql", "sqlite3"])
-def crashed(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+def crashed(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
     """Services have died at each step; numbers 3 and 4 were decided, and of 4 the broker was told perhaps."""
     deciding = make(DRIVERS[request.param], request)
-    with running_world(deciding, tmp_path, zookeeper) as world:
+    with running_world(deciding, broker_pool) as world:
         for number, step in enumerate(KILLED):
             kill_at(world, request.param, number, step)
         yield world
@@ -75,9 +76,9 @@ def test_services_that_were_killed_at_each_step(crashed: World, doctor: Doctor) 
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def served(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+def served(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
     """A database server of either kind, and two brokers."""
-    with running_world(make(request.param, request), tmp_path, zookeeper, brokers=2) as world:
+    with running_world(make(request.param, request), broker_pool, brokers=2) as world:
         yield world
 
 
@@ -88,26 +89,7 @@ def driver_of(world: World) -> str:
 def test_a_live_transaction_is_left_alone_whatever_its_age(served: World, doctor: Doctor) -> None:
     """The row is written, its COMMIT comes later; then it commits."""
     world = served
-    asked, goes_on = threading.Event(), threading.Event()
-
-    def hold(step: CommitStep, gtrid: str) -> None:
-        if step is CommitStep.RECORDED:
-            asked.set()
-            assert goes_on.wait(60)
-
-    def work() -> None:
-        with (
-            world.open_client(observer=hold, resolves=False) as client,
-            closing(world.deciding.connect()) as it,
-            client.transaction(it, wait=True) as transaction,
-        ):
-            do(it, "INSERT INTO numbers VALUES (1)")
-            transaction.send("orders", b"1")
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    assert asked.wait(60)
-    try:
+    with in_flight(world):
         for words in (("--apply",), ()):
             told = doctor(world.zookeeper, "--database", world.deciding.url, *words)
             assert (told.status, told.verdicts) == (0, ["at work"])
@@ -119,9 +101,6 @@ def test_a_live_transaction_is_left_alone_whatever_its_age(served: World, doctor
             assert told.rows[0]["done"] is None
         blind = doctor(world.zookeeper, age="0.3")
         assert blind.verdicts == ["unknown"]  # nobody was asked who could have known
-    finally:
-        goes_on.set()
-        worker.join()
     world.check([1])
 
 
@@ -187,18 +166,16 @@ def test_a_broker_that_is_away_is_unknown_and_named(served: World, doctor: Docto
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_database_that_is_away_is_unknown_and_named(
-    tmp_path: Path, zookeeper: Chroot, doctor: Doctor, kind: str
-) -> None:
-    with killable(kind) as (server, deciding), running_world(deciding, tmp_path, zookeeper) as world:
+def test_a_database_that_is_away_is_unknown_and_named(broker_pool: BrokerPool, doctor: Doctor, kind: str) -> None:
+    with killable(kind) as (server, deciding), running_world(deciding, broker_pool) as world:
         kill_at(world, driver_of(world), 1, "DECIDED")
         server.kill()
-        told = doctor(zookeeper.connect, "--database", world.deciding.url, "--apply")
+        told = doctor(world.zookeeper, "--database", world.deciding.url, "--apply")
         assert (told.status, told.verdicts) == (1, ["unknown", "unknown"])
         assert "connect" in next(row["reason"] for row in told.rows if row["place"].startswith("database"))
         assert world.prepared()
         server.restart()
-        assert doctor(zookeeper.connect, "--database", world.deciding.url, "--apply").status == 0
+        assert doctor(world.zookeeper, "--database", world.deciding.url, "--apply").status == 0
         world.check([1])
 
 

@@ -1,0 +1,48 @@
+"""Partitions of groups, and the brokers' answers about them, for `metaq groups`."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+from meta_client.cli.group_lag import Ends, lag_of
+from meta_client.cli.positions import Positions, warn
+from meta_client.client import Client
+from zk.brokers.cluster import read_topic, subscribable_partitions
+from zk.groups.listing import GroupListing, PartitionProgress
+from zk.tree.nodes import TopicPartition
+from zk.tree.paths import TopicKind, is_name
+
+
+def with_all_partitions(client: Client, listing: GroupListing, more: Collection[str] = ()) -> GroupListing:
+    """Add the partitions of its topics, and of *more*, that have no owner and no stored offset."""
+    known = {(progress.topic, progress.partition): progress for progress in listing.progress}
+    for topic in sorted({topic for topic, _ in known}.union(more, *listing.members.values())):
+        if not is_name(topic):  # a member may subscribe to anything, as by mistake to a/b
+            continue
+        for partition in subscribable_partitions(read_topic(client.session, TopicKind.SUB, topic)):
+            known.setdefault((topic, partition), PartitionProgress(topic, partition))
+    return GroupListing(listing.group, listing.members, tuple(known[key] for key in sorted(known)))
+
+
+def ask_ends(
+    client: Client,
+    listings: list[GroupListing],
+    tell: Callable[[str], None] = warn,
+    broker_id: int | None = None,
+) -> Ends:
+    """Ask the running brokers about everything in *listings*, or about the partitions of one broker. *tell* gets a line
+    for each broker that does not answer."""
+    positions = Positions(client, tell)
+    listings = [
+        replace(it, progress=tuple(p for p in it.progress if broker_id in (None, p.partition.broker_id)))
+        for it in listings
+    ]
+    ranges = positions.ranges({(p.topic, p.partition) for listing in listings for p in listing.progress})
+    from_slaves = frozenset(key for key in ranges if positions.is_slave(key[1]))
+    known = Ends(ranges, frozenset(positions.missing), from_slaves, {}, time.time_ns() // 1_000_000)
+    put_ms: dict[tuple[str, TopicPartition], int] = {}
+    for listing in listings:
+        lags = {(p.topic, p.partition): lag_of(p, known) for p in listing.progress}
+        behind = {key: lag.first for key, lag in lags.items() if lag.first is not None}
+        put_ms |= {(listing.group, key): at for key, at in positions.put_times(behind).items()}
+    return replace(known, put_ms=put_ms)
