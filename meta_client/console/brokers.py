@@ -1,0 +1,71 @@
+"""Asks ZooKeeper and every broker for what overview, replication and journal show."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from meta_client.cli.brokers import replication_node
+from meta_client.client import Client
+from meta_client.console.broker_view import ITEMS, BrokerView, Told, parse_told
+from meta_client.console.reads import LIMIT_S, Reads, Unknown
+from meta_client.net.calls import wait_result
+from meta_client.net.deadline import Deadline
+from meta_client.net.opaques import next_opaque
+from meta_client.protocol.requests import Stats
+from zk.brokers.cluster import BrokerEntry, known_broker_ids, read_brokers
+from zk.tree.broker_url import BrokerUrl
+
+BROKERS_MAX: Final = 200  # shown
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCluster:
+    """Every broker id, and the nodes of ZooKeeper that can't be read, with the reason."""
+
+    brokers: tuple[BrokerView, ...]
+    malformed: Mapping[str, str]
+    hidden: int = 0  # broker ids beyond BROKERS_MAX
+
+
+async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
+    """Read the cluster; each process that does not answer in time is Unknown in it."""
+    found = await reads.ask("brokers", lambda: _registered(client))
+    if isinstance(found, Unknown):
+        return found
+    urls = {url for view in found.brokers for url in (view.entry.master, *view.entry.slaves.values()) if url}
+    answers = await asyncio.gather(*(ask_broker(client, reads, url) for url in urls))
+    said = dict(zip(urls, answers, strict=True))
+    brokers = [
+        replace(
+            view,
+            master=None if view.entry.master is None else said[view.entry.master],
+            slaves={slave_id: said[url] for slave_id, url in view.entry.slaves.items()},
+        )
+        for view in found.brokers
+    ]
+    return replace(found, brokers=tuple(brokers))
+
+
+async def ask_broker(client: Client, reads: Reads, url: BrokerUrl) -> Told | Unknown:
+    """Ask one broker process for its stats."""
+    return await reads.ask(("stats", url), lambda: _ask(client, url))
+
+
+def _registered(client: Client) -> ShownCluster:
+    entries = read_brokers(client.session)
+    ids = sorted(entries.keys() | known_broker_ids(client.session))
+    views = [
+        BrokerView(broker_id, entries.get(broker_id, BrokerEntry()), replication_node(client, broker_id))
+        for broker_id in ids[:BROKERS_MAX]
+    ]
+    malformed = {path: str(error) for path, error in client.session.malformed.found.items()}
+    return ShownCluster(tuple(views), malformed, max(len(ids) - BROKERS_MAX, 0))
+
+
+def _ask(client: Client, url: BrokerUrl) -> Told:
+    deadline = Deadline(LIMIT_S)
+    connection = client.connections.get(url, LIMIT_S, patient=False)
+    replies = [connection.submit(Stats(item, next_opaque())) for item in ITEMS]
+    texts = [wait_result(reply, max(deadline.remaining_s(), 0.0), f"stats at {url}").text for reply in replies]
+    return parse_told(dict(zip(ITEMS, texts, strict=True)))

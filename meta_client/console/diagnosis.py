@@ -1,0 +1,140 @@
+"""The doctor's verdicts for pages, and the part of them that is certain carried out: `metaq txn doctor`, on request.
+
+Where anything is prepared a diagnosis takes as long as the age below which a transaction is left to its own process.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from journal.records.xid import XaKey
+from meta_client.cli.branches import OnlineBranches
+from meta_client.cli.doctor import problems, verbs_for
+from meta_client.cli.doctor_text import row_of
+from meta_client.console.reads import Reads, Unknown
+from meta_client.console.settings import ConsoleSettings
+from meta_client.doctor.advice import Advice, advice_on
+from meta_client.doctor.applier import Applied, apply, note
+from meta_client.doctor.cases import Case, Side, cases_of
+from meta_client.doctor.sources import Sources, gather
+from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
+from zk.brokers.cluster import known_broker_ids
+
+EXTRA_S: Final = 60.0  # beyond the age, for the answers of many sides
+NOT_THE_SAME: Final = "the verdict is another one than was confirmed: look again"
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedSide:
+    """One side of a transaction. *row*: as `metaq txn doctor --json` has it."""
+
+    side: Side
+    advice: Advice
+    row: dict[str, Any]
+
+    @property
+    def is_certain(self) -> bool:
+        return self.side.verdict in CERTAIN
+
+    @property
+    def needs_a_person(self) -> bool:
+        return self.side.verdict in FOR_A_PERSON
+
+    @property
+    def may_be_noted(self) -> bool:
+        """True if it belongs on its broker's ledger and is not there yet."""
+        is_wrong = self.side.verdict in (Verdict.MIXED, Verdict.HAZARD)
+        return is_wrong and self.side.at is not None and self.side.finding is None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """One transaction."""
+
+    case: Case
+    sides: tuple[DiagnosedSide, ...]
+
+    @property
+    def seen(self) -> str:
+        """Verdicts in one line, by which a confirmed diagnosis is compared with a later one."""
+        said = [f"{self.case.decision.said.value}"]
+        said += sorted(f"{one.side.place}={one.side.answer.said.value}={one.side.verdict.value}" for one in self.sides)
+        return "; ".join(said)
+
+    def has(self, broker_id: int, key: XaKey) -> bool:
+        return any(one.side.at == (broker_id, key) for one in self.sides)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Every transaction that some side knows and that is not over, and the sides that could not be asked."""
+
+    cases: tuple[Diagnosed, ...]
+    problems: tuple[tuple[str, str], ...]
+
+    def of(self, broker_id: int, key: XaKey) -> Diagnosed | None:
+        return next((one for one in self.cases if one.has(broker_id, key)), None)
+
+
+async def read_diagnosis(settings: ConsoleSettings, reads: Reads) -> Diagnosis | Unknown:
+    """Ask every side. Requests at the same time share one diagnosis."""
+    return await reads.ask("diagnosis", lambda: diagnose(settings), settings.age_s + EXTRA_S)
+
+
+def diagnose(settings: ConsoleSettings) -> Diagnosis:
+    """Ask every side. Blocks. Raises ZooKeeperError."""
+    found = gather(_sources(settings), settings.age_s, _no_step)
+    now_ms = time.time_ns() // 1_000_000
+    cases = []
+    for case in cases_of(found, now_ms, settings.age_s):
+        if all(side.verdict is Verdict.DONE for side in case.sides):
+            continue
+        sides = []
+        for side in case.sides:
+            advice = advice_on(case, side, settings.doctor)
+            sides.append(DiagnosedSide(side, advice, row_of(case, side, advice, now_ms)))
+        cases.append(Diagnosed(case, tuple(sides)))
+    return Diagnosis(tuple(cases), tuple(problems(found)))
+
+
+def apply_certain(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: str) -> list[Applied] | Unknown:
+    """Diagnose again, and do what is certain of the transaction with this branch, as `metaq txn doctor --apply` does.
+
+    Unknown if the verdicts are not *seen*, which was confirmed: then nothing was changed. Blocks."""
+    found = diagnose(settings).of(broker_id, key)
+    if found is None or found.seen != seen:
+        return Unknown(NOT_THE_SAME)
+    return list(apply(found.case, lambda qualifier: verbs_for(settings.client, qualifier)))
+
+
+def put_on_record(settings: ConsoleSettings, broker_id: int, key: XaKey, seen: str) -> str | Unknown:
+    """Diagnose again, and put this branch, mixed or hazardous, on its broker's ledger; return the result in words.
+
+    Unknown as in apply_certain. Blocks."""
+    found = diagnose(settings).of(broker_id, key)
+    if found is None or found.seen != seen:
+        return Unknown(NOT_THE_SAME)
+    (one,) = (one for one in found.sides if one.side.at == (broker_id, key))
+    if not one.may_be_noted:
+        return Unknown("nothing about it belongs on the ledger, or it is there already")
+    verbs = lambda qualifier: verbs_for(settings.client, qualifier)  # noqa: E731
+    return note(found.case, one.side, settings.who, one.advice.reason, verbs)
+
+
+def _sources(settings: ConsoleSettings) -> Sources:
+    client = settings.client
+    return Sources(
+        OnlineBranches(client),
+        lambda qualifier: verbs_for(client, qualifier),
+        lambda: known_broker_ids(client.session),
+        settings.databases,
+        settings.logs,
+    )
+
+
+@contextlib.contextmanager
+def _no_step(what: str) -> Iterator[None]:
+    del what
+    yield

@@ -1,0 +1,226 @@
+"""Branches in doubt, and ledgers, of every broker: each broker on its own thread, so that one that hangs costs its own.
+
+A branch is looked at with the functions of `metaq txn list`, `show` and `ledger`.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from journal.records.xid import InvalidXid, XaKey, parse_key
+from meta_client.cli.branch_text import since_ms
+from meta_client.cli.branches import OnlineBranches
+from meta_client.cli.doctor import verbs_for
+from meta_client.client import Client
+from meta_client.console.reads import Reads, Unknown
+from meta_client.doctor.cases import owner_of
+from meta_client.doctor.sources import NO_MASTER, problem_of
+from meta_client.doctor.verdicts import Owner
+from meta_client.metadata.topology import Directory, TopicView
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.branch_report import Report
+from meta_client.protocol.errors import RemoteProtocolError, XaError
+from meta_client.protocol.xa import XaCode
+from zk.brokers.cluster import known_broker_ids, read_brokers
+from zk.tree.broker_url import BrokerUrl
+
+LIST_S: Final = 8.0  # thousands of branches take their time
+SHOW_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBranch:
+    """One branch of a list. *owner*: what decides about it, by its name."""
+
+    broker_id: int
+    key: XaKey
+    report: Report
+    owner: Owner
+    owner_name: str
+
+    @property
+    def since_ms(self) -> int:
+        """Time since which it waits; 0: unknown."""
+        since = since_ms(self.report)
+        return since if 0 < since < 1 << 63 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """Lists of all brokers. *unknown*: brokers without an answer, and why."""
+
+    prepared: tuple[ListedBranch, ...] = ()
+    ledger: tuple[ListedBranch, ...] = ()  # oldest first, as the other
+    unknown: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        return min((one.since_ms for one in self.prepared if one.since_ms), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFacts:
+    """One branch at its broker. *report* None: it is not in doubt there; *status*: the broker's own word."""
+
+    broker_id: int
+    key: XaKey
+    report: Report | None = None
+    status: BranchStatus | None = None
+    finding: Report | None = None  # on the broker's ledger
+
+
+class OneBroker:
+    """Directory of a single master."""
+
+    def __init__(self, directory: Directory, broker_id: int, url: BrokerUrl) -> None:
+        self._directory = directory
+        self._masters = {broker_id: url}
+
+    def view(self, topic: str, timeout_s: float) -> TopicView:
+        return self._directory.view(topic, timeout_s)
+
+    def maybe_view(self, topic: str) -> TopicView | None:
+        return self._directory.maybe_view(topic)
+
+    def read_masters(self) -> dict[int, BrokerUrl]:
+        return dict(self._masters)
+
+    def read_absent(self, masters: Collection[int]) -> set[int]:
+        del masters
+        return set()
+
+    def master_url(self, broker_id: int) -> BrokerUrl | None:
+        return self._masters.get(broker_id)
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Part(msgspec.Struct):
+    topic: str
+    partition: int
+    messages: int
+    bytes: int
+    last_ms: int
+
+
+class _First(msgspec.Struct):
+    topic: str
+    id: int
+    bytes: int
+    attribute: str | None
+    payload: str | None
+
+
+class _Shown(msgspec.Struct):
+    """Fields of a report that the page of a branch shows, beyond those that the doctor reads."""
+
+    partitions: list[_Part] = []
+    partitions_total: int = 0
+    first_messages: list[_First] = []
+    unreadable: str | None = None
+    origin: str | None = None
+    first_lsn: int | None = None
+
+
+def unreadable_report(report: Report) -> str | None:
+    """Return the reason why *report* is not one of this version's brokers; None if it is."""
+    if (why := problem_of(report)) is not None:
+        return why
+    try:
+        msgspec.convert(report, _Shown)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+async def read_in_doubt(client: Client, reads: Reads) -> InDoubt | Unknown:
+    """List what is in doubt and on record, oldest first."""
+    masters = await reads.ask("masters", lambda: _masters(client))
+    if isinstance(masters, Unknown):
+        return masters
+    found = await asyncio.gather(
+        *(
+            reads.ask(("in doubt", broker_id), lambda i=broker_id, u=url: _listed(client, i, u), LIST_S)  # type: ignore[misc]
+            for broker_id, url in masters.items()
+            if url is not None
+        )
+    )
+    unknown = {broker_id: NO_MASTER for broker_id, url in masters.items() if url is None}
+    prepared: list[ListedBranch] = []
+    ledger: list[ListedBranch] = []
+    for broker_id, one in zip((i for i, url in masters.items() if url is not None), found, strict=True):
+        if isinstance(one, Unknown):
+            unknown[broker_id] = one.why
+            continue
+        prepared += one.prepared
+        ledger += one.ledger
+        unknown |= one.unknown
+    return InDoubt(
+        tuple(sorted(prepared, key=lambda one: one.since_ms)),
+        tuple(sorted(ledger, key=lambda one: one.since_ms)),
+        dict(sorted(unknown.items())),
+    )
+
+
+async def read_branch(client: Client, reads: Reads, broker_id: int, key: XaKey) -> BranchFacts | Unknown:
+    """Ask a broker about one branch."""
+    return await reads.ask(("branch", broker_id, key), lambda: branch_facts(client, broker_id, key), SHOW_S)
+
+
+def branch_facts(client: Client, broker_id: int, key: XaKey) -> BranchFacts:
+    """Ask a broker about one branch. Blocks. Raises MetaError, ZooKeeperError."""
+    url = client.topology.read_masters().get(broker_id)
+    directory = None if url is None else OneBroker(client.topology, broker_id, url)
+    branches = OnlineBranches(client, directory)
+    findings = [one for one in branches.findings() if one["key"] == str(key) and one["broker"] == broker_id]
+    finding = findings[0] if findings else None
+    try:
+        report = branches.show(key, broker_id)
+    except XaError as error:
+        if error.code != XaCode.XAER_NOTA:
+            raise
+        return BranchFacts(broker_id, key, None, verbs_for(client, key.qualifier).status(key.xid, broker_id), finding)
+    if (why := unreadable_report(report)) is not None:
+        raise RemoteProtocolError(f"broker {broker_id} tells of a branch what this version does not read: {why}")
+    return BranchFacts(broker_id, key, report, BranchStatus(report["state"]), finding)
+
+
+def parse_branch(text: str) -> XaKey | None:
+    """Read a branch's key, as in a URL."""
+    try:
+        key = parse_key(text)
+    except InvalidXid:
+        return None
+    return key if isinstance(key, XaKey) else None
+
+
+def _masters(client: Client) -> dict[int, BrokerUrl | None]:
+    """Return every broker id that has a node, with its master, if that is up."""
+    entries = read_brokers(client.session)
+    known = sorted(entries.keys() | known_broker_ids(client.session))
+    return {broker_id: None if (one := entries.get(broker_id)) is None else one.master for broker_id in known}
+
+
+def _listed(client: Client, broker_id: int, url: BrokerUrl) -> InDoubt:
+    branches = OnlineBranches(client, OneBroker(client.topology, broker_id, url))
+    listed = branches.listed(None)
+    failures = dict(branches.failures)
+    findings = branches.findings()
+    failures |= branches.failures
+    prepared: list[ListedBranch] = []
+    ledger: list[ListedBranch] = []
+    for report in (*listed, *findings):
+        key = parse_branch(str(report["key"]))
+        # A finding's state is no branch's; OnlineBranches has checked it.
+        why = problem_of(report) if "finding" not in report and "messages" in report else None
+        if key is None or why is not None:
+            failures[broker_id] = f"it tells of a branch what this version does not read: {why or report['key']}"
+            continue
+        one = ListedBranch(broker_id, key, report, *owner_of((broker_id, key)))
+        (ledger if report.get("decision") or report.get("finding") else prepared).append(one)
+    return InDoubt(tuple(prepared), tuple(ledger), failures)

@@ -1,0 +1,119 @@
+"""The command: the URL that it prints lets in, it ends when told, and it refuses what would let strangers in."""
+
+import re
+import signal
+import socket
+import tempfile
+import urllib.error
+import urllib.request
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from meta_client.console.live import STREAMS_MAX
+from tests.fixtures.forked import run_metaq
+from tests.fixtures.replicas import wait_until
+from tests.meta_client.console.conftest import started_console
+from zk.embedded.chroot import Chroot
+
+
+def test_its_url_lets_in_and_sigterm_ends_it_with_a_page_live(zookeeper: Chroot) -> None:
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out)
+        try:
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with opener.open(url) as page:
+                assert "token" not in page.url
+                assert b"ZooKeeper knows no broker" in page.read()
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url.partition("?")[0])
+            assert refused.value.code == 401
+            refused.value.close()
+            live = urllib.request.Request(url.partition("?")[0], headers={"Accept": "text/event-stream"})
+            with opener.open(live) as stream:
+                assert stream.readline() == b"event: page\n"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 143
+        finally:
+            process.kill()
+            process.wait()
+        said = Path(out.name).read_text()
+        assert "it only reads" in said
+        assert "Traceback" not in said
+
+
+def test_a_request_that_never_ends_keeps_nobody_out(zookeeper: Chroot) -> None:
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out)
+        port = int(re.findall(r":(\d+)/", url)[0])
+        try:
+            halves = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+            for half in halves:
+                half.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            asking = HTTPConnection("127.0.0.1", port, timeout=60)
+            asking.request("GET", "/")
+            assert asking.getresponse().status == 401
+            asking.close()
+            for half in halves:
+                half.close()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_live_pages_are_bounded(zookeeper: Chroot) -> None:
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out)
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        opener.open(url).close()
+        live = urllib.request.Request(url.partition("?")[0], headers={"Accept": "text/event-stream"})
+        streams = [opener.open(live) for _ in range(STREAMS_MAX)]
+        try:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                opener.open(live)
+            assert refused.value.code == 503
+            refused.value.close()
+            assert opener.open(url).status == 200  # pages are served all the same
+            streams.pop().close()
+            wait_until(lambda: _opens(opener, live), "the place of the closed one is free")
+        finally:
+            process.kill()
+            process.wait()
+            for stream in streams:
+                stream.close()
+
+
+def _opens(opener: urllib.request.OpenerDirector, live: urllib.request.Request) -> bool:
+    try:
+        opener.open(live).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    return True
+
+
+def test_a_token_of_its_own_is_not_printed(zookeeper: Chroot, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef0123\n")
+    with tempfile.NamedTemporaryFile() as out:
+        process, url = started_console(zookeeper.connect, out, "--token-file", str(tmp_path / "token"))
+        process.kill()
+        process.wait()
+        assert url.endswith("/")
+        assert "0123456789" not in Path(out.name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--host", "0.0.0.0"], "--insecure"),
+        (["--host", "192.0.2.1", "--insecure"], "cannot listen at 192.0.2.1"),
+        (["--token-file", "short"], "holds no token"),
+    ],
+)
+def test_what_it_refuses(words: list[str], error: str, zookeeper: Chroot, tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("1234")
+    given = [str(tmp_path / word) if word == "short" else word for word in words]
+    done = run_metaq("console", "--zk", zookeeper.connect, *given)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert error in done.stderr
