@@ -4,7 +4,7 @@ Reads the journal's bytes once. Spark keeps the result, some hundred bytes a rec
 checks. The driver sees only counts and a few examples, whatever the journal's size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -14,34 +14,81 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.storagelevel import StorageLevel
 
 from journal.records.header import RecordType
+from journal.wal.storage import DirectoryStorage
+from journal.wal.watermark_file import read_watermark
 from spark_jobs.audit import transforms
+from spark_jobs.audit.archive_check import ArchiveResult, check_archive, is_archive
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
-from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, Totals
+from spark_jobs.audit.index_files import ReadIndexes, read_indexes
+from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check_range
+from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
 from spark_jobs.source.data_source import FORMAT, register
 from spark_jobs.source.directory import SegmentSlice, plan
-from spark_jobs.source.schemas import BAD, StartRow, arrow_table
+from spark_jobs.source.schemas import BAD, FindingRow, StartRow, arrow_table
 
 EXAMPLES_MAX: Final = 10  # a check
 
 
 def audit_journal(
-    spark: SparkSession, path: Path, *, on_progress: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    path: Path,
+    *,
+    archive: Path | None = None,
+    with_indexes: bool = False,
+    also: Callable[[DataFrame, DataFrame], None] | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
     """Audit the journal in *path*, live, dead or archived; every worker must see it there. Changes nothing.
 
-    Calls *on_progress* with the next step. Raises StorageFailed, ForeignJournal before it reads records.
+    *archive*: of its segments; both are read as one journal, and the archive is compared with its manifest, as one in
+    *path* is. *with_indexes*: compare the index files of its partitions, too, as the newest checkpoint names them.
+    *also* is called with the records (RecordRow) and branches (`branches` of transaction_check.py) while Spark keeps
+    them. Calls *on_progress* with the next step. Raises StorageFailed, ForeignJournal before it reads records.
     """
     register(spark)
-    checkpoints = read_checkpoints(path)  # first: the records read later then cover every checkpoint
-    slices = plan(path)
-    size = sum(segment.size for segment in slices)
-    on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
-    read = spark.read.format(FORMAT).option("path", str(path.absolute())).option("frames", "true").load()
     with ExitStack() as kept:
-        return _Audit(spark, path, checkpoints, slices, _keep(kept, read), kept).run(on_progress)
+        # First: the records read later then cover what these vouch for, and go on to where index entries point.
+        saved = read_watermark(DirectoryStorage.open_for_reading(path))
+        checkpoints, indexes = read_checkpoints(path), None
+        if with_indexes:
+            on_progress("reading the index files")
+            checkpoints, indexes = _read_indexes(spark, path, checkpoints, kept)
+        slices, read, archived = plan(path), _records(spark, path), None
+        if archive is not None:
+            # After the directory: what retention moves meanwhile is in both.
+            begin = slices[0].base
+            slices = [segment for segment in plan(archive) if segment.base < begin] + slices
+            read = _records(spark, archive).where(F.col("lsn") < begin).unionAll(read)
+            archived = check_archive(spark, archive, begin)
+        elif is_archive(path):
+            archived = check_archive(spark, path, None)
+        size = sum(segment.size for segment in slices)
+        on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
+        vouchers = Vouchers(checkpoints, saved, None if archived is None else archived.listed_end)
+        audit = _Audit(spark, path, vouchers, indexes, archived, slices, keep(kept, read), kept)
+        report = audit.run(on_progress)
+        if also is not None:
+            also(audit.records, audit.branches)
+        return report
 
 
-def _keep(kept: ExitStack, rows: DataFrame) -> DataFrame:
+def _records(spark: SparkSession, path: Path) -> DataFrame:
+    return spark.read.format(FORMAT).option("path", str(path.absolute())).option("frames", "true").load()
+
+
+def _read_indexes(
+    spark: SparkSession, path: Path, checkpoints: Checkpoints, kept: ExitStack
+) -> tuple[Checkpoints, ReadIndexes]:
+    """Return the index files, and the checkpoints that name them: a live broker may have written newer ones of both."""
+    while True:
+        indexes = read_indexes(spark, path, checkpoints, lambda rows: keep(kept, rows))
+        newer = read_checkpoints(path) if indexes.damaged else checkpoints
+        if newer.newest == checkpoints.newest:
+            return checkpoints, indexes
+        checkpoints = newer
+
+
+def keep(kept: ExitStack, rows: DataFrame) -> DataFrame:
     """Persist *rows*, computed once, until *kept* closes."""
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     kept.callback(rows.unpersist)
@@ -55,69 +102,126 @@ class _Audit:
         self,
         spark: SparkSession,
         path: Path,
-        checkpoints: Checkpoints,
+        vouchers: Vouchers,
+        indexes: ReadIndexes | None,
+        archived: ArchiveResult | None,
         slices: list[SegmentSlice],
         records: DataFrame,
         kept: ExitStack,
     ) -> None:
         self._spark = spark
         self._path = path
-        self._checkpoints = checkpoints
+        self._vouchers = vouchers
+        self._checkpoints = vouchers.checkpoints
+        self._indexes = indexes
+        self._archived = archived
         self._pieces = slices
         self._first_lsn = slices[0].base
-        self._records = records
+        self.records = records
         self._ranges = transforms.offset_ranges(records)
-        self._branches = _keep(kept, transforms.branches(records))
+        self.branches = keep(kept, transforms.branches(records))
+        # Branches that began before the first record: a journal from its birth on has none.
+        self._earlier = (
+            keep(kept, transforms.commit_sums(records, self.branches, self._first_lsn)) if self._first_lsn else None
+        )
         self._kept = kept
 
     def run(self, on_progress: Callable[[str], None]) -> AuditReport:
         totals, bad = self._totals()
         on_progress(f"judging {totals.records:,} records, {totals.branches:,} branches")
-        found = transforms.all_findings(self._findings())
+        ends = check_range(self._path, self._vouchers, self._read_range(totals))
+        found = transforms.all_findings(self._findings(ends))
         if bad:
             found = transforms.mark_explained(found, self._adjacent())
         else:
             found = found.withColumn("explained", F.lit(False))
-        found = _keep(self._kept, found)
+        found = keep(self._kept, found)
         counts = found.groupBy("check", "problem").agg(F.count("*"), F.count_if("explained")).collect()
         examples = _first_of_each(found).collect() if counts else []
-        return AuditReport(str(self._path), tuple(self._results(totals, counts, examples)), totals)
+        results = tuple(self._results(totals, ends, counts, examples))
+        return AuditReport(str(self._path), results, totals, tuple(self._evidence(totals, ends)), ends.vouched_end)
 
-    def _findings(self) -> dict[str, DataFrame]:
-        records, ranges, by_branch, first_lsn = self._records, self._ranges, self._branches, self._first_lsn
+    def _read_range(self, totals: Totals) -> ReadRange:
+        return ReadRange(totals.first_lsn, totals.end_lsn, self._pieces[-1].end, self._named)
+
+    def _evidence(self, totals: Totals, ends: RangeResult) -> Iterator[SourcedClaim]:
+        """Yield the claims of the audit that have a source of their own, or none."""
+        first, end = totals.first_lsn, totals.end_lsn
+        yield from ends.evidence
+        yield SourcedClaim("records and messages are as they were written", first, end, "their checksums")
+        if self._indexes is None:
+            claim = "the partition indexes point at these messages"
+            yield SourcedClaim(claim, first, end, "not compared: give --indexes", is_vouched=False)
+        if self._earlier is None:
+            return
+        row = (
+            transforms.confirmed(self._earlier)
+            .agg(_number(F.count("*"), "all"), _number(F.count_if("confirmed"), "confirmed"))
+            .first()
+        )
+        assert row is not None
+        if row["all"]:
+            claim = f"of {row['all']:,} branches that began before LSN {first} and committed, "
+            copies = "relocated copies of their messages"
+            yield SourcedClaim(f"{claim}{row['confirmed']:,} published what was put", first, end, copies)
+            if others := row["all"] - row["confirmed"]:
+                why = "some of their messages are deleted"
+                yield SourcedClaim(f"{claim}{others:,} published what was put", first, end, why, is_vouched=False)
+
+    def _findings(self, ends: RangeResult) -> dict[str, DataFrame]:
+        records, ranges, by_branch, first_lsn = self.records, self._ranges, self.branches, self._first_lsn
         starts = self._spark.createDataFrame(arrow_table(StartRow, self._checkpoints.log_starts()))
         is_from_birth = first_lsn == 0
         # Without the journal's beginning and without a checkpoint, the start of a partition's log is unknown.
         default_start = 0 if is_from_birth or self._checkpoints.newest is not None else None
         kept, partitions, live = self._checkpoints.rows(self._spark, first_lsn)
         newest = self._checkpoints.newest
-        return {
-            "records": transforms.record_findings(records),
-            "frames": transforms.frame_findings(records),
-            "offsets": transforms.offset_findings(ranges, starts, default_start),
-            "outcomes": transforms.outcome_findings(by_branch, first_lsn).unionAll(
-                transforms.assignment_findings(records, by_branch, first_lsn)
-            ),
-            "checkpoints": transforms.position_findings(records, kept, first_lsn)
+        outcomes = transforms.outcome_findings(by_branch, first_lsn).unionAll(
+            transforms.assignment_findings(records, by_branch, first_lsn)
+        )
+        checkpoints = (
+            transforms.position_findings(records, kept, first_lsn)
             .unionAll(transforms.partition_findings(ranges, kept, partitions, starts, first_lsn))
             .unionAll(transforms.branch_findings(records, by_branch, kept, live, first_lsn, newest))
-            .unionAll(self._checkpoints.damage(self._spark)),
+            .unionAll(self._checkpoints.damage(self._spark))
+        )
+        if self._earlier is not None:
+            outcomes = outcomes.unionAll(transforms.commit_sum_findings(self._earlier))
+            checkpoints = checkpoints.unionAll(transforms.relocated_branch_findings(records, live, first_lsn))
+        by_check = {
+            "records": transforms.record_findings(records),
+            "frames": transforms.frame_findings(records),
+            # From its birth on every partition begins at 0, wherever retention made it begin since.
+            "offsets": transforms.offset_findings(ranges, starts.where(F.lit(not is_from_birth)), default_start),
+            "identity": transforms.batch_findings(records).unionAll(transforms.id_findings(records)),
+            "outcomes": outcomes,
+            "checkpoints": checkpoints,
+            "range": self._spark.createDataFrame(arrow_table(FindingRow, ends.findings)),
         }
+        if (indexes := self._indexes) is not None and indexes.entries is not None:
+            by_check["indexes"] = transforms.index_findings(
+                records, indexes.entries, indexes.files, indexes.at, indexes.number
+            )
+        if self._archived is not None:
+            by_check["archive"] = self._spark.createDataFrame(arrow_table(FindingRow, self._archived.findings))
+        return by_check
 
     def _adjacent(self) -> DataFrame:
         """Return one range a segment: corruption may be in a million places, and explaining findings needs no finer
         answer."""
-        bad = self._records.where(F.col("kind") == BAD).groupBy("segment")
+        bad = self.records.where(F.col("kind") == BAD).groupBy("segment")
         return bad.agg(F.min("lsn").alias("lsn"), F.max("end").alias("end")).select("lsn", "end")
 
     def _totals(self) -> tuple[Totals, int]:
         """Return the totals, and the number of unreadable ranges. The action that reads the journal."""
         is_record = ~F.col("kind").isin(BAD, RecordType.PAD.name)
-        records = self._records.agg(
+        records = self.records.agg(
             _number(F.count_if(is_record), "records"),
             _number(F.count_if(F.col("kind") == BAD), "bad"),
             _number(F.max("end"), "end_lsn"),
             _number(F.sum("frames"), "frames"),
+            _number(F.count("producer"), "batches"),
+            F.max(F.struct("checkpoint", "lsn")).alias("named"),
         )
         ranges = self._ranges.agg(
             _number(F.count("*"), "ranges"),
@@ -127,7 +231,7 @@ class _Audit:
         is_open = (F.col("commits") == 0) & (F.col("rollbacks") == 0)
         promised = self._checkpoints.promised_below(self._first_lsn)
         is_prepared = (F.col("prepares") > 0) | F.col("branch_lsn").isin(promised)
-        by_branch = self._branches.agg(
+        by_branch = self.branches.agg(
             _number(F.count("*"), "branches"),
             _number(F.count_if(is_prepared), "prepared"),
             _number(F.count_if(F.col("commits") > 0), "committed"),
@@ -137,8 +241,12 @@ class _Audit:
         )
         row = records.crossJoin(ranges).crossJoin(by_branch).first()
         assert row is not None  # aggregates without a group give one row
-        figures: dict[str, Any] = {name: int(value) for name, value in row.asDict().items()}
+        figures: dict[str, Any] = row.asDict()
+        named = figures.pop("named")
+        self._named = None if named is None or named["checkpoint"] is None else (named["checkpoint"], named["lsn"])
+        figures = {name: int(value) for name, value in figures.items()}
         bad, self._frames, self._range_count = figures.pop("bad"), figures.pop("frames"), figures.pop("ranges")
+        self._batches = figures.pop("batches")
         totals = Totals(
             segments=sum(segment.size > 0 for segment in self._pieces),
             bytes=sum(segment.size for segment in self._pieces),
@@ -148,14 +256,23 @@ class _Audit:
         )
         return totals, bad
 
-    def _results(self, totals: Totals, counts: list[Row], examples: list[Row]) -> list[CheckResult]:
+    def _results(self, totals: Totals, ends: RangeResult, counts: list[Row], examples: list[Row]) -> list[CheckResult]:
         judged = {
             "records": f"{totals.records:,} records",
             "frames": f"{self._frames:,} messages",
             "offsets": f"{self._range_count:,} ranges in {totals.partitions:,} partitions",
+            "identity": f"{self._batches:,} batches, {self._frames:,} messages",
             "outcomes": f"{totals.branches:,} branches",
             "checkpoints": f"{totals.checkpoints:,} checkpoints",
+            "range": f"LSN {totals.first_lsn} to {totals.end_lsn}",
         }
+        unknown = {"range": ends.unknown}
+        if self._indexes is not None:
+            judged["indexes"] = f"{self._indexes.entry_count:,} entries"
+            unknown["indexes"] = self._indexes.unknown
+        if self._archived is not None:
+            judged["archive"] = f"{self._archived.segments:,} segments"
+            unknown["archive"] = self._archived.unknown
         return [
             CheckResult(
                 name,
@@ -168,8 +285,10 @@ class _Audit:
                     for row in examples
                     if row["check"] == name
                 ),
+                tuple(unknown.get(name, ())),
             )
             for name, claim in CLAIMS.items()
+            if name in judged
         ]
 
 

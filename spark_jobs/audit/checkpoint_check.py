@@ -10,16 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from journal.records.header import RecordType
 from journal.records.states import BranchState
-from spark_jobs.audit.findings import finding, findings, or_none, partition_name, text
+from spark_jobs.audit.findings import SUM, about_checkpoint, findings, or_none, partition_name
 
-_SUM: Final = "decimal(38,0)"
 _BRANCH: Final = "%s %s with %s messages in %s bytes and %s runs"  # _branch_columns
-
-
-def _about(problem: str, first_lsn: int, detail: str, *columns: Column) -> Column:
-    """Return a finding about a checkpoint, which any record below it could explain."""
-    subject = text("checkpoint.%s", F.col("number"))
-    return finding(problem, F.lit(first_lsn), F.col("at"), subject, text(detail, *columns))
 
 
 def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int) -> DataFrame:
@@ -32,13 +25,13 @@ def position_findings(records: DataFrame, checkpoints: DataFrame, first_lsn: int
         .agg(F.max("end").alias("reached"), F.max(F.struct("epoch", "incarnation")).alias("life"))
     )
     says, writer_epoch = F.struct("epoch", "incarnation"), F.col("life")
-    short = _about(
+    short = about_checkpoint(
         "not reached",
         first_lsn,
         "was taken at LSN %s, the records below it end at LSN %s",
         *(at, or_none(reached)),
     )
-    other_life = _about(
+    other_life = about_checkpoint(
         "epoch differs",
         first_lsn,
         "says epoch %s, incarnation %s; the records say %s, %s",
@@ -71,7 +64,7 @@ def partition_findings(
     end, replayed_end = F.col("end"), F.col("replayed_end")
     says = F.coalesce(end, F.lit(0))
     is_retired = replayed_end.isNull() & (says <= F.coalesce("log_start", F.lit(0)))
-    other_end = _about(
+    other_end = about_checkpoint(
         "end differs",
         first_lsn,
         "says that %s ends at offset %s; by the records it ends at %s",
@@ -90,8 +83,8 @@ def branch_findings(
 ) -> DataFrame:
     """Find live branches (BranchRow) that differ from the replay, that the checkpoint omits, or that are not live.
 
-    A branch that began below *first_lsn* cannot be confirmed, since it was relocated. But the messages that the
-    *newest* checkpoint holds of it must lie above: retention never deletes a live branch's messages.
+    One that began below *first_lsn* is left to relocation_check.py. But the messages that the *newest* checkpoint holds
+    of it must lie above: retention never deletes a live branch's messages.
     """
     at, branch, decided = F.col("at"), F.col("branch_lsn"), F.col("decided_lsn")
     alive = by_branch.join(
@@ -110,35 +103,35 @@ def branch_findings(
                 F.first("key").alias("key"),
                 state.alias("state"),
                 F.count("*").alias("runs"),
-                F.sum(F.col("messages").cast(_SUM)).alias("messages"),
-                F.sum(F.col("bytes").cast(_SUM)).alias("bytes"),
+                F.sum(F.col("messages").cast(SUM)).alias("messages"),
+                F.sum(F.col("bytes").cast(SUM)).alias("bytes"),
             ).alias("replayed")
         )
     )
     says = F.struct(
-        "key", "state", "runs", F.col("messages").cast(_SUM).alias("messages"), F.col("bytes").cast(_SUM).alias("bytes")
+        "key", "state", "runs", F.col("messages").cast(SUM).alias("messages"), F.col("bytes").cast(SUM).alias("bytes")
     )
     both = live.join(replayed, ["number", "at", "branch_lsn"], "full")
     is_named, is_replayed = F.col("key").isNotNull(), F.col("replayed").isNotNull()
-    left_out = _about(
+    left_out = about_checkpoint(
         "branch left out",
         first_lsn,
         "leaves out the live branch %s, begun at LSN %s",
         *(F.col("replayed.key"), branch),
     )
-    not_live = _about(
+    not_live = about_checkpoint(
         "branch not live",
         first_lsn,
         "names the branch %s, begun at LSN %s, which is not live by the records",
         *(F.col("key"), branch),
     )
-    differs = _about(
+    differs = about_checkpoint(
         "branch differs",
         first_lsn,
         f"says of the branch begun at LSN %s: {_BRANCH}; by the records it is {_BRANCH}",
         *(branch, *_branch_columns(""), *_branch_columns("replayed.")),
     )
-    not_kept = _about(
+    not_kept = about_checkpoint(
         "branch not kept",
         first_lsn,
         "names the branch %s, begun at LSN %s, some of whose messages stood at LSN %s, which is deleted",

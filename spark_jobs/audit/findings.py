@@ -6,11 +6,14 @@ record could explain it.
 """
 
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.source.schemas import FindingRow
+
+SUM: Final = "decimal(38,0)"  # numbers come from disk: their sums must not overflow
 
 
 def finding(problem: str, since: Column, lsn: Column, subject: Column, detail: Column) -> Column:
@@ -29,6 +32,12 @@ def findings(rows: DataFrame, *cases: tuple[Column, Column]) -> DataFrame:
     hold."""
     found = F.array_compact(F.array(*(F.when(condition, column) for condition, column in cases)))
     return rows.select(F.explode(found).alias("finding")).select("finding.*")
+
+
+def about_checkpoint(problem: str, first_lsn: int, detail: str, *columns: Column) -> Column:
+    """Return a finding about a checkpoint (columns number, at), which any record below it could explain."""
+    subject = text("checkpoint.%s", F.col("number"))
+    return finding(problem, F.lit(first_lsn), F.col("at"), subject, text(detail, *columns))
 
 
 def all_findings(by_check: dict[str, DataFrame]) -> DataFrame:

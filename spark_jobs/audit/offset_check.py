@@ -1,7 +1,8 @@
 """Checks that every offset of every partition is assigned exactly once. Pure.
 
 A PUT takes the offsets of its body, a COMMIT those it assigns. Within a partition they must be contiguous in LSN
-order: a gap is a lost message, an overlap a doubled one.
+order: a gap is a lost message, an overlap a doubled one. A task sorts what one segment holds of a partition; then only
+the borders of segments are left to compare.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -12,24 +13,27 @@ from spark_jobs.audit.findings import finding, findings, partition_name, text
 
 
 def offset_ranges(records: DataFrame) -> DataFrame:
-    """Return every assigned range: topic, partition, start, end (exclusive), messages, lsn of the record."""
+    """Return every assigned range: topic, partition, start, end (exclusive), messages, and the record's segment and
+    lsn."""
     puts = records.where(F.col("kind").isin(RecordType.PUT.name, RecordType.PUT_BATCH.name)).select(
         "topic",
         "partition",
         F.col("base_offset").alias("start"),
         (F.col("base_offset") + F.col("bytes")).alias("end"),
         "messages",
+        "segment",
         "lsn",
     )
     assignments = (
         records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("lsn", F.explode("assignments").alias("assignment"))
+        .select("segment", "lsn", F.explode("assignments").alias("assignment"))
         .select(
             "assignment.topic",
             "assignment.partition",
             F.col("assignment.base").alias("start"),
             (F.col("assignment.base") + F.col("assignment.bytes")).alias("end"),
             "assignment.messages",
+            "segment",
             "lsn",
         )
     )
@@ -42,16 +46,7 @@ def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | N
     *starts* (topic, partition, start): start of a partition's log. *default_start*: start of all others; None: unknown,
     accept that of the first range. Ranges below a start are those that retention has yet to delete.
     """
-    earlier = (
-        Window.partitionBy("topic", "partition")
-        .orderBy("lsn", "start")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow - 1)
-    )
-    placed = (
-        ranges.withColumn("before", F.max("end").over(earlier))
-        .withColumn("before_lsn", F.max("lsn").over(earlier))
-        .join(starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left")
-    )
+    placed = _after_what(ranges).join(starts.withColumnRenamed("start", "log_start"), ["topic", "partition"], "left")
     start, lsn, before = F.col("start"), F.col("lsn"), F.col("before")
     expected = F.coalesce(before, F.col("log_start"), F.lit(default_start).cast("long"))
     lost = text("offsets [%s, %s) are lost: no record holds them", expected, start)
@@ -61,4 +56,22 @@ def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | N
         placed,
         (start > expected, finding("gap", since, lsn, partition_name(), lost)),
         (start < before, finding("overlap", lsn, lsn, partition_name(), doubled)),
+    )
+
+
+def _after_what(ranges: DataFrame) -> DataFrame:
+    """Add `before` and `before_lsn`: the highest end and LSN of the partition's earlier ranges, null for the first."""
+    place = ["topic", "partition", "segment"]
+    until_now = (Window.unboundedPreceding, Window.currentRow - 1)
+    in_segment = Window.partitionBy(*place).orderBy("lsn", "start").rowsBetween(*until_now)
+    segments = Window.partitionBy("topic", "partition").orderBy("segment").rowsBetween(*until_now)
+    borders = (
+        ranges.groupBy(*place)
+        .agg(F.max("end").alias("end"), F.max("lsn").alias("lsn"))
+        .select(*place, F.max("end").over(segments).alias("border"), F.max("lsn").over(segments).alias("border_lsn"))
+    )
+    return (
+        ranges.withColumns({"inside": F.max("end").over(in_segment), "inside_lsn": F.max("lsn").over(in_segment)})
+        .join(borders, place)
+        .withColumns({"before": F.greatest("inside", "border"), "before_lsn": F.greatest("inside_lsn", "border_lsn")})
     )

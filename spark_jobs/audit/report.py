@@ -8,17 +8,23 @@ CLAIMS: Final = {
     "records": "every record reads back as it was written",
     "frames": "every message reads back, and none is uncounted",
     "offsets": "every offset of every partition is taken exactly once",
+    "identity": "no batch number and no message id is used twice",
     "outcomes": "every branch ends at most once and publishes exactly what was put",
     "checkpoints": "every checkpoint says what the records below it add up to",
+    "range": "something vouches for where the journal begins, and how far it went at least",
+    "indexes": "every partition's index points at its messages, and leaves none out (--indexes)",
+    "archive": "the archive holds every segment that its manifest lists, unchanged",
 }
 
 
 class AuditVerdict(Enum):
-    """Verdict of a check. UNPROVEN: bytes that do not read back may explain all its findings."""
+    """Verdict of a check. UNPROVEN: bytes that do not read back may explain all its findings. UNKNOWN: nothing speaks
+    against it, and nothing vouches for it."""
 
     HOLDS = "holds"
     FAILS = "FAILS"
     UNPROVEN = "unproven"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,21 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcedClaim:
+    """A claim about LSNs [since, until), and its *source*: what vouches for it, or why nothing does."""
+
+    claim: str
+    since: int
+    until: int
+    source: str
+    is_vouched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """Result of one check. *judged*: what it examined, as in "12 branches". *counts*: findings by problem, including
     those that corruption may explain, *unproven* in number. *examples*: the first few in LSN order, proven ones
-    first."""
+    first. *unknown*: what nothing vouches for, and should."""
 
     name: str
     claim: str
@@ -46,6 +63,7 @@ class CheckResult:
     counts: dict[str, int]
     unproven: int
     examples: tuple[Example, ...]
+    unknown: tuple[str, ...] = ()
 
     @property
     def failures(self) -> int:
@@ -55,7 +73,9 @@ class CheckResult:
     def verdict(self) -> AuditVerdict:
         if self.failures:
             return AuditVerdict.FAILS
-        return AuditVerdict.UNPROVEN if self.unproven else AuditVerdict.HOLDS
+        if self.unproven:
+            return AuditVerdict.UNPROVEN
+        return AuditVerdict.UNKNOWN if self.unknown else AuditVerdict.HOLDS
 
     @property
     def holds(self) -> bool:
@@ -84,11 +104,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The audit of one directory."""
+    """The audit of one directory. *vouched_end*: LSN up to which no record can be missing; None: unknown."""
 
     path: str
     checks: tuple[CheckResult, ...]
     totals: Totals
+    evidence: tuple[SourcedClaim, ...] = ()
+    vouched_end: int | None = None
 
     @property
     def holds(self) -> bool:
@@ -108,9 +130,16 @@ class AuditReport:
         over = f"{totals.records:,} records, {totals.messages:,} messages, {totals.branches:,} branches"
         if self.holds:
             doubt = f"; {totals.in_doubt:,} branches are in doubt" if totals.in_doubt else ""
-            return f"Nothing is lost and nothing is doubled: all {len(self.checks)} checks hold over {over}{doubt}."
+            return (
+                f"Nothing is lost and nothing is doubled from LSN {totals.first_lsn} to LSN {self.vouched_end}: "
+                f"all {len(self.checks)} checks hold over {over}{doubt}."
+            )
         parts = []
-        for verdict, verb in ((AuditVerdict.FAILS, "failed"), (AuditVerdict.UNPROVEN, "unproven")):
+        for verdict, verb in (
+            (AuditVerdict.FAILS, "failed"),
+            (AuditVerdict.UNPROVEN, "unproven"),
+            (AuditVerdict.UNKNOWN, "unknown"),
+        ):
             if names := [check.name for check in self.checks if check.verdict is verdict]:
                 parts.append(f"{verb}: {', '.join(names)}")
         return f"This journal is NOT proven whole ({'; '.join(parts)}) over {over}: keep a copy before anything else."
@@ -122,6 +151,17 @@ class AuditReport:
             "path": self.path,
             "holds": self.holds,
             "sentence": self.sentence,
+            "vouched_end": self.vouched_end,
+            "evidence": [
+                {
+                    "claim": one.claim,
+                    "since": one.since,
+                    "until": one.until,
+                    "source": one.source,
+                    "vouched": one.is_vouched,
+                }
+                for one in self.evidence
+            ],
             "totals": {name: getattr(totals, name) for name in totals.__slots__},
             "checks": [
                 {
@@ -133,6 +173,7 @@ class AuditReport:
                     "failures": check.failures,
                     "unproven": check.unproven,
                     "counts": check.counts,
+                    "unknown": list(check.unknown),
                     "examples": [
                         {"problem": one.problem, "lsn": one.lsn, "subject": one.subject, "detail": one.detail}
                         for one in check.examples

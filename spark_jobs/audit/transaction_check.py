@@ -11,12 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from journal.records.header import RecordType
 from journal.records.heuristics import HeuristicDecision
 from journal.records.record import RollbackReason
-from spark_jobs.audit.findings import finding, findings, partition_name, text
+from spark_jobs.audit.findings import SUM, finding, findings, partition_name, text
 
 XA_KEYS: Final = "XID:%"
 LOCAL_KEYS: Final = "TX:%"  # never prepares, and commits in one phase or two without
-# Takes come from disk: their sums must not overflow.
-_SUM: Final = "decimal(38,0)"
 
 
 def branches(records: DataFrame) -> DataFrame:
@@ -34,15 +32,18 @@ def branches(records: DataFrame) -> DataFrame:
             F.min("key").alias("key"),
             F.max("key").alias("other_key"),
             F.max("lsn").alias("last_lsn"),
+            F.max("time_ms").alias("last_ms"),
             F.count_if(is_put & (lsn == F.col("branch_lsn"))).alias("beginnings"),
             F.max(F.when(is_put, lsn)).alias("last_put_lsn"),
-            _total(is_put, "messages").alias("messages"),
-            _total(is_put, "bytes").alias("bytes"),
+            _total(is_put, F.col("messages")).alias("messages"),
+            _total(is_put, F.col("bytes")).alias("bytes"),
             F.count_if(is_prepare).alias("prepares"),
             F.min(F.when(is_prepare, lsn)).alias("prepared_lsn"),
             F.max(F.when(is_prepare, F.col("messages"))).alias("promised_messages"),
             F.max(F.when(is_prepare, F.col("bytes"))).alias("promised_bytes"),
             F.count_if(is_commit).alias("commits"),
+            _total(is_commit, _in_all("messages")).alias("taken_messages"),
+            _total(is_commit, _in_all("bytes")).alias("taken_bytes"),
             F.count_if(is_rollback | is_completed).alias("rollbacks"),
             F.count_if(is_rollback & (F.col("reason") != RollbackReason.ASKED.name)).alias("unasked_rollbacks"),
             F.count_if(is_commit & ~F.col("one_phase")).alias("two_phase_commits"),
@@ -52,8 +53,22 @@ def branches(records: DataFrame) -> DataFrame:
     )
 
 
-def _total(condition: Column, column: str) -> Column:
-    return F.coalesce(F.sum(F.when(condition, F.col(column)).cast(_SUM)), F.lit(0).cast(_SUM))
+def _total(condition: Column, column: Column) -> Column:
+    return F.coalesce(F.sum(F.when(condition, column).cast(SUM)), F.lit(0).cast(SUM))
+
+
+def _in_all(name: str) -> Column:
+    """Return the sum of field *name* over a COMMIT's partitions."""
+    return F.aggregate("assignments", F.lit(0).cast(SUM), lambda sum_, one: (sum_ + one[name]).cast(SUM))
+
+
+def assigned(records: DataFrame) -> DataFrame:
+    """Return what each COMMIT assigns in each partition: branch_lsn, topic, partition, messages, bytes."""
+    return (
+        records.where(F.col("kind") == RecordType.COMMIT.name)
+        .select("branch_lsn", F.explode("assignments").alias("assignment"))
+        .select("branch_lsn", *(f"assignment.{name}" for name in ("topic", "partition", "messages", "bytes")))
+    )
 
 
 def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
@@ -63,8 +78,11 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
     decisions = F.col("commits") + F.col("rollbacks")
     prepared, decided = F.col("prepared_lsn"), F.col("decided_lsn")
     last_put, last_undecided = F.col("last_put_lsn"), F.col("last_undecided_lsn")
-    promise_differs = (F.col("promised_messages").cast(_SUM) != F.col("messages")) | (
-        F.col("promised_bytes").cast(_SUM) != F.col("bytes")
+    promise_differs = (F.col("promised_messages").cast(SUM) != F.col("messages")) | (
+        F.col("promised_bytes").cast(SUM) != F.col("bytes")
+    )
+    takes_differ = (F.col("promised_messages").cast(SUM) != F.col("taken_messages")) | (
+        F.col("promised_bytes").cast(SUM) != F.col("taken_bytes")
     )
     is_whole = branch >= first_lsn
     has_begun = F.col("beginnings") > 0
@@ -125,6 +143,15 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
             ),
         ),
         (
+            ~is_whole & (F.col("commits") == 1) & takes_differ,
+            about(
+                "promise not kept",
+                *(prepared, decided),
+                "promises %s messages in %s bytes, but its COMMIT takes %s in %s",
+                *(F.col("promised_messages"), F.col("promised_bytes"), F.col("taken_messages"), F.col("taken_bytes")),
+            ),
+        ),
+        (
             is_whole & F.col("key").like(XA_KEYS) & (F.col("two_phase_commits") > 0) & prepared.isNull(),
             about("never prepared", branch, decided, "commits in two phases at LSN %s without a PREPARE", decided),
         ),
@@ -137,28 +164,22 @@ def outcome_findings(by_branch: DataFrame, first_lsn: int) -> DataFrame:
 
 def assignment_findings(records: DataFrame, by_branch: DataFrame, first_lsn: int) -> DataFrame:
     """Find commits that take other messages of a partition than their branch put. Omits branches decided twice, which
-    `outcome_findings` reports."""
-    zero = F.lit(0).cast(_SUM)
+    `outcome_findings` reports, and those that began below *first_lsn*, see relocation_check.py."""
+    zero = F.lit(0).cast(SUM)
     name = ("branch_lsn", "topic", "partition")
     puts = records.where(F.col("kind") == RecordType.TX_PUT.name).select(
         *name,
-        F.col("messages").cast(_SUM).alias("put_messages"),
-        F.col("bytes").cast(_SUM).alias("put_bytes"),
+        F.col("messages").cast(SUM).alias("put_messages"),
+        F.col("bytes").cast(SUM).alias("put_bytes"),
         zero.alias("taken_messages"),
         zero.alias("taken_bytes"),
     )
-    assignments = (
-        records.where(F.col("kind") == RecordType.COMMIT.name)
-        .select("branch_lsn", F.explode("assignments").alias("assignment"))
-        .select(
-            "branch_lsn",
-            "assignment.topic",
-            "assignment.partition",
-            zero.alias("put_messages"),
-            zero.alias("put_bytes"),
-            F.col("assignment.messages").cast(_SUM).alias("taken_messages"),
-            F.col("assignment.bytes").cast(_SUM).alias("taken_bytes"),
-        )
+    assignments = assigned(records).select(
+        *name,
+        zero.alias("put_messages"),
+        zero.alias("put_bytes"),
+        F.col("messages").cast(SUM).alias("taken_messages"),
+        F.col("bytes").cast(SUM).alias("taken_bytes"),
     )
     sums = [F.sum(column).alias(column) for column in ("put_messages", "put_bytes", "taken_messages", "taken_bytes")]
     committed_once = by_branch.where(

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,16 +13,38 @@ from rich.text import Text
 
 from journal.errors import JournalError
 from spark_jobs.audit.report import AuditReport, AuditVerdict, CheckResult
+from spark_jobs.cli.options import spark_options
 from zk.errors import JavaNotFound
 
-_STYLES = {AuditVerdict.HOLDS: "green", AuditVerdict.FAILS: "bold red", AuditVerdict.UNPROVEN: "yellow"}
+_STYLES = {
+    AuditVerdict.HOLDS: "green",
+    AuditVerdict.FAILS: "bold red",
+    AuditVerdict.UNPROVEN: "yellow",
+    AuditVerdict.UNKNOWN: "yellow",
+}
 
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs.")
+@click.option(
+    "--indexes", "with_indexes", is_flag=True, help="Compare the partitions' index files with the journal, too."
+)
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path),
+    help="Directory of archived segments, read as one journal with DIRECTORY.",
+)
+@spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
-def audit(directory: Path, master: str, *, as_json: bool) -> None:
+def audit(
+    directory: Path,
+    archive: Path | None,
+    master: str,
+    settings: Mapping[str, str],
+    *,
+    with_indexes: bool,
+    as_json: bool,
+) -> None:
     """Prove from its bytes that the journal in DIRECTORY lost nothing and doubled nothing.
 
     DIRECTORY is a broker's data directory, live or dead, or an archive of its segment files. It is only read; a live
@@ -31,22 +54,28 @@ def audit(directory: Path, master: str, *, as_json: bool) -> None:
     records      every record reads back as it was written
     frames       every message reads back, and none is uncounted
     offsets      every offset of every partition is taken exactly once
+    identity     no batch number and no message id is used twice
     outcomes     every branch ends at most once and publishes exactly what was put
     checkpoints  every checkpoint says what the records below it add up to
+    range        something vouches for where the journal begins, and how far it went at least
+    archive      the archive holds every segment that its manifest lists, unchanged
+    indexes      every partition's index points at its messages, and leaves none out (--indexes)
 
-    A check holds, FAILS, or is unproven: what speaks against it lies where bytes do not read back. Branches in
-    doubt are no failure: they are what a coordinator has yet to decide.
+    A check holds, FAILS, is unproven (what speaks against it lies where bytes do not read back), or unknown (nothing
+    vouches for it, as for the end of a journal without a checkpoint). The report says from which LSN to which, and by
+    what. Branches in doubt are no failure: they are what a coordinator has yet to decide.
 
     \b
     On this machine:   metaq audit /var/lib/metaq
     On a cluster:      metaq audit /archive/broker-0 --master spark://spark-master:7077
-                       (metaq installed on every worker, the directory mounted there at the same path)
+                       (metaq installed on every worker, the directory mounted there, both at the same path;
+                       another Python there: --conf spark.pyspark.python=/opt/metaq/bin/python)
     For a script:      metaq audit /var/lib/metaq --json | jq .checks
 
     Exit code: 0 all checks hold, 1 some do not, 2 the audit could not be done.
     """
     started = time.monotonic()
-    report = _run(directory, master)
+    report = _run(directory, archive, master, settings, with_indexes=with_indexes)
     _progress(f"done in {time.monotonic() - started:.1f} s")
     if as_json:
         click.echo(json.dumps(report.as_json()))
@@ -55,26 +84,41 @@ def audit(directory: Path, master: str, *, as_json: bool) -> None:
     raise SystemExit(0 if report.holds else 1)
 
 
-def _run(directory: Path, master: str) -> AuditReport:
+def _run(
+    directory: Path, archive: Path | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
+) -> AuditReport:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
         from pyspark.errors import PySparkException
 
         from spark_jobs.audit.audit import audit_journal
+        from spark_jobs.source.cluster import ClusterAway
         from spark_jobs.source.directory import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
+        if archive is not None:
+            plan(archive)
         plan(directory)  # report a wrong directory before Spark takes seconds to start
         _progress(f"starting Spark at {master}")
-        with spark_session(master, name="metaq audit") as spark:
-            return audit_journal(spark, directory, on_progress=_progress)
-    except (JournalError, JavaNotFound, InvalidMaster) as error:
+        with spark_session(master, name="metaq audit", options=settings) as spark:
+            try:
+                return audit_journal(
+                    spark, directory, archive=archive, with_indexes=with_indexes, on_progress=_progress
+                )
+            except (PySparkException, Py4JError) as error:
+                reason = telling_line(str(error))  # which asks the session
+        _fail_of_spark(master, reason)
+    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway) as error:
         _fail(str(error))
     except (PySparkException, Py4JError) as error:
-        _fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above, then run the audit again")
+        _fail_of_spark(master, telling_line(str(error)))
+
+
+def _fail_of_spark(master: str, reason: str) -> NoReturn:
+    _fail(f"Spark at {master} failed: {reason}: see its messages above, then run the audit again")
 
 
 def telling_line(trace: str) -> str:
@@ -114,6 +158,10 @@ def print_report(report: AuditReport) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    for one in report.evidence:
+        style, word = ("green", "by") if one.is_vouched else ("yellow", "UNKNOWN:")
+        line = Text(f"  LSN {one.since} to {one.until}  {_shown(one.claim)} ")
+        console.print(line.append(f"{word} {_shown(one.source)}", style), soft_wrap=True, highlight=False)
     for check in report.checks:
         if not check.examples:
             continue
@@ -124,5 +172,5 @@ def print_report(report: AuditReport) -> None:
 
 
 def _against(check: CheckResult) -> str:
-    counts = ", ".join(f"{number:,} {problem}" for problem, number in check.counts.items())
+    counts = ", ".join([f"{number:,} {problem}" for problem, number in check.counts.items()] + list(check.unknown))
     return f"{counts} ({check.unproven:,} unproven)" if check.unproven else counts

@@ -25,9 +25,9 @@ from spark_jobs.source.segment_reader import SegmentReader
 
 FORMAT: Final = "metaq-journal"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-# A row is some hundred bytes in Arrow, an assignment some fifty: a batch stays in the low megabytes.
+# A row is some hundred bytes in Arrow, an item of a list at most some fifty: a batch stays in the low megabytes.
 BATCH_ROWS_MAX = 8192
-BATCH_TAKES_MAX = 32_768
+BATCH_ITEMS_MAX = 32_768
 
 
 def register(spark: SparkSession) -> None:
@@ -85,15 +85,15 @@ class JournalReader(DataSourceReader):
         assert isinstance(partition, JournalPartition)
         matches = self._filter.compiled()
         rows: list[RecordRow] = []
-        assignments = 0
+        items = 0
         for row in self._rows(partition.segment):
             if not matches(row):
                 continue
             rows.append(row)
-            assignments += len(row.assignments or ())
-            if len(rows) >= BATCH_ROWS_MAX or assignments >= BATCH_TAKES_MAX:
+            items += sum(map(len, (row.assignments or (), row.extents or (), row.ids or ())))
+            if len(rows) >= BATCH_ROWS_MAX or items >= BATCH_ITEMS_MAX:
                 yield _batch(rows)
-                rows, assignments = [], 0
+                rows, items = [], 0
         if rows:
             yield _batch(rows)
 

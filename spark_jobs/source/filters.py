@@ -106,9 +106,9 @@ def compile_test(pushed: Filter) -> Callable[[RecordRow], bool] | None:
 
 def _value_test(pushed: Filter, data_type: DataType) -> Test | None:
     if isinstance(pushed, In):
-        wanted = [_constant(value, data_type) for value in pushed.value if value is not None]
+        wanted = [constant_of(value, data_type) for value in pushed.value if value is not None]
         return None if None in wanted else frozenset(wanted).__contains__
-    constant = _constant(getattr(pushed, "value", None), data_type)
+    constant = constant_of(getattr(pushed, "value", None), data_type)
     if constant is None:
         return None
     match pushed:
@@ -128,7 +128,7 @@ def _value_test(pushed: Filter, data_type: DataType) -> Test | None:
     return None
 
 
-def _constant(value: Any, data_type: DataType) -> Any:
+def constant_of(value: Any, data_type: DataType) -> Any:
     """Convert *value* to its form in a row; None if it is not of the column's type."""
     expected = _PYTHON_TYPES.get(type(data_type))
     if expected is None or type(value) is not expected:

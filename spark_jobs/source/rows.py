@@ -1,6 +1,6 @@
 """Converts a record to its row: decodes it, checks the limits of columns, counts message frames on request. Pure."""
 
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from journal.errors import InvalidRecord
 from journal.records.dead_letters import DeadLetter
@@ -31,7 +31,7 @@ from meta_client.protocol.compression import codec_number
 from meta_client.protocol.errors import InvalidMessage
 from meta_client.protocol.messages import walk_frames
 from spark_jobs.source.directory import LSN_MAX, MissingRange
-from spark_jobs.source.schemas import BAD, OffsetAssignmentRow, RecordRow
+from spark_jobs.source.schemas import BAD, OffsetAssignmentRow, RecordRow, RelocatedExtentRow
 
 TIME_MS_MAX: Final = 253_402_300_799_999  # the end of the year 9999: the last moment Python and Spark can show
 
@@ -63,15 +63,29 @@ def record_row(segment: int, entry: ScannedRecord, *, with_frames: bool) -> Reco
         return head._replace(kind=BAD, reason=str(error))
     row = _fill(head, header, record)
     if with_frames and isinstance(record, Put | PutBatch | TxPut | Relocate):
-        frames, compressed, frames_error = count_frames(entry.body)
-        return row._replace(frames=frames, compressed=compressed, frames_error=frames_error)
+        counted = count_frames(entry.body)
+        row = row._replace(frames=len(counted.ids), compressed=counted.compressed, frames_error=counted.error)
+        return row if isinstance(record, Relocate) else _with_ids(row, record, counted)
     return row
+
+
+def _with_ids(row: RecordRow, record: Put | PutBatch | TxPut, counted: "CountedFrames") -> RecordRow:
+    """Add the messages' ids; a CARRY's are those of the records it copies."""
+    ids, error = counted.ids, counted.error
+    first = ids[0] if ids else None
+    if error is None and isinstance(record, PutBatch) and first != record.first_id:
+        row = row._replace(frames_error=f"frame 1, at byte 0 of the body: id {first} instead of {record.first_id}")
+    if first is None or ids == list(range(first, first + len(ids))):
+        return row._replace(first_id=first)
+    return row._replace(ids=tuple(ids))
 
 
 def check_numbers(header: RecordHeader, record: Record) -> None:
     """Check that numbers and their sums fit the signed 64 bits of a column. Raises InvalidRecord."""
     match record:
-        case Put(base=base) | PutBatch(base=base):
+        case PutBatch(base=base, sequence=sequence):
+            largest = max(base + header.body_bytes, sequence.number)
+        case Put(base=base):
             largest = base + header.body_bytes
         case TxPut(branch_lsn=branch_lsn) | Rollback(branch_lsn=branch_lsn):
             largest = branch_lsn
@@ -102,7 +116,7 @@ def check_numbers(header: RecordHeader, record: Record) -> None:
 def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
     match record:
         case Put(name, base, count) | PutBatch(name, base, count):
-            return head._replace(
+            row = head._replace(
                 topic=name.topic,
                 partition=name.partition,
                 base_offset=base,
@@ -110,6 +124,9 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
                 bytes=header.body_bytes,
                 body_lsn=header.body_lsn,
             )
+            if isinstance(record, PutBatch):
+                return row._replace(producer=record.sequence.producer, sequence=record.sequence.number)
+            return row
         case TxPut(key, branch_lsn, name, count):
             return head._replace(
                 key=str(key),
@@ -136,7 +153,7 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
             return head._replace(key=str(key), branch_lsn=branch_lsn, one_phase=one_phase, assignments=rows)
         case Rollback(key, branch_lsn, reason):
             return head._replace(key=str(key), branch_lsn=branch_lsn, reason=reason.name)
-        case Relocate(key, branch_lsn, name, _, _, runs):
+        case Relocate(key, branch_lsn, name, first, _, runs):
             return head._replace(
                 key=str(key),
                 branch_lsn=branch_lsn,
@@ -145,6 +162,8 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
                 messages=sum(extent.messages for extent in runs),
                 bytes=header.body_bytes,
                 body_lsn=header.body_lsn,
+                first_extent=first,
+                extents=tuple(RelocatedExtentRow(extent.lsn, extent.bytes, extent.messages) for extent in runs),
             )
         case Heuristic(key, branch_lsn, decision, _, messages, size):
             return head._replace(
@@ -167,21 +186,30 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
     assert_never(record)
 
 
-def count_frames(body: memoryview) -> tuple[int, int, str | None]:
-    """Count the whole message frames in *body* (spec 3.1) and the compressed ones; the error of the first broken frame,
-    or None.
+class CountedFrames(NamedTuple):
+    """The whole frames of a body: their ids, how many are compressed, and what is wrong with the first that is not."""
+
+    ids: list[int]
+    compressed: int
+    error: str | None
+
+
+def count_frames(body: memoryview) -> CountedFrames:
+    """Count the whole message frames in *body* (spec 3.1).
 
     Does not look into attribute blocks and compressed payloads, which are the producer's.
     """
-    frames = compressed = start = 0
+    ids: list[int] = []
+    compressed = start = 0
     try:
         for frame in walk_frames(body, data_bytes_max=len(body)):
-            frames += 1
+            ids.append(frame.message_id)
             compressed += codec_number(frame.flag) != 0
             start = frame.next_offset
     except InvalidMessage as error:
-        return frames, compressed, f"frame {frames + 1}, at byte {start} of the body: {error}"
+        return CountedFrames(ids, compressed, f"frame {len(ids) + 1}, at byte {start} of the body: {error}")
     if start < len(body):
         left = len(body) - start
-        return frames, compressed, f"{left} bytes after the last whole frame, at byte {start} of the body"
-    return frames, compressed, None
+        error_text = f"{left} bytes after the last whole frame, at byte {start} of the body"
+        return CountedFrames(ids, compressed, error_text)
+    return CountedFrames(ids, compressed, None)

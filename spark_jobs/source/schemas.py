@@ -39,6 +39,14 @@ class OffsetAssignmentRow(NamedTuple):
     messages: Long
 
 
+class RelocatedExtentRow(NamedTuple):
+    """An extent that a CARRY copied: it stood at *lsn* before."""
+
+    lsn: Long
+    bytes: Long
+    messages: Long
+
+
 def spark_schema(row: Any) -> StructType:
     """Return the Spark schema of a NamedTuple with fields annotated as above. A type with None is nullable."""
     hints = get_type_hints(row, include_extras=True)
@@ -52,6 +60,10 @@ def _spark_type(hint: Any) -> tuple[DataType, bool]:
 
 TAKES: Final = ArrayType(spark_schema(OffsetAssignmentRow), containsNull=False)
 MaybeOffsetAssignments = Annotated[tuple[OffsetAssignmentRow, ...] | None, TAKES]
+MaybeRelocatedExtents = Annotated[
+    tuple[RelocatedExtentRow, ...] | None, ArrayType(spark_schema(RelocatedExtentRow), containsNull=False)
+]
+MaybeLongs = Annotated[tuple[int, ...] | None, ArrayType(LongType(), containsNull=False)]
 
 
 class RecordRow(NamedTuple):
@@ -76,6 +88,10 @@ class RecordRow(NamedTuple):
     body_lsn: MaybeLong = None  # PUT, PUT_BATCH, TX_PUT, CARRY: where the message frames begin
     assignments: MaybeOffsetAssignments = None  # COMMIT
     one_phase: MaybeFlag = None  # COMMIT
+    producer: MaybeText = None  # PUT_BATCH: whose batch it is
+    sequence: MaybeLong = None  # PUT_BATCH: its number among those of its producer to the partition
+    first_extent: MaybeLong = None  # CARRY: extents of the branch in the partition before those in `extents`
+    extents: MaybeRelocatedExtents = None  # CARRY: what it copied, in put order
     reason: MaybeText = None  # of a ROLLBACK, of a BAD range; the decision of HEURISTIC, the change of TOPIC
     checkpoint: MaybeLong = None  # CHECKPOINT: number of the file
     checkpoint_lsn: MaybeLong = None  # CHECKPOINT: what the file covers
@@ -83,6 +99,9 @@ class RecordRow(NamedTuple):
     frames: MaybeLong = None  # message frames found whole in the body; only with option frames=true
     frames_error: MaybeText = None  # what is wrong with the first that is not
     compressed: MaybeLong = None  # how many of the frames hold a compressed payload; only with option frames=true
+    # PUT, PUT_BATCH, TX_PUT, with option frames=true: ids rise by one from `first_id` on, or else are all in `ids`.
+    first_id: MaybeLong = None
+    ids: MaybeLongs = None
 
 
 class UnreadableRangeRow(NamedTuple):

@@ -15,6 +15,7 @@ from journal.wal.scan import SEARCH_CHUNK_BYTES, ScannedRecord, candidates
 from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import StorageFile
 from spark_jobs.source.directory import MissingRange
+from spark_jobs.source.record_block import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, RecordBlock, read_block
 
 # The next record mostly stands close to a bad one: small first, so that a million bad records cost no megabyte each.
 CHUNK_BYTES_MIN = 4096
@@ -25,6 +26,8 @@ class SegmentReader:
     at LSN *base*.
 
     Includes PAD records. The bytes may grow meanwhile (a live broker appends), but never change once fsynced.
+
+    `blocks` gives the same records, most of them as columns: some ten times as fast. Use one of the two.
     """
 
     def __init__(
@@ -35,36 +38,61 @@ class SegmentReader:
         *,
         is_last: bool,
         fsynced: int | None = None,
+        start: int = SEGMENT_HEADER_BYTES,
     ) -> None:
+        """*start*: position of the first record to read."""
         self._file = file
         self._size = size
         self._window = RecordWindow(file, base, size=size)
         self._base = base
+        self._position = start
         self._is_last = is_last
         self._life = (0, 0)  # epoch and incarnation of the last good record: they never fall
         self._is_told = fsynced is not None  # else the records name it
         self._durable = fsynced or 0  # the highest durable LSN of any valid record so far
 
     def __iter__(self) -> Iterator[ScannedRecord | MissingRange]:
+        while (found := self._next()) is not None:
+            yield found
+
+    def blocks(self) -> Iterator[RecordBlock | ScannedRecord | MissingRange]:
+        """Iterate over the same records, clean stretches of them as blocks."""
+        reader, block_bytes = self._file.reader(), BLOCK_BYTES_MIN
+        while self._position + HEADER_BYTES <= self._size:
+            block = read_block(reader, self._base, self._position, self._size, self._life, block_bytes)
+            if block is not None:
+                self._position = block.end - self._base
+                self._life = block.writer_epoch
+                self._note(int(block.headers["durable"].max()))
+                yield block
+            elif (found := self._next()) is not None:
+                yield found
+                if isinstance(found, MissingRange):
+                    block_bytes = BLOCK_BYTES_MIN
+                    continue
+            else:
+                return
+            block_bytes = min(2 * block_bytes, BLOCK_BYTES_MAX)
+
+    def _next(self) -> ScannedRecord | MissingRange | None:
+        """Return what stands at the position, and move past it; None at the end."""
         base, size, window = self._base, self._size, self._window
-        position = SEGMENT_HEADER_BYTES
-        while position + HEADER_BYTES <= size:
+        while (position := self._position) + HEADER_BYTES <= size:
             found = self._judge(position)
             if isinstance(found, RecordHeader):
                 self._life = (found.epoch, found.incarnation)
-                self._note(found)
-                yield ScannedRecord(found, window.view, position - window.start)
-                position += found.bytes_total
-                continue
+                self._note(found.durable)
+                self._position += found.bytes_total
+                return ScannedRecord(found, window.view, position - window.start)
             resume = self._resume(position)
             if self._is_last and self._durable <= base + position and not isinstance(found, Unreadable):
-                return
+                return None
             window.invalidate()
             if isinstance(self._judge(position), RecordHeader):
                 continue  # it was being written when it was judged, and is whole now
-            end = size if resume is None else resume
-            yield MissingRange(base + position, base + end, found.reason)
-            position = end
+            self._position = size if resume is None else resume
+            return MissingRange(base + position, base + self._position, found.reason)
+        return None
 
     def _judge(self, position: int) -> RecordHeader | InvalidHeader:
         header = self._window.judge(position)
@@ -72,9 +100,9 @@ class SegmentReader:
             return InvalidHeader(f"incarnation {header.incarnation} after {self._life[1]}")
         return header
 
-    def _note(self, header: RecordHeader) -> None:
+    def _note(self, durable: int) -> None:
         if not self._is_told:
-            self._durable = max(self._durable, header.durable)
+            self._durable = max(self._durable, durable)
 
     def _resume(self, bad: int) -> int | None:
         """Return the position of the first valid record beyond *bad*, reading on until one proves that *bad* was
@@ -84,7 +112,7 @@ class SegmentReader:
             header = self._judge(position)
             if isinstance(header, RecordHeader):
                 first = position if first is None else first
-                self._note(header)
+                self._note(header.durable)
                 if not self._is_last or self._durable > self._base + bad:
                     break
         return first

@@ -1,7 +1,8 @@
 """A Spark session for one command: quick to start, small, quiet, and without remains.
 
-Local by default. With a master URL the same job runs on a cluster, with metaq and the journal in the same place on
-every worker.
+Local by default. With a master URL the same job runs on a cluster, with this Python, metaq and the journal in the same
+place on every worker (`spark.pyspark.python` names another Python). It has as many shuffle partitions as cores: Spark's
+200 are two hundred Python tasks for a few kilobytes.
 """
 
 import os
@@ -16,10 +17,12 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.source.cluster import check_reachable, wait_for_executors
 from spark_jobs.source.data_source import PUSHDOWN
 from zk.embedded.java import java_home, shim_home
 
 LOCAL_MASTER: Final = "local[*]"
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MASTER: Final = re.compile(r"local(\[([1-9]\d*|\*)(, *\d+)?\])?|yarn|(spark|k8s)://\S+")
 _LOGGING: Final = """\
 rootLogger.level = error
@@ -51,19 +54,30 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Make a Spark session; its JVM, files and changes to the environment end with the block.
 
-    *options* are Spark's and override the defaults. Raises JavaNotFound, InvalidMaster. One at a time in a process.
+    *options* are Spark's and override the defaults. Raises JavaNotFound, InvalidMaster; ClusterAway within 20 s if a
+    standalone cluster can't be used. One at a time in a process.
     """
-    is_local = checked_master(master).startswith("local")
+    options = options or {}
+    is_local, is_standalone = checked_master(master).startswith("local"), master.startswith("spark://")
     if SparkContext._active_spark_context is not None:
         raise RuntimeError("this process has a Spark session already: give that one to audit_journal")
+    if is_standalone:
+        check_reachable(master)
     # Spark asks every Java for an incubator module, which prints a warning; the shim drops that argument.
     home = shim_home(java_home(), os.environ)
-    with tempfile.TemporaryDirectory(prefix="metaq-spark-") as scratch, _environment(home, is_local=is_local):
+    with (
+        tempfile.TemporaryDirectory(prefix="metaq-spark-") as scratch,
+        _environment(home, options.get("spark.pyspark.python", sys.executable), is_local=is_local),
+    ):
         builder = SparkSession.builder.master(master).appName(name)
-        for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options or {})).items():
+        for key, value in (_settings(Path(scratch), is_local=is_local) | dict(options)).items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         try:
+            if is_standalone:
+                wait_for_executors(spark, master)
+            if not is_local and SHUFFLE_PARTITIONS not in options:
+                spark.conf.set(SHUFFLE_PARTITIONS, str(spark.sparkContext.defaultParallelism))
             yield spark
         finally:
             spark.stop()
@@ -94,17 +108,20 @@ def _settings(scratch: Path, *, is_local: bool) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             # More partitions than cores only add tasks.
-            "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+            SHUFFLE_PARTITIONS: str(os.cpu_count() or 1),
         }
     return settings
 
 
 @contextmanager
-def _environment(home: Path, *, is_local: bool) -> Iterator[None]:
-    """Set the variables that PySpark reads from the environment only; restore them afterwards."""
+def _environment(home: Path, python: str, *, is_local: bool) -> Iterator[None]:
+    """Set the variables that PySpark reads from the environment only; restore them afterwards. *python*: of the
+    workers."""
     wanted = {"JAVA_HOME": str(home)}
-    if is_local:  # a cluster's workers have a Python of their own
-        wanted |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if is_local or "PYSPARK_PYTHON" not in os.environ:
+        wanted["PYSPARK_PYTHON"] = python
+    if is_local:
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

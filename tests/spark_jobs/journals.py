@@ -1,5 +1,6 @@
 """Real journals for the audit to read: honest ones by the transaction store, lying ones written record by record."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from journal.records.record import (
     Prepare,
     Put,
     Record,
+    Relocate,
+    RelocatedExtent,
     TxPut,
 )
 from journal.records.xid import XaKey, Xid
@@ -42,9 +45,17 @@ def key(name: str) -> XaKey:
     return XaKey(Xid.of(name, "b"), "test")
 
 
-def body(count: int, data: bytes = b"x" * 80) -> bytes:
-    """*count* message frames; 100 bytes each, unless *data* is given."""
-    return b"".join(encode_frame(number, 0, data) for number in range(count))
+def body(count: int, data: bytes = b"x" * 80, *, first_id: int = 0) -> bytes:
+    """*count* message frames with ids from *first_id* on; 100 bytes each, unless *data* is given."""
+    return b"".join(encode_frame(number, 0, data) for number in range(first_id, first_id + count))
+
+
+_MILLISECONDS = itertools.count(1)
+
+
+def new_ids() -> int:
+    """Return the first of 4,096 ids that no other message of the process has, as a broker's are."""
+    return next(_MILLISECONDS) << 22
 
 
 class Pen:
@@ -71,12 +82,18 @@ class Pen:
         return header
 
     def put(self, name: PartitionName, base: int, count: int) -> RecordHeader:
-        return self.write(Put(name, Offset(base), count), body(count))
+        return self.write(Put(name, Offset(base), count), body(count, first_id=new_ids()))
 
     def tx_put(self, branch: str, branch_lsn: int, name: PartitionName, count: int) -> Lsn:
         """Returns the branch's LSN: its own, if *branch_lsn* says that it is the first."""
-        header = self.write(TxPut(key(branch), Lsn(branch_lsn), name, count), body(count))
+        header = self.write(TxPut(key(branch), Lsn(branch_lsn), name, count), body(count, first_id=new_ids()))
         return header.lsn if branch_lsn == NO_BRANCH else Lsn(branch_lsn)
+
+    def relocate(self, branch: str, name: PartitionName, *puts: RecordHeader) -> RecordHeader:
+        """Copy the first extents of a branch in a partition, TX_PUT records each."""
+        extents = tuple(RelocatedExtent(one.body_lsn, one.body_bytes, one.body_bytes // 100, T0) for one in puts)
+        frames = b"".join(self.journal.segments.read(one.body_lsn, one.body_bytes) for one in puts)
+        return self.write(Relocate(key(branch), puts[0].lsn, name, 0, 0, extents), frames)
 
     def prepare(self, branch: str, branch_lsn: Lsn, count: int) -> RecordHeader:
         return self.write(Prepare(key(branch), branch_lsn, count, count * 100))
@@ -104,14 +121,14 @@ def store_in(path: Path) -> Iterator[JournalTransactionStore]:
 
 
 def put(store: JournalTransactionStore, name: PartitionName, count: int) -> None:
-    frames = body(count)
+    frames = body(count, first_id=new_ids())
     store.put(name, [frames], len(frames), count)
 
 
 def transaction(store: JournalTransactionStore, name: str, *puts: tuple[PartitionName, int]) -> LiveBranch:
     begun = store.begin(key(name))
     for partition, count in puts:
-        frames = body(count)
+        frames = body(count, first_id=new_ids())
         store.transactional_put(begun, partition, [frames], len(frames), count)
     return begun
 

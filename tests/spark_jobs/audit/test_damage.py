@@ -20,6 +20,7 @@ from tests.spark_jobs.journals import (
     edit_checkpoint,
     flip,
     key,
+    new_ids,
     records_of,
     segment_bases,
 )
@@ -89,10 +90,10 @@ def test_a_lost_tail_below_a_checkpoint(honest: Path, audit: Audit) -> None:
 def test_broken_and_uncounted_messages(tmp_path: Path, audit: Audit) -> None:
     with Pen(tmp_path) as pen:
         pen.put(ORDERS, 0, 3)
-        broken = bytearray(body(3))
+        broken = bytearray(body(3, first_id=new_ids()))
         broken[100 + 20 + 7] ^= 1  # the data of the second message; the record's own checksum is taken after
         first = pen.write(Put(ORDERS, Offset(300), 3), bytes(broken))
-        second = pen.write(Put(ORDERS, Offset(600), 4), body(3))
+        second = pen.write(Put(ORDERS, Offset(600), 4), body(3, first_id=new_ids()))
     report = audit(tmp_path)
     assert verdicts(report, AuditVerdict.FAILS) == {"frames"}
     assert report.check("frames").counts == {"broken frame": 1, "message count": 1}

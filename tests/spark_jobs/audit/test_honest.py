@@ -11,7 +11,7 @@ import msgspec
 from journal.records.decoders import decode
 from journal.records.record import Commit, Put
 from journal.replica.follower import JournalFollower
-from journal.state.checkpoint import Checkpoint
+from journal.state.checkpoint import Checkpoint, decode_checkpoint
 from journal.state.relocation import read_chunk, relocation_chunks
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
@@ -39,7 +39,7 @@ def test_an_honest_journal_holds_and_its_totals_are_right(honest: Path, audit: A
     records = records_of(honest)
     report = audit(honest)
     assert report.holds, report.as_json()
-    assert [check.counts for check in report.checks] == [{}] * 5
+    assert [check.counts for check in report.checks] == [{}] * 7
     assert report.totals == Totals(
         records=len(records),
         segments=len(segment_bases(honest)),
@@ -57,7 +57,20 @@ def test_an_honest_journal_holds_and_its_totals_are_right(honest: Path, audit: A
         active=1,
         checkpoints=3,
     )
-    assert report.sentence.startswith("Nothing is lost and nothing is doubled: all 5 checks hold over ")
+    (*_, newest) = sorted(honest.glob("checkpoint.*"))
+    said = decode_checkpoint(newest.read_bytes())
+    assert isinstance(said, Checkpoint)
+    assert report.vouched_end == said.lsn < report.totals.end_lsn
+    assert report.sentence.startswith(
+        f"Nothing is lost and nothing is doubled from LSN 0 to LSN {said.lsn}: all 7 checks hold over "
+    )
+    assert [(one.since, one.until, one.is_vouched) for one in report.evidence] == [
+        (0, 0, True),
+        (0, said.lsn, True),
+        (said.lsn, report.totals.end_lsn, False),  # nothing vouches for what comes behind the newest checkpoint
+        (0, report.totals.end_lsn, True),
+        (0, report.totals.end_lsn, False),  # indexes: not compared
+    ]
     assert "2 branches are in doubt" in report.sentence
 
 
@@ -77,6 +90,8 @@ def test_a_torn_tail_is_no_loss(honest: Path, audit: Audit) -> None:
 def test_a_live_broker_is_audited_while_it_writes(tmp_path: Path, audit: Audit) -> None:
     stop = threading.Event()
     with store_in(tmp_path / "live") as store:
+        put(store, ORDERS, 1)
+        checkpoint(store)
 
         def work() -> None:
             for number in range(100_000):

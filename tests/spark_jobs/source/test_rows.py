@@ -12,6 +12,7 @@ from journal.records.encoders import encode
 from journal.records.header import HEADER_BYTES, Lsn, Offset, RecordHeader
 from journal.records.heuristics import HeuristicDecision
 from journal.records.ledger import Disagreement, LedgerEntry
+from journal.records.producer_state import BatchSequence
 from journal.records.record import (
     CheckpointWritten,
     Commit,
@@ -20,7 +21,10 @@ from journal.records.record import (
     PartitionName,
     Prepare,
     Put,
+    PutBatch,
     Record,
+    Relocate,
+    RelocatedExtent,
     Rollback,
     RollbackReason,
     TxPut,
@@ -30,7 +34,7 @@ from meta_client.protocol.compression import Codec
 from meta_client.protocol.messages import FLAG_ATTRIBUTE, encode_body, encode_frame
 from spark_jobs.source.directory import LSN_MAX
 from spark_jobs.source.rows import TIME_MS_MAX, check_numbers, count_frames, record_row
-from spark_jobs.source.schemas import OffsetAssignmentRow, RecordRow
+from spark_jobs.source.schemas import OffsetAssignmentRow, RecordRow, RelocatedExtentRow
 from tests.spark_jobs.journals import ORDERS, body, key
 
 
@@ -65,7 +69,30 @@ def test_a_put() -> None:
         body_lsn=128 + HEADER_BYTES + meta_bytes,
         frames=3,
         compressed=0,
+        first_id=0,
     )
+
+
+def test_a_numbered_batch_and_its_ids() -> None:
+    batch = PutBatch(ORDERS, Offset(700), 3, 40, BatchSequence("shop", 12))
+    found = row(batch, body(3, first_id=40), with_frames=True)
+    assert (found.producer, found.sequence, found.first_id, found.frames_error) == ("shop", 12, 40, None)
+    other = row(batch, body(3, first_id=41), with_frames=True)
+    assert other.frames_error == "frame 1, at byte 0 of the body: id 41 instead of 40"
+    assert row(batch).first_id is None
+
+
+def test_ids_that_do_not_rise_by_one_are_all_named() -> None:
+    found = row(Put(ORDERS, Offset(0), 3), body(2, first_id=7) + body(1, first_id=3), with_frames=True)
+    assert (found.first_id, found.ids) == (None, (7, 8, 3))
+
+
+def test_what_a_relocation_copied() -> None:
+    extents = (RelocatedExtent(Lsn(64), 200, 2, 5), RelocatedExtent(Lsn(400), 100, 1, 6))
+    found = row(Relocate(key("a"), Lsn(64), ORDERS, 3, 700, extents), body(3), with_frames=True)
+    assert (found.messages, found.first_extent) == (3, 3)
+    assert found.extents == (RelocatedExtentRow(64, 200, 2), RelocatedExtentRow(400, 100, 1))
+    assert (found.frames, found.first_id, found.ids) == (3, None, None)
 
 
 def test_the_first_record_of_a_branch_names_itself() -> None:
@@ -132,20 +159,21 @@ def test_frames_are_counted_what_they_hold_is_not_judged() -> None:
         encode_frame(2, 0, b""),
         encode_frame(3, Codec.LZ4.flag, b"not what lz4 writes"),
     ]
-    assert count_frames(memoryview(b"".join(frames))) == (4, 1, None)
+    assert count_frames(memoryview(b"".join(frames))) == ([1, -5, 2, 3], 1, None)
 
 
 def test_what_is_no_frame_is_named_with_its_place() -> None:
     good = body(2)
-    assert count_frames(memoryview(good[:-1])) == (1, 0, "99 bytes after the last whole frame, at byte 100 of the body")
+    short = "99 bytes after the last whole frame, at byte 100 of the body"
+    assert count_frames(memoryview(good[:-1])) == ([0], 0, short)
     negative = good[:100] + b"\xff" + good[101:]
-    frames, _, error = count_frames(memoryview(negative))
-    assert (frames, error is not None and error.startswith("frame 2, at byte 100 of the body: ")) == (1, True)
+    ids, _, error = count_frames(memoryview(negative))
+    assert (ids, error is not None and error.startswith("frame 2, at byte 100 of the body: ")) == ([0], True)
 
 
 @given(raw=st.binary(max_size=200))
 def test_any_body_is_counted(raw: bytes) -> None:
-    frames, compressed, error = count_frames(memoryview(raw))
-    assert compressed <= frames
-    assert error is not None or frames * 20 <= len(raw)
+    ids, compressed, error = count_frames(memoryview(raw))
+    assert compressed <= len(ids)
+    assert error is not None or len(ids) * 20 <= len(raw)
     assert error is None or error.isprintable()

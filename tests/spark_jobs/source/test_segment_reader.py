@@ -1,5 +1,6 @@
 """Walking a segment: the journal's own verdict on every byte, and nothing passed over in silence."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from journal.records.header import HEADER_BYTES, RecordType
 from journal.wal.scan import ScannedRecord
 from journal.wal.segments import SEGMENT_HEADER_BYTES
+from spark_jobs.source import segment_reader
 from spark_jobs.source.directory import MissingRange
+from spark_jobs.source.record_block import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 from tests.fixtures.faulty_storage import SECTOR_BYTES, FaultyStorage, MemoryFile
 from tests.spark_jobs.journals import ORDERS, Pen, records_of
@@ -33,7 +36,39 @@ def file_of(raw: bytes) -> MemoryFile:
 
 
 def walk(raw: bytes, *, is_last: bool = False) -> list[ScannedRecord | MissingRange]:
-    return list(SegmentReader(file_of(raw), len(raw), 0, is_last=is_last))
+    found = list(SegmentReader(file_of(raw), len(raw), 0, is_last=is_last))
+    assert contents(in_blocks(file_of(raw), is_last=is_last)) == contents(found)
+    return found
+
+
+def in_blocks(file: MemoryFile, *, is_last: bool) -> list[RecordBlock | ScannedRecord | MissingRange]:
+    return list(SegmentReader(file, file.size, 0, is_last=is_last).blocks())
+
+
+def contents(found: Sequence[RecordBlock | ScannedRecord | MissingRange]) -> list[object]:
+    """Every header, meta part and body, and every range that does not read back, however they were read."""
+    said: list[object] = []
+    for each in found:
+        if isinstance(each, MissingRange):
+            said.append(each)
+        elif isinstance(each, ScannedRecord):
+            header = each.header
+            said_by = (header.record_type, header.flags, *header.writer_epoch, header.durable, header.time_ms)
+            said.append((header.lsn, said_by, bytes(each.meta), bytes(each.body)))
+        else:
+            names = ("kind", "flags", "epoch", "incarnation", "durable", "time_ms")
+            for head, meta, body in zip(each.headers, each.meta_at.tolist(), each.body_at.tolist(), strict=True):
+                end = body + int(head["body_bytes"])
+                numbers = tuple(int(head[name]) for name in names)
+                said.append((int(head["lsn"]), numbers, bytes(each.data[meta:body]), bytes(each.data[body:end])))
+    return said
+
+
+@pytest.fixture(autouse=True, params=[512, BLOCK_BYTES_MAX])
+def _block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of few records, too: their borders are places like any other."""
+    monkeypatch.setattr(segment_reader, "BLOCK_BYTES_MIN", min(request.param, BLOCK_BYTES_MIN))
+    monkeypatch.setattr(segment_reader, "BLOCK_BYTES_MAX", request.param)
 
 
 def lsns(found: list[ScannedRecord | MissingRange]) -> list[tuple[int, int]]:
@@ -99,6 +134,23 @@ def test_a_record_that_becomes_whole_while_it_is_judged(segment: bytes, monkeypa
     assert lsns(found) == records
 
 
+@given(data=st.data(), is_last=st.booleans())
+def test_blocks_are_the_same_records_whatever_is_damaged(segment: bytes, data: st.DataObject, *, is_last: bool) -> None:
+    raw = bytearray(segment)
+    for _ in range(data.draw(st.integers(0, 4), label="places")):
+        at = data.draw(st.integers(SEGMENT_HEADER_BYTES, SEGMENT - 1), label="place")
+        scribble = data.draw(st.binary(min_size=1, max_size=300) | st.integers(1, 3000).map(bytes), label="bytes")
+        raw[at : at + len(scribble)] = scribble[: SEGMENT - at]
+    walk(bytes(raw), is_last=is_last)
+
+
+def test_blocks_are_used(segment: bytes) -> None:
+    """Else every comparison here would compare one reader with itself."""
+    kinds = [type(found) for found in in_blocks(file_of(segment), is_last=False)]
+    assert kinds[-1] is ScannedRecord  # the PAD
+    assert set(kinds[:-1]) == {RecordBlock}
+
+
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_sector_that_cannot_be_read_costs_the_records_in_it(segment: bytes, *, is_last: bool) -> None:
     records = lsns(walk(segment))
@@ -106,6 +158,7 @@ def test_a_sector_that_cannot_be_read_costs_the_records_in_it(segment: bytes, *,
         file = file_of(segment)
         file.bad_sectors.add(sector)
         found = list(SegmentReader(file, file.size, 0, is_last=is_last))
+        assert contents(in_blocks(file, is_last=is_last)) == contents(found)
         ((lsn, end, reason),) = [(one.lsn, one.end, one.reason) for one in found if isinstance(one, MissingRange)]
         assert f"bytes {sector} to {sector + SECTOR_BYTES} cannot be read" in reason
         assert lsn <= sector < sector + SECTOR_BYTES <= end

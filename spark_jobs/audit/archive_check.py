@@ -1,0 +1,138 @@
+"""Checks an archive against its manifest: which segments it lists, and whether the files are those.
+
+The workers take the SHA-256 of every file; the driver compares some hundred bytes a segment.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
+from journal.errors import InvalidContent, StorageFailed
+from journal.wal.segments import segment_base, segment_name
+from spark_jobs.source.schemas import FindingRow, Long, Text, arrow_schema, spark_schema
+
+FORMAT: Final = "metaq-archive-files"
+BLOCK_BYTES: Final = 1024 * 1024
+
+
+class ArchivedFileRow(NamedTuple):
+    """One segment file as it is; an empty *sha256*: it can't be read, and *problem* says why."""
+
+    base: Long
+    size: Long
+    sha256: Text
+    problem: Text
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """Result of the check. *listed_end*: LSN behind the last segment that a whole manifest lists; None without one."""
+
+    findings: list[FindingRow]
+    unknown: list[str]
+    segments: int
+    listed_end: int | None
+
+
+def is_archive(path: Path) -> bool:
+    """Return True if *path* has a manifest."""
+    return (path / NAME).is_file()
+
+
+def check_archive(spark: SparkSession, path: Path, directory_from: int | None) -> ArchiveResult:
+    """Compare the archive *path* with its manifest. *directory_from*: LSN from which on the broker's directory, listed
+    before this call, has the segments itself; None: there is none.
+
+    Raises StorageFailed.
+    """
+    try:
+        files = {base for entry in path.iterdir() if (base := segment_base(entry.name)) is not None}
+        manifest = decode_archive_manifest((path / NAME).read_bytes())
+    except FileNotFoundError:
+        return ArchiveResult([], [f"{path} has no {NAME}: nothing tells which segments it should hold"], 0, None)
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error.strerror}: name an archive") from error
+    except InvalidContent as error:
+        found = FindingRow("manifest damaged", 0, 0, str(path), f"does not read back: {error}")
+        return ArchiveResult([found], [], 0, None)
+    spark.dataSource.register(ArchivedFiles)
+    rows = spark.read.format(FORMAT).option("path", str(path.absolute())).load().collect() if files else []
+    findings = list(_findings(manifest, {row["base"]: ArchivedFileRow(*row) for row in rows}, directory_from))
+    return ArchiveResult(findings, [], len(manifest.entries), manifest.end)
+
+
+def _findings(
+    manifest: ArchiveManifest, files: dict[int, ArchivedFileRow], directory_from: int | None
+) -> Iterator[FindingRow]:
+    for entry in manifest.entries:
+        subject, base = f"the segment at LSN {entry.base}", entry.base
+        is_in_directory = directory_from is not None and base >= directory_from
+        if (file := files.get(base)) is None:
+            if not is_in_directory:
+                yield FindingRow("segment missing", base, base, subject, f"is listed in {NAME}, and not here")
+        elif not file.sha256:
+            yield FindingRow("segment unreadable", base, base, subject, f"can't be read: {file.problem}")
+        elif (file.size, file.sha256) != (entry.size, entry.sha256):
+            detail = f"has SHA-256 {file.sha256}, {NAME} lists {entry.sha256}: it was changed or exchanged"
+            yield FindingRow("segment exchanged", base, base, subject, detail)
+    listed = {entry.base for entry in manifest.entries}
+    for base in sorted(files.keys() - listed):
+        if directory_from is None or base < directory_from:  # else it is on its way here
+            yield FindingRow("not listed", base, base, f"the segment at LSN {base}", f"is here, and not in {NAME}")
+    if directory_from is not None and manifest.end < directory_from:
+        detail = f"ends at LSN {manifest.end}, the directory begins at {directory_from}"
+        yield FindingRow("segment missing", manifest.end, directory_from, "the archive", detail)
+
+
+class _File(InputPartition):
+    """One segment file."""
+
+    def __init__(self, base: int) -> None:
+        super().__init__(base)
+        self.base = base
+
+
+class ArchivedFiles(DataSource):
+    """The segment files in directory *path*, with their SHA-256."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return spark_schema(ArchivedFileRow)
+
+    def reader(self, schema: StructType) -> "ArchivedFilesReader":
+        return ArchivedFilesReader(Path(self.options["path"]))
+
+
+class ArchivedFilesReader(DataSourceReader):
+    """Plans on the driver and reads on the workers; pickled in between."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        bases = [base for entry in self._path.iterdir() if (base := segment_base(entry.name)) is not None]
+        return [_File(base) for base in sorted(bases)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _File)
+        digest, size, problem = hashlib.sha256(), 0, ""
+        try:
+            with (self._path / segment_name(partition.base)).open("rb") as file:
+                while block := file.read(BLOCK_BYTES):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            problem = str(error.strerror)
+        row = ArchivedFileRow(partition.base, size, "" if problem else digest.hexdigest(), problem)
+        yield pa.RecordBatch.from_pylist([row._asdict()], schema=arrow_schema(ArchivedFileRow))

@@ -1,0 +1,251 @@
+"""Reads the index files of partitions as rows, on the workers, against what a checkpoint says of them.
+
+Knows the layout by itself, as the other checks know their rules: the code that writes an index can't vouch for it.
+16 KiB chunks of 511 entries of 32 bytes (first offset, LSN, milliseconds, bytes, messages) and a seal (CRC-32, number
+of the chunk). The checksum begins with that of the file's name and the chunk's number.
+"""
+
+import hashlib
+import struct
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from journal.checksum import crc32
+from journal.errors import StorageFailed
+from journal.state.checkpoint import Checkpoint
+from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
+from spark_jobs.source.schemas import Long, MaybeText, Text, arrow_schema, arrow_table, spark_schema
+
+FORMAT: Final = "metaq-index"
+_CHUNK_BYTES: Final = 16 * 1024
+_ENTRY_BYTES: Final = 32
+_SEAL: Final = struct.Struct("<IxxxxQ16x")
+_CHUNK_ENTRIES: Final = _CHUNK_BYTES // _ENTRY_BYTES - 1
+_QUOTED_MAX: Final = 200
+_NAMES: Final = ("", ".new")  # of a file; and of one renewed that has not taken the other's place yet
+_CHUNKS_AT_ONCE: Final = 64
+TASK_ENTRIES: Final = 500_000
+TASKS_MAX: Final = 1000
+_COLUMN_MAX: Final = 2**63 - 1
+
+
+class IndexFileRow(NamedTuple):
+    """The index file of one partition by a checkpoint: its first *entries*, the CRC of the last chunk. The partition
+    begins at offset *start*."""
+
+    topic: Text
+    partition: Long
+    file: Text
+    entries: Long
+    crc: Long
+    start: Long
+
+
+class IndexEntryRow(NamedTuple):
+    """One entry, or with *problem* what is wrong with a file from entry *number* on."""
+
+    topic: Text
+    partition: Long
+    number: Long
+    start: Long
+    lsn: Long
+    bytes: Long
+    messages: Long
+    problem: MaybeText
+
+
+_SCHEMA: Final = arrow_schema(IndexEntryRow)
+_COLUMNS: Final = np.dtype(
+    [("start", "<u8"), ("lsn", "<u8"), ("time_ms", "<u8"), ("bytes", "<u4"), ("messages", "<u4")]
+)
+assert _COLUMNS.itemsize == _ENTRY_BYTES
+
+
+class ReadIndexes(NamedTuple):
+    """The index files as checkpoint *number*, taken at LSN *at*, names them: *files* (IndexFileRow), their *entries*
+    (IndexEntryRow), None without any. *damaged*: files that are not what it says. *unknown*: what can't be compared."""
+
+    number: int
+    at: int
+    files: DataFrame
+    entries: DataFrame | None
+    entry_count: int
+    damaged: int
+    unknown: list[str]
+
+
+def read_indexes(
+    spark: SparkSession, path: Path, checkpoints: Checkpoints, keep: Callable[[DataFrame], DataFrame]
+) -> ReadIndexes:
+    """Read the index files in the data directory *path*, which every worker must see there; *keep* persists them."""
+    number = checkpoints.newest
+    if number is None:
+        nothing = spark.createDataFrame(arrow_table(IndexFileRow, []))
+        return ReadIndexes(0, 0, nothing, None, 0, 0, ["no checkpoint names the index files"])
+    checkpoint = checkpoints.valid[number]
+    files = index_file_rows(checkpoint)
+    without = sum(entry.start < entry.end for entry in checkpoint.partitions) - len(files)
+    unknown = [f"{without:,} partitions have no index file in checkpoint.{number}: not compared"] if without else []
+    listed = spark.createDataFrame(arrow_table(IndexFileRow, files))
+    if not files:
+        return ReadIndexes(number, checkpoint.lsn, listed, None, 0, 0, unknown)
+    spark.dataSource.register(IndexDataSource)
+    read = spark.read.format(FORMAT).option("path", str(path.absolute())).option("checkpoint", number)
+    entries = keep(read.load())
+    row = entries.agg(F.count("*").alias("all"), F.count("problem").alias("damaged")).first()
+    assert row is not None
+    return ReadIndexes(number, checkpoint.lsn, listed, entries, row["all"] - row["damaged"], row["damaged"], unknown)
+
+
+def index_file_rows(checkpoint: Checkpoint) -> list[IndexFileRow]:
+    """Return a row for each partition with messages and a file."""
+    return [
+        IndexFileRow(
+            entry.topic,
+            entry.partition,
+            file_name(entry.topic, entry.partition),
+            entry.index.entries,
+            entry.index.crc,
+            entry.start,
+        )
+        for entry in checkpoint.partitions
+        if entry.index is not None and entry.start < entry.end
+    ]
+
+
+class _Files(InputPartition):
+    """Index files that one task reads."""
+
+    def __init__(self, files: list[IndexFileRow]) -> None:
+        super().__init__(None)
+        self.files = files
+
+
+class IndexDataSource(DataSource):
+    """`metaq-index`: the entries of all index files in directory *path* that `checkpoint.<checkpoint>` names."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return spark_schema(IndexEntryRow)
+
+    def reader(self, schema: StructType) -> "IndexReader":
+        return IndexReader(Path(self.options["path"]), int(self.options["checkpoint"]))
+
+
+class IndexReader(DataSourceReader):
+    """Plans on the driver and reads on the workers; pickled in between."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self._path = path
+        self._number = number
+
+    def partitions(self) -> list[InputPartition]:
+        checkpoint = read_checkpoints(self._path).valid.get(self._number)
+        if checkpoint is None:
+            raise StorageFailed(f"{self._path}/checkpoint.{self._number}: deleted meanwhile: read again")
+        files = sorted(index_file_rows(checkpoint), key=lambda row: row.entries, reverse=True)
+        # Large files first, dealt out: the tasks have about as much to do.
+        tasks = min(len(files), TASKS_MAX, 1 + sum(row.entries for row in files) // TASK_ENTRIES)
+        return [_Files(files[task::tasks]) for task in range(tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Files)
+        for row in partition.files:
+            yield from entry_batches(self._path / "index", row)
+
+
+def file_name(topic: str, partition: int) -> str:
+    """Return the name of the partition's file in the directory `index`."""
+    quoted = urllib.parse.quote(topic, safe="")
+    if len(quoted) > _QUOTED_MAX:
+        quoted = f"{quoted[:100]}={hashlib.blake2b(topic.encode(), digest_size=16).hexdigest()}"
+    return f"{quoted}-{partition}.index"
+
+
+def entry_batches(directory: Path, row: IndexFileRow) -> Iterator[pa.RecordBatch]:
+    """Yield the entries of one file, then, if it is not what the checkpoint says, one row that tells why."""
+    reasons: list[str] = []
+    for suffix in _NAMES:
+        path = directory / (row.file + suffix)
+        try:
+            with path.open("rb") as file:
+                if (reason := _last_chunk_differs(file, row)) is None:
+                    yield from _chunks(file, row)
+                    return
+                reasons.append(reason)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            reasons.append(str(error.strerror))
+    yield _problem(row, 0, reasons[0] if reasons else "there is no such file")
+
+
+def _content(file: BinaryIO, row: IndexFileRow, chunk: int) -> bytes | str:
+    """Return the entries of a chunk, or what is wrong with it."""
+    first = chunk * _CHUNK_ENTRIES
+    size = min(row.entries - first, _CHUNK_ENTRIES) * _ENTRY_BYTES
+    is_sealed = size == _CHUNK_ENTRIES * _ENTRY_BYTES
+    file.seek(chunk * _CHUNK_BYTES)
+    content = file.read(_CHUNK_BYTES if is_sealed else size)
+    if len(content) < size:
+        return f"it ends at entry {first + len(content) // _ENTRY_BYTES} of {row.entries}"
+    crc = crc32(content[:size], crc32(b"%s %d" % (row.file.encode(), chunk)))
+    if is_sealed and content[size:] != _SEAL.pack(crc, chunk):
+        return f"chunk {chunk} is damaged"
+    if first + _CHUNK_ENTRIES >= row.entries and crc != row.crc:
+        return "its last chunk is not the one that the checkpoint names"
+    return content[:size]
+
+
+def _last_chunk_differs(file: BinaryIO, row: IndexFileRow) -> str | None:
+    content = _content(file, row, (row.entries - 1) // _CHUNK_ENTRIES)
+    return content if isinstance(content, str) else None
+
+
+def _chunks(file: BinaryIO, row: IndexFileRow) -> Iterator[pa.RecordBatch]:
+    chunks = -(-row.entries // _CHUNK_ENTRIES)
+    for first in range(0, chunks, _CHUNKS_AT_ONCE):
+        parts: list[bytes] = []
+        for chunk in range(first, min(first + _CHUNKS_AT_ONCE, chunks)):
+            content = _content(file, row, chunk)
+            if isinstance(content, str):
+                yield _problem(row, chunk * _CHUNK_ENTRIES, content)
+                return
+            parts.append(content)
+        yield _entries(row, first * _CHUNK_ENTRIES, b"".join(parts))
+
+
+def _entries(row: IndexFileRow, first: int, data: bytes) -> pa.RecordBatch:
+    """Return entries as columns. A number that no column holds shows as the largest one, and matches nothing."""
+    table = np.frombuffer(data, dtype=_COLUMNS)
+    count = len(table)
+    columns = [
+        pa.repeat(row.topic, count),
+        pa.repeat(row.partition, count),
+        pa.array(np.arange(first, first + count)),
+        *(
+            pa.array(np.minimum(table[name].astype(np.uint64), _COLUMN_MAX).astype(np.int64))
+            for name in ("start", "lsn", "bytes", "messages")
+        ),
+        pa.nulls(count, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(
+        [column.cast(field.type) for column, field in zip(columns, _SCHEMA, strict=True)], schema=_SCHEMA
+    )
+
+
+def _problem(row: IndexFileRow, number: int, reason: str) -> pa.RecordBatch:
+    values = IndexEntryRow(row.topic, row.partition, number, row.start, 0, 0, 0, reason)
+    return pa.RecordBatch.from_pylist([values._asdict()], schema=_SCHEMA)

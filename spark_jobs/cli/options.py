@@ -1,0 +1,51 @@
+"""Options of every command that runs on Spark."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import click
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]  # a subscript fails on the oldest click allowed
+    """KEY=VALUE."""
+
+    name = "KEY=VALUE"
+
+    def convert(
+        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        key, equals, setting = value.partition("=")
+        if not equals or not key.startswith("spark."):
+            self.fail(f"{value!r} is not spark.KEY=VALUE", param, ctx)
+        return key, setting
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--master",
+        default="local[*]",
+        show_default=True,
+        metavar="URL",
+        help="Where Spark runs: local[N], spark://HOST:PORT, yarn or k8s://URL.",
+    ),
+    click.option(
+        "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be given more than once."
+    ),
+    click.option("--packages", metavar="G:A:V,...", help="Java packages for Spark, by their Maven coordinates."),
+)
+
+
+def spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --master, --conf and --packages; the command is called with *master* and *settings*, as a mapping."""
+
+    @functools.wraps(command)
+    def called(
+        *arguments: object, settings: tuple[tuple[str, str], ...], packages: str | None, **others: object
+    ) -> None:
+        given: Mapping[str, str] = dict(settings) | ({"spark.jars.packages": packages} if packages else {})
+        command(settings=given, **others)
+
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_OPTIONS), called)

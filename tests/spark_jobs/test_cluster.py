@@ -1,0 +1,80 @@
+"""The audit on a Spark standalone cluster, and what a user is told of one that can't be used."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meta_client.client import Client
+from spark_jobs.source.cluster import ClusterAway, check_reachable
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.forked import run_metaq, start_module
+from tests.fixtures.spark_cluster import SETTINGS, spark_cluster, spark_master
+from tests.spark_jobs.cluster_query import ROWS
+from zk.embedded.chroot import Chroot
+
+WITHIN_S = 20
+RUN_S = 180
+CONF = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as master:
+        yield master
+
+
+def test_an_audit_runs_on_the_workers(cluster: str, honest: Path) -> None:
+    done = run_metaq("audit", str(honest), "--master", cluster, "--json", *CONF)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {check["verdict"] for check in report["checks"]} <= {"holds"}
+
+
+def test_messages_are_written_streamed_and_read_on_the_workers(
+    cluster: str, broker: BrokerProcess, zookeeper: Chroot, tmp_path: Path
+) -> None:
+    words = ("tests.spark_jobs.cluster_query", cluster, zookeeper.connect, str(tmp_path), str(broker.data))
+    assert start_module(*words).wait(RUN_S) == 0
+    with Client(zookeeper.connect) as client:
+        assert sorted(int(message.payload) for message in client.browse("invoices")) == list(range(10, ROWS))
+
+
+def test_a_master_without_workers_is_told_of_within_seconds(tmp_path: Path, honest: Path) -> None:
+    with spark_master(tmp_path) as master:
+        began = time.monotonic()
+        done = run_metaq("audit", str(honest), "--master", master, *CONF)
+        took_s = time.monotonic() - began
+    assert done.returncode == 2
+    assert f"error: {master} gave no executor within 15 s" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert took_s < 2 * WITHIN_S  # starting Spark included, on a busy machine
+
+
+def test_a_master_that_is_not_there_is_told_of_within_seconds(honest: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
+        began = time.monotonic()
+        done = run_metaq("audit", str(honest), "--master", f"{master},127.0.0.1:1", *CONF)
+        took_s = time.monotonic() - began
+    assert done.returncode == 2
+    assert f"error: no Spark master at {master},127.0.0.1:1 (127.0.0.1:" in done.stderr
+    assert "Connection refused; 127.0.0.1:1: Connection refused)" in done.stderr
+    assert took_s < WITHIN_S
+
+
+@pytest.mark.parametrize("master", ["spark://host", "spark://127.0.0.1:70000", "spark://a:1,b"])
+def test_what_is_no_address_is_refused(master: str) -> None:
+    with pytest.raises(ClusterAway, match="is no HOST:PORT"):
+        check_reachable(master)
+
+
+@pytest.mark.parametrize("setting", ["spark.executor.memory", "executor.memory=1g", "=", "x=y"])
+def test_what_is_no_setting_of_spark_is_refused(setting: str, honest: Path) -> None:
+    done = run_metaq("audit", str(honest), "--conf", setting)
+    assert done.returncode == 2
+    assert f"{setting!r} is not spark.KEY=VALUE" in done.stderr
