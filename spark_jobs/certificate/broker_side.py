@@ -1,0 +1,52 @@
+"""One broker's side: its journal, read once, with an audit of it."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from journal.errors import InvalidContent, StorageFailed
+from journal.wal.segments import read_header, segment_name
+from journal.wal.storage import DirectoryStorage
+from spark_jobs.audit import transforms
+from spark_jobs.audit.audit import audit_journal, keep
+from spark_jobs.audit.checkpoint_files import read_checkpoints
+from spark_jobs.audit.report import AuditReport
+from spark_jobs.certificate.sides import branch_states, message_owners
+from spark_jobs.source.directory import plan
+
+
+class JournalSide:
+    """One directory, as read: whose it is, its audit, its branches and the ids of its messages."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        base = plan(path)[0].base
+        storage = DirectoryStorage.open_for_reading(path)
+        file = storage.open(segment_name(base), writable=False)
+        try:
+            identity = read_header(file, str(path)).identity
+        except InvalidContent as error:
+            raise StorageFailed(f"{error}: metaq journal repair") from error
+        finally:
+            file.close()
+        self.cluster, self.number = identity.cluster, identity.broker_id
+        self.report: AuditReport
+        self.branches: DataFrame
+        self.owners: DataFrame
+        self.ends: dict[tuple[str, int], int] = {}
+
+    def read(self, spark: SparkSession, qualifier: str, kept: ExitStack, on_progress: Callable[[str], None]) -> None:
+        checkpoints = read_checkpoints(self.path)
+
+        def also(records: DataFrame, by_branch: DataFrame) -> None:
+            promised = checkpoints.promised_below(plan(self.path)[0].base)
+            self.branches = keep(kept, branch_states(by_branch, self.number, qualifier, promised))
+            self.owners = keep(kept, message_owners(records, qualifier))
+            self.branches.count(), self.owners.count()  # while Spark has the records
+            ends = transforms.offset_ranges(records).groupBy("topic", "partition").agg(F.max("end").alias("end"))
+            self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
+
+        self.report = audit_journal(spark, self.path, also=also, on_progress=on_progress)

@@ -1,0 +1,86 @@
+"""Joins what both sides say of each transaction, and names what came of it. Pure.
+
+The classes exclude each other, and every transaction is in one: their counts must add up (accounts.py).
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from spark_jobs.audit.findings import SUM
+
+# Class -> what it means; the last sentence of each is the reader's to act on.
+CLASSES: Final = {
+    "committed": "committed in both: every branch, and the database",
+    "rolled back": "rolled back in both, or never decided and undone",
+    "in doubt": "a branch is prepared, and its end is still to come: a resolver, or metaq txn doctor, ends it",
+    "open": "a branch is under way, and nothing is promised",
+    "unknown": "one side committed, and nothing is left that would tell what the other did",
+    "mixed": "one side committed and another rolled back",
+    "orphan": "messages are published, and the database has no row of the transaction",
+    "missing": "the database has the row, and no broker has a branch",
+    "duplicate": "a row or a branch of one transaction is there twice",
+}
+BROKEN: Final = ("mixed", "orphan", "missing", "duplicate")
+
+
+def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) -> DataFrame:
+    """Return one row a transaction that any side knows, with what each says.
+
+    *branches*: sides.py. *markers*: (marker, gtrid) of each business row. *decisions*: (gtrid, outcome).
+    """
+    state = F.col("state")
+    of_journals = branches.groupBy("gtrid").agg(
+        F.count("*").alias("branches"),
+        F.count_if(state == "committed").alias("committed"),
+        F.count_if(state == "rolled back").alias("rolled_back"),
+        F.count_if(state == "in doubt").alias("in_doubt"),
+        F.count_if(state == "open").alias("open"),
+        F.count_if(state == "decided twice").alias("twice"),
+        F.count_distinct(F.when(state == "committed", F.col("broker"))).alias("brokers"),
+        F.sum("messages").cast(SUM).alias("messages"),
+        F.max("last_ms").alias("last_ms"),
+    )
+    of_rows = (
+        markers.groupBy("gtrid", "marker")
+        .agg(F.count("*").alias("rows"))
+        .groupBy("gtrid")
+        .agg(F.sum("rows").alias("rows"), F.max("rows").alias("rows_of_one"))
+    )
+    both = of_journals.join(of_rows, "gtrid", "full").join(decisions.select("gtrid", "outcome"), "gtrid", "full")
+    numbers = [name for name in (*of_journals.columns, *of_rows.columns) if name not in ("gtrid", "last_ms")]
+    return both.na.fill(0, [name for name in numbers if name != "messages"]).withColumn(
+        "messages", F.coalesce("messages", F.lit(0).cast(SUM))
+    )
+
+
+def judged(joined: DataFrame, *, has_markers: bool, by_message: bool, is_complete: bool) -> DataFrame:
+    """Add column `class`. *has_markers*: rows of the database mark every transaction; *by_message*: every message.
+    *is_complete*: the journals were read from their birth on, so that a branch which is not there never was."""
+    branches, rows, outcome = F.col("branches"), F.col("rows"), F.col("outcome")
+    committed, rolled_back = F.col("committed"), F.col("rolled_back")
+    database_committed = (rows > 0) | (outcome == "commit")
+    is_committed = F.coalesce(database_committed, F.lit(False))
+    is_refused = F.coalesce((outcome == "rollback") & (rows == 0), F.lit(False))
+    contradicts = (
+        (F.col("twice") > 0)
+        | ((committed > 0) & (rolled_back > 0))
+        | (is_committed & (rolled_back + F.col("open") > 0))
+        | (is_refused & (committed > 0))
+        | F.coalesce((outcome == "rollback") & (rows > 0), F.lit(False))
+    )
+    lacks_rows = (rows == 0) | ((rows < F.col("messages")) if by_message else F.lit(False))
+    repeats = (F.col("rows_of_one") > 1) | (committed > F.col("brokers"))
+    verdict: Column = (
+        F.when((branches == 0) & is_committed, "missing" if is_complete else "unknown")
+        .when(contradicts, "mixed")
+        .when(repeats, "duplicate")
+        .when((committed > 0) & lacks_rows & F.lit(has_markers), "orphan")
+        .when(F.col("in_doubt") > 0, "in doubt")
+        .when((committed > 0) & is_committed, "committed")
+        .when(committed > 0, "unknown")
+        .when(F.col("open") > 0, "open")
+        .otherwise("rolled back")
+    )
+    return joined.withColumn("class", verdict)

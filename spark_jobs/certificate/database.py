@@ -1,0 +1,216 @@
+"""Tables of a PostgreSQL database as DataFrames, all in one snapshot, read by the workers.
+
+The driver exports a snapshot and keeps its transaction open; every worker's transaction takes it. So what is read is
+one moment of the database, whatever commits meanwhile.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+FORMAT: Final = "metaq-postgres-column"
+ROWS_PER_TASK: Final = 500_000
+TASKS_MAX: Final = 16
+BATCH_ROWS: Final = 20_000
+_MARKER: Final = re.compile(r"(?:([^.]+)\.)?([^.]+)\.([^.]+)")
+_SCHEMA: Final = StructType([StructField("text", StringType(), True), StructField("number", LongType(), True)])
+_ARROW: Final = pa.schema([("text", pa.string()), ("number", pa.int64())])
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class DatabaseProblem(Exception):
+    """The database can't be read, with the reason and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A column whose values name transactions, by gtrid or by message id: one row a transaction, or a message."""
+
+    schema: str | None
+    table: str
+    column: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Marker":
+        """Parse `table.column` or `schema.table.column`. Raises DatabaseProblem."""
+        if (match := _MARKER.fullmatch(text)) is None:
+            raise DatabaseProblem(f"{text!r} is not TABLE.COLUMN or SCHEMA.TABLE.COLUMN")
+        return cls(*match.groups())
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.schema, self.table, self.column)))
+
+    @property
+    def place(self) -> sql.Identifier:
+        return sql.Identifier(*filter(None, (self.schema, self.table)))
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerInfo:
+    """A marker column as it is. *rows*: those whose value is not null, in the snapshot."""
+
+    marker: Marker
+    rows: int
+    is_message_id: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSnapshot:
+    """One moment of a database. *name*: its exported snapshot. *place* names the database without a password."""
+
+    url: str
+    name: str
+    place: str
+    table_id: str
+    wal_lsn: str
+    read_at: str
+    decisions: list[tuple[str, str]]  # gtrid, outcome: rows not deleted yet, few
+    markers: list[MarkerInfo]
+
+
+@contextmanager
+def snapshot(url: str, markers: list[Marker]) -> Iterator[DatabaseSnapshot]:
+    """Open a snapshot; workers read it until the block ends. Raises DatabaseProblem."""
+    try:
+        with psycopg.connect(url, autocommit=True, application_name="metaq certify") as connection:
+            connection.execute(_BEGIN)
+            name = _one(connection, "SELECT pg_export_snapshot()")
+            wal = "pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn()"
+            info = connection.info
+            found = DatabaseSnapshot(
+                url,
+                name,
+                f"{info.dbname} at {info.host or 'localhost'}:{info.port}",
+                _one(connection, "SELECT table_id FROM metaq_decision_table"),
+                _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
+                _one(connection, "SELECT now()::text"),
+                connection.execute("SELECT gtrid, outcome FROM metaq_decision").fetchall(),
+                [_info(connection, marker) for marker in markers],
+            )
+            yield found
+    except psycopg.Error as error:
+        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+
+
+def _one(connection: psycopg.Connection[Any], query: str) -> str:
+    row = connection.execute(query).fetchone()
+    if row is None or row[0] is None:
+        raise DatabaseProblem(f"nothing answers {query}: run metaq txn init")
+    return str(row[0])
+
+
+def _info(connection: psycopg.Connection[Any], marker: Marker) -> MarkerInfo:
+    query = sql.SQL("SELECT count({0}) FROM {1}")
+    row = connection.execute(query.format(sql.Identifier(marker.column), marker.place)).fetchone()
+    assert row is not None
+    empty = sql.SQL("SELECT {0} FROM {1} LIMIT 0").format(sql.Identifier(marker.column), marker.place)
+    type_code = connection.execute(empty).description[0].type_code  # type: ignore[index]
+    return MarkerInfo(marker, row[0], type_code in (20, 21, 23))  # int8, int2, int4
+
+
+def column(spark: SparkSession, snapshot: DatabaseSnapshot, info: MarkerInfo) -> DataFrame:
+    """Return the column's values that are not null: `text`, or `number` of a column of message ids."""
+    spark.dataSource.register(ColumnSource)
+    read = spark.read.format(FORMAT).option("url", snapshot.url).option("snapshot", snapshot.name)
+    marker = info.marker
+    for name, value in (("schema_name", marker.schema or ""), ("table", marker.table), ("column", marker.column)):
+        read = read.option(name, value)
+    tasks = min(TASKS_MAX, 1 + info.rows // ROWS_PER_TASK)
+    return read.option("tasks", tasks).option("number", str(info.is_message_id).lower()).load()
+
+
+class _Part(InputPartition):
+    """The rows whose value's hash is *number* modulo the number of tasks."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class ColumnSource(DataSource):
+    """One column of one table, in an exported snapshot."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return _SCHEMA
+
+    def reader(self, schema: StructType) -> "ColumnReader":
+        return ColumnReader(dict(self.options))
+
+
+class ColumnReader(DataSourceReader):
+    """Plans on the driver and reads on the workers; pickled in between."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+        self._tasks = int(options["tasks"])
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Part(number) for number in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        options = self._options
+        marker = Marker(options["schema_name"] or None, options["table"], options["column"])
+        query = sql.SQL(
+            "SELECT {0} FROM {1} WHERE {0} IS NOT NULL AND abs(hashtext({0}::text)::bigint) % {2} = {3}"
+        ).format(sql.Identifier(marker.column), marker.place, sql.Literal(self._tasks), sql.Literal(partition.number))
+        is_number = options["number"] == "true"
+        with psycopg.connect(options["url"], autocommit=True, application_name="metaq certify") as connection:
+            connection.execute(_BEGIN)
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(options["snapshot"])))
+            with connection.cursor("metaq_certify") as cursor:
+                cursor.itersize = BATCH_ROWS
+                cursor.execute(query)
+                while rows := cursor.fetchmany(BATCH_ROWS):
+                    values = [value for (value,) in rows]
+                    nothing = [None] * len(values)
+                    columns = [nothing, values] if is_number else [[str(value) for value in values], nothing]
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array(one, field.type) for one, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
+                    )
+
+
+def rows_now(url: str, marker: Marker, values: list[str]) -> list[str]:
+    """Return those of *values* that the column has now, once for each row. Raises DatabaseProblem."""
+    query = sql.SQL("SELECT {0}::text FROM {1} WHERE {0}::text = ANY(%s)").format(
+        sql.Identifier(marker.column), marker.place
+    )
+    try:
+        with psycopg.connect(url, application_name="metaq certify") as connection:
+            return [value for (value,) in connection.execute(query, (values,))]
+    except psycopg.Error as error:
+        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+
+
+class StoredOffset(NamedTuple):
+    """Offset at which a group goes on in a partition."""
+
+    group: str
+    topic: str
+    partition: str  # <broker>-<number>
+    offset: int
+
+
+def stored_offsets(url: str, table: str) -> list[StoredOffset]:
+    """Return the offsets that consumers keep in *table*, of SqlOffsetStore or TransactionOffsetStore. Raises
+    DatabaseProblem."""
+    name = sql.Identifier(*table.split("."))
+    query = sql.SQL('SELECT group_id, topic, partition, "offset" FROM {} ORDER BY 1, 2, 3').format(name)
+    try:
+        with psycopg.connect(url, application_name="metaq certify") as connection:
+            return [StoredOffset(*row) for row in connection.execute(query)]
+    except psycopg.Error as error:
+        raise DatabaseProblem(str(error).strip().splitlines()[0]) from error

@@ -1,0 +1,150 @@
+"""A certificate of a real PostgreSQL and real brokers: an honest run, then every lie by hand, each in its class."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from journal.records.decoders import decode
+from journal.records.record import Commit
+from journal.state.live_branch import LiveBranch
+from journal.state.transaction_store import JournalTransactionStore
+from journal.wal.open_journal import JournalConfig
+from journal.wal.segments import read_header, segment_name
+from journal.wal.storage import DirectoryStorage
+from spark_jobs.certificate.certify import make_certificate
+from spark_jobs.certificate.database import Marker
+from spark_jobs.certificate.statement import CertificateRequest
+from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.postgres import Database
+from tests.meta_client.transactions.conftest import World, make_postgres, running_world
+from tests.spark_jobs.journals import records_of, segment_bases
+
+SOLD, SENT = Marker.parse("sold.gtrid"), Marker.parse("public.sent.id")
+
+
+def certified(spark: SparkSession, world: World, *directories: Path, markers: tuple[Marker, ...]) -> dict[str, Any]:
+    return make_certificate(spark, CertificateRequest(directories, world.deciding.url, markers, 0))
+
+
+def counts(body: dict[str, Any]) -> dict[str, int]:
+    return {name: one["transactions"] for name, one in body["classes"].items() if one["transactions"]}
+
+
+def sell(world: World, number: int, *topics: str, fails: bool = False) -> str:
+    """A transaction with a row that names it, messages, and a row for the id of each; returns its gtrid."""
+    gtrid = ""
+    with closing(psycopg.connect(world.deciding.url)) as connection:
+        try:
+            with world.client.transaction(connection, wait=True) as transaction:
+                handles = [transaction.send(topic, str(number).encode()) for topic in topics]
+                gtrid = transaction.gtrid
+                connection.execute("INSERT INTO sold VALUES (%s, %s)", (number, gtrid))
+                for handle in handles:
+                    connection.execute("INSERT INTO sent VALUES (%s)", (handle.result().message_id,))
+                if fails:
+                    raise InterruptedError
+        except InterruptedError:
+            pass
+    return gtrid
+
+
+@pytest.fixture
+def world(broker_pool: BrokerPool, database: Database) -> Iterator[World]:
+    with running_world(make_postgres(database), broker_pool, brokers=2) as world:
+        world.deciding.execute("CREATE TABLE sold (number int, gtrid text)")
+        world.deciding.execute("CREATE TABLE sent (id bigint)")
+        yield world
+
+
+def cut_before_commit(path: Path, gtrid: str) -> None:
+    """Remove the transaction's COMMIT, and what came after it, as a torn tail would be."""
+    (lsn,) = [
+        one.header.lsn
+        for one in records_of(path)
+        if isinstance(record := decode(one.header, one.meta), Commit) and gtrid.encode().hex() in str(record.key)
+    ]
+    base = max(base for base in segment_bases(path) if base <= lsn)
+    with (path / segment_name(base)).open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(lsn - base)
+        file.write(bytes(size - (lsn - base)))
+    for later in path.glob("checkpoint.*"):
+        later.unlink()
+
+
+def roll_back(path: Path) -> None:
+    """Have the store itself roll back what is in doubt there, with a record of its own."""
+    storage = DirectoryStorage.open_for_writing(path)
+    first = storage.open(segment_name(0), writable=False)
+    header = read_header(first, "")
+    first.close()
+    store = JournalTransactionStore.open(
+        storage, header.identity, JournalConfig(segment_bytes=header.size), version="test"
+    )
+    (branch,) = store.recover()
+    assert isinstance(branch, LiveBranch)
+    store.rollback(branch)
+    store.close()
+    storage.close()
+
+
+def test_an_honest_run_and_every_lie(world: World, spark: SparkSession, tmp_path: Path) -> None:
+    sold = [sell(world, number, "orders", *(["bills"] if number % 2 else [])) for number in range(7)]
+    sell(world, 7, "bills", fails=True)
+    world.wait_quiet()
+    directories = [broker.data for broker in world.brokers]
+
+    # Live, and honest: nothing came apart, and everything adds up.
+    body = certified(spark, world, *directories, markers=(SOLD, SENT))
+    assert counts(body) == {"committed": 7, "rolled back": 1}, json.dumps(body, indent=1)
+    assert (body["refused"], body["apart"]) == ([], {})
+    assert body["classes"]["committed"] == {"transactions": 7, "branches": 10, "messages": 10, "rows": 7 + 10}
+    assert body["sentence"] == "Of 8 transactions none came apart: 7 committed in both, 1 rolled back in both."
+    assert [broker["broker"] for broker in body["brokers"]] == [0, 1]
+
+    # A transaction that commits while the journals are read is no orphan.
+    during: list[str] = []
+
+    def commits(line: str) -> None:
+        if "segments" in line and not during:
+            during.append(sell(world, 8, "bills"))
+
+    request = CertificateRequest(tuple(directories), world.deciding.url, (SOLD, SENT), 0)
+    body = make_certificate(spark, request, commits)
+    assert counts(body) == {"committed": 8, "rolled back": 1}, json.dumps(body, indent=1)
+    assert (len(during), body["refused"]) == (1, [])
+    unmarked = certified(spark, world, *directories, markers=())
+    assert counts(unmarked) == {"rolled back": 1, "unknown": 8}, "their decision rows are gone"
+
+    # One lie a transaction, made by hand in the database and in a copy of broker 0's directory.
+    copied = shutil.copytree(directories[0], tmp_path / "forged")
+    cut_before_commit(copied, sold[6])
+    in_doubt = shutil.copytree(copied, tmp_path / "in-doubt")
+    roll_back(copied)
+    invented = f"{sold[0][:-6]}AAAAAA"
+    world.deciding.execute(
+        "DELETE FROM sold WHERE number = 0;"
+        "INSERT INTO sold SELECT * FROM sold WHERE number = 1;"
+        f"INSERT INTO sold VALUES (99, '{invented}');"
+        "INSERT INTO sold VALUES (100, 'another system''s')"
+    )
+    body = certified(spark, world, copied, directories[1], markers=(SOLD,))
+    apart = {"orphan": 1, "duplicate": 1, "missing": 1, "mixed": 1}
+    assert counts(body) == {"committed": 5, "rolled back": 1, **apart}, json.dumps(body, indent=1)
+    assert body["apart"] == apart
+    assert body["refused"] == [], "it says what came apart, and its counts add up"
+    named = {name: [one["transaction"] for one in found] for name, found in body["examples"].items() if found}
+    assert named == {"orphan": [sold[0]], "duplicate": [sold[1]], "missing": [invented], "mixed": [sold[6]]}
+    assert body["sentence"].startswith("Of 10 transactions 4 CAME APART: 1 mixed, 1 orphan, 1 missing, 1 duplicate; ")
+
+    # Not forged, only cut: in doubt.
+    body = certified(spark, world, in_doubt, directories[1], markers=(SOLD,))
+    assert counts(body) == {"committed": 5, "rolled back": 1, "in doubt": 1, "orphan": 1, "duplicate": 1, "missing": 1}
+    assert body["refused"] == []
