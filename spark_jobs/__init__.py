@@ -1,9 +1,16 @@
-"""Spark over the journal: a data source that reads segments, and the audit that proves nothing lost, nothing doubled.
+"""Spark and metaq: records and messages as rows, rows as messages, and the audit that proves nothing lost or doubled.
 
-Read: source: schemas (a record as a row), directory (which file holds which bytes), segment_reader (records and
-unreadable ranges of one segment), rows (record to row), filters (what Spark pushes down), data_source, session (a local
-Spark) -> audit: findings (a check's rows), checksums, offset_check, transaction_check, checkpoint_check (pure DataFrame
-transforms, gathered in transforms), checkpoint_files -> report (the answer), audit (runs all) -> cli: `metaq audit`.
+Read: source: schemas (a record as a row), directory (which file holds which bytes), record_block (clean records by
+columns), segment_reader (records and unreadable ranges of one segment), rows (record to row), filters (what Spark
+pushes down), data_source, cluster (is there one?), session (a Spark for one command) -> audit: findings (a check's
+rows), the checks (checksums, *_check; pure DataFrame transforms, gathered in transforms), checkpoint_files,
+index_files, range_check -> report (the answer), audit (runs all) -> certificate (a database and journals, joined and
+signed) -> cli: `metaq audit`, `metaq certify`.
 
-Reads only and takes no lock: the directory may be that of a running broker, of a stopped one, or an archive.
+messages: columns, frames (where messages stand), batches (messages as Arrow), names, branches, segments, published
+(what a segment publishes), selection, journal (reads directories) -> options, cluster, fetching (reads brokers),
+planning, stream -> sink: names, options, decision (what commits a batch), commit (carries it out), writers -> formats:
+what Spark finds by name.
+
+Directories are only read, without a lock: that of a running broker, of a stopped one, or an archive.
 """

@@ -1,17 +1,26 @@
 """One Spark for all of these tests, and an honest journal to copy and damage."""
 
+import itertools
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from meta_client.client import Client
 from spark_jobs.audit.audit import audit_journal
 from spark_jobs.audit.report import AuditReport
-from spark_jobs.source.data_source import register
+from spark_jobs.formats import register
 from spark_jobs.source.session import spark_session
+from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
 from tests.spark_jobs.journals import write_honest_journal
+from zk.embedded.chroot import chroot
+from zk.embedded.server import EmbeddedZooKeeper
 
 # A query here reads some hundred rows: compiling it costs more than running it.
 QUICK = {
@@ -22,11 +31,45 @@ QUICK = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session. *stderr* has what its JVM and workers have printed."""
+
+    session: SparkSession
+    stderr: Path
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    with spark_session("local[2]", name="metaq tests", options=QUICK) as session:
+def spark_started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """One Spark for a worker: the first query takes ten times what others take. It leaves nothing behind."""
+    scratch = tmp_path_factory.mktemp("scratch")
+    stderr = tmp_path_factory.mktemp("spark") / "stderr"
+    with ExitStack() as ends:
+        with pytest.MonkeyPatch.context() as patch, printing_into(stderr):
+            patch.setenv("TMPDIR", str(scratch))
+            patch.setattr(tempfile, "tempdir", str(scratch))
+            session = ends.enter_context(spark_session("local[2]", name="metaq tests", options=QUICK))
         register(session)
-        yield session
+        yield Started(session, stderr)
+    assert list(scratch.iterdir()) == []
+
+
+@contextmanager
+def printing_into(path: Path) -> Iterator[None]:
+    """Programs that are started meanwhile have *path* as stderr."""
+    before = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_started: Started) -> SparkSession:
+    return spark_started.session
 
 
 @pytest.fixture
@@ -45,3 +88,39 @@ def honest_master_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def honest(honest_master_copy: Path, tmp_path: Path) -> Path:
     """A journal of the transaction store, closed in good order; the test may damage it."""
     return shutil.copytree(honest_master_copy, tmp_path / "honest")
+
+
+_chroots = itertools.count(1)
+_topics = itertools.count()
+TOPICS = 60  # of a cluster, all named: a client finds no topic that a wildcard would offer
+WIDE = CONFIG + "".join(f"\n[topics.spark-{number}]\npartitions = 4\n" for number in range(TOPICS))
+
+
+class SmallCluster:
+    """Two brokers with topics `spark-*` of four partitions each, and a client."""
+
+    def __init__(self, zookeeper: str, brokers: list[BrokerProcess], client: Client) -> None:
+        self.zookeeper = zookeeper
+        self.brokers = brokers
+        self.client = client
+
+
+@pytest.fixture(scope="module")
+def cluster(zookeeper_server: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallCluster]:
+    """A cluster for the tests of a module; who stops a broker starts it again."""
+    data = tmp_path_factory.mktemp("cluster")
+    with ExitStack() as opened:
+        part = opened.enter_context(chroot(zookeeper_server.connect, f"spark-{next(_chroots)}"))
+        brokers = [
+            opened.enter_context(running_broker(data / f"{number}", part.connect, broker_id=number, config=WIDE))
+            for number in range(2)
+        ]
+        yield SmallCluster(part.connect, brokers, opened.enter_context(Client(part.connect)))
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic of a cluster that no other test uses."""
+    number = next(_topics)
+    assert number < TOPICS
+    return f"spark-{number}"

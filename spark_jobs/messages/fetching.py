@@ -1,0 +1,117 @@
+"""Messages from brokers: a Spark task fetches a range of a partition. No group; nothing is registered or stored."""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from meta_client.net.calls import checked_value, wait_result
+from meta_client.net.connections import CONNECT_TIMEOUT_S, Connections
+from meta_client.net.opaques import next_opaque
+from meta_client.net.security import PLAIN, Security
+from meta_client.net.transport import Transport
+from meta_client.protocol.answers import parse_offset
+from meta_client.protocol.errors import InvalidMessage, Moved, NotFound
+from meta_client.protocol.messages import DATA_BYTES_MAX, HEADER_BYTES
+from meta_client.protocol.requests import Get, OffsetQuery
+from spark_jobs.messages.batches import message_batch
+from spark_jobs.messages.cluster import ANSWER_TIMEOUT_S, GROUP
+from spark_jobs.messages.frames import FRAME, Extents, Frames, broken_checksums, whole_frames
+from spark_jobs.messages.segments import DataLost
+from spark_jobs.messages.selection import Selection
+from spark_jobs.source.record_block import gather
+from zk.tree.broker_url import BrokerUrl
+
+FETCH_BYTES: Final = DATA_BYTES_MAX + HEADER_BYTES  # a whole message at least
+
+_log = logging.getLogger(__name__)
+
+
+class FetchTask(InputPartition):
+    """Messages of a partition that begin in [start, end)."""
+
+    def __init__(self, topic: str, partition: str, url: str, start: int, end: int) -> None:
+        super().__init__((topic, partition, start, end))
+        self.topic = topic
+        self.partition = partition
+        self.url = url
+        self.start = start
+        self.end = end
+
+
+def read_task(
+    task: FetchTask,
+    selection: Selection,
+    columns: tuple[str, ...],
+    *,
+    fail_on_data_loss: bool,
+    security: Security = PLAIN,
+) -> Iterator[pa.RecordBatch]:
+    """Fetch a range. Raises DataLost, InvalidMessage for bytes that are no message, MetaError."""
+    connections = Connections.secured(security)
+    try:
+        connection = connections.get(BrokerUrl.parse(task.url), CONNECT_TIMEOUT_S)
+        has_times = connection.capabilities(ANSWER_TIMEOUT_S).metaq_version is not None
+        for position, body in _bodies(connection, task, fail_on_data_loss):
+            extents, frames = _frames(task, position, body)
+            wanted = (frames.offset >= task.start) & (frames.offset < task.end)
+            if (mask := selection.mask(frames)) is not None:
+                wanted &= mask
+            rows = frames if wanted.all() else frames.take(np.flatnonzero(wanted))
+            if len(rows.at):
+                yield message_batch(rows, extents, [(task.topic, task.partition)], (), columns, has_times=has_times)
+    finally:
+        connections.close()
+
+
+def _bodies(connection: Transport, task: FetchTask, fail_on_data_loss: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield bytes of the partition with their offset, from a message's beginning on; at least all of [start, end)."""
+    number = int(task.partition.partition("-")[2])
+    what = f"{task.topic}/{task.partition}"
+    # A batch may have ended inside a message, which an offset in bytes can't tell: begin where one surely begins.
+    query = OffsetQuery(task.topic, GROUP, number, task.start, next_opaque())
+    position = parse_offset(wait_result(connection.submit(query), ANSWER_TIMEOUT_S, f"offset of {what}").message)
+    if position > task.start:
+        _lost(what, task.start, position, fail_on_data_loss)
+    while position < task.end:
+        get = Get(task.topic, GROUP, number, position, FETCH_BYTES, next_opaque())
+        try:
+            body = bytes(checked_value(connection.submit(get).wait(ANSWER_TIMEOUT_S), f"get {what} at {position}").body)
+        except Moved as error:
+            _lost(what, position, error.offset, fail_on_data_loss)
+            if error.offset <= position:
+                return  # the partition ends before what was planned: nothing more is stored
+            position = error.offset
+            continue
+        except NotFound:
+            _lost(what, position, position, fail_on_data_loss)
+            return
+        ends = whole_frames(body, 0, len(body))
+        yield position, body
+        if not ends:
+            raise InvalidMessage(position, f"no whole message in {len(body)} bytes")
+        last = ends[-1]
+        position += last + HEADER_BYTES + int.from_bytes(body[last : last + 4], "big")
+
+
+def _lost(what: str, first: int, after: int, fail_on_data_loss: bool) -> None:
+    text = f"{what}: offsets from {first} on are not stored any more, the next is {after}"
+    if fail_on_data_loss:
+        raise DataLost(f"{text}: retention may have deleted them; read with failOnDataLoss=false to go on without them")
+    _log.warning("messages left out %s", text)
+
+
+def _frames(task: FetchTask, position: int, body: bytes) -> tuple[Extents, Frames]:
+    """Return the whole frames in *body*. Raises InvalidMessage for one with another checksum than it names."""
+    at = np.array(whole_frames(body, 0, len(body)), np.int64)
+    zero = np.zeros(1, np.int64)
+    extents = Extents(zero, zero, zero - 1, zero + position, zero + len(at), zero + len(body))
+    frames = Frames(body, at, np.zeros(len(at), np.int64), at + position, gather(body, at, FRAME))
+    for row in broken_checksums(frames):
+        offset = int(frames.offset[row])
+        if task.start <= offset < task.end:
+            raise InvalidMessage(offset, f"{task.topic}/{task.partition}: its checksum does not match its bytes")
+    return extents, frames

@@ -1,0 +1,122 @@
+"""Messages from journals: the directories of brokers, live or dead, or archives. No broker is asked.
+
+One Spark task a segment. A live broker's last messages, written but not yet acknowledged, are read, too: they are lost
+only if the machine loses power before the broker's next fsync.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from journal.errors import StorageFailed
+from journal.wal.segments import read_header, segment_name
+from journal.wal.storage import DirectoryStorage
+from spark_jobs.messages.batches import message_batch
+from spark_jobs.messages.frames import InvalidFrames, find_frames
+from spark_jobs.messages.names import Names
+from spark_jobs.messages.published import PublishedBatch, PublishedMessages
+from spark_jobs.messages.segments import DataLost, SegmentFiles
+from spark_jobs.messages.selection import Selection
+from spark_jobs.source.directory import SUFFIX, SegmentSlice, plan
+
+SLICES_MAX: Final = 64  # of a task: brokers keep what a transaction has put within a few segments of its COMMIT
+
+_log = logging.getLogger(__name__)
+
+
+class JournalTask(InputPartition):
+    """The last of *slices*; the others are those before it."""
+
+    def __init__(self, path: str, broker_id: int, slices: list[SegmentSlice]) -> None:
+        super().__init__((path, slices[-1].base))
+        self.path = path
+        self.broker_id = broker_id
+        self.slices = slices
+
+
+def journal_directories(paths: Sequence[str]) -> list[Path]:
+    """Return *paths*, and for one that holds no segments those of its folders that do. Raises StorageFailed."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        try:
+            below = [path] if _has_segments(path) else sorted(each for each in path.iterdir() if _has_segments(each))
+        except OSError as error:
+            raise StorageFailed(f"{path}: {error.strerror}: name the data directory of a broker") from error
+        if not below:
+            raise StorageFailed(f"{path}: holds no journal: name the data directory of a broker, or a folder of such")
+        found += below
+    return found
+
+
+def _has_segments(path: Path) -> bool:
+    return path.is_dir() and any(each.name.endswith(SUFFIX) for each in path.iterdir())
+
+
+def plan_tasks(paths: Sequence[str]) -> list[JournalTask]:
+    """Return a task a segment. Raises StorageFailed, ForeignJournal."""
+    tasks: list[JournalTask] = []
+    owners: dict[int, Path] = {}
+    for path in journal_directories(paths):
+        slices = plan(path)
+        broker_id = _broker_id(path, slices)
+        if (other := owners.setdefault(broker_id, path)) != path:
+            raise StorageFailed(f"{other} and {path} are both of broker {broker_id}: read one copy of each broker")
+        tasks += [
+            JournalTask(str(path.absolute()), broker_id, slices[max(0, end - SLICES_MAX) : end])
+            for end in range(1, len(slices) + 1)
+        ]
+    return tasks
+
+
+def _broker_id(path: Path, slices: list[SegmentSlice]) -> int:
+    """Return the broker whose journal it is, by the first segment whose header reads. Raises StorageFailed."""
+    for each in slices:
+        if each.size and not any(one.lsn == each.base for one in each.unreadable):
+            file = DirectoryStorage.open_for_reading(path).open(segment_name(each.base), writable=False)
+            try:
+                return read_header(file, str(path)).identity.broker_id
+            finally:
+                file.close()
+    raise StorageFailed(f"{path}: no segment names its broker: see `metaq journal check {path}`")
+
+
+def read_task(
+    task: JournalTask, selection: Selection, columns: tuple[str, ...], *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """Read one segment's messages. Raises StorageFailed, DataLost, InvalidRecord."""
+
+    def on_missing(reason: str) -> None:
+        text = f"{task.path}: {reason}"
+        if fail_on_data_loss:
+            raise DataLost(f"{text}: see `metaq journal check`, or read with failOnDataLoss=false")
+        _log.warning("messages left out %s", text)
+
+    names = Names(task.broker_id, selection.span)
+    with SegmentFiles(Path(task.path), task.slices) as files:
+        for batch in PublishedMessages(files, len(task.slices) - 1, names, on_missing):
+            try:
+                rows = _rows(batch, names, selection, columns)
+            except InvalidFrames as error:
+                on_missing(str(error))
+                continue
+            if rows.num_rows:
+                yield rows
+
+
+def _rows(batch: PublishedBatch, names: Names, selection: Selection, columns: tuple[str, ...]) -> pa.RecordBatch:
+    extents = batch.extents
+    frames = find_frames(batch.data, extents)
+    mask = selection.mask(frames)
+    spans = np.array(names.spans, np.int64).reshape(-1, 2)[extents.name]
+    if (extents.base < spans[:, 0]).any() or (extents.base + extents.size > spans[:, 1]).any():
+        here = spans[frames.extent]
+        inside = (frames.offset >= here[:, 0]) & (frames.offset < here[:, 1])
+        mask = inside if mask is None else mask & inside
+    if mask is not None:
+        frames = frames.take(np.flatnonzero(mask))
+    return message_batch(frames, extents, names.names, batch.keys, columns)

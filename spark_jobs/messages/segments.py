@@ -1,0 +1,74 @@
+"""The segment files of one journal, opened as they are needed. One task's own."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from journal.errors import JournalError, StorageFailed
+from journal.wal.segments import SEGMENT_HEADER_BYTES, segment_name
+from journal.wal.storage import DirectoryStorage
+from journal.wal.storage_file import StorageFile
+from spark_jobs.source.directory import MissingRange, SegmentSlice
+from spark_jobs.source.record_block import RecordBlock
+from spark_jobs.source.segment_reader import SegmentReader
+
+
+class DataLost(JournalError):
+    """Messages that the query wants are not stored any more, or do not read back. Read with failOnDataLoss=false to go
+    on without them."""
+
+
+class SegmentFiles:
+    """Reads *slices* of the journal in *path*. A context manager, which closes what was opened."""
+
+    def __init__(self, path: Path, slices: Sequence[SegmentSlice]) -> None:
+        self.slices = slices
+        self._path = path
+        self._bases = [each.base for each in slices]
+        self._open: dict[int, StorageFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def index_of(self, lsn: int) -> int:
+        """Return the index of the slice that holds *lsn*; -1 before the first."""
+        return bisect_right(self._bases, lsn) - 1
+
+    def blocks(self, index: int, start: int | None = None) -> Iterator[RecordBlock | MissingRange]:
+        """Yield the records of a slice, from LSN *start* on, and what does not read back. Raises StorageFailed if
+        retention has deleted it since it was planned."""
+        each = self.slices[index]
+        yield from each.unreadable
+        if each.size == 0:
+            return
+        position = SEGMENT_HEADER_BYTES if start is None else start - each.base
+        reader = SegmentReader(
+            self._file(index), each.size, each.base, is_last=each.is_last, fsynced=each.fsynced, start=position
+        )
+        for found in reader.blocks():
+            yield found if isinstance(found, RecordBlock | MissingRange) else RecordBlock.of(found)
+
+    def read(self, lsn: int, size: int) -> bytes:
+        """Return the bytes at *lsn*. Raises DataLost if the journal does not hold them, StorageFailed."""
+        if (index := self.index_of(lsn)) < 0 or lsn + size > self.slices[index].base + self.slices[index].size:
+            raise DataLost(f"{self._path}: the journal does not hold LSNs {lsn} to {lsn + size}")
+        return self._file(index).reader().read(lsn - self.slices[index].base, size)
+
+    def _file(self, index: int) -> StorageFile:
+        each = self.slices[index]
+        if (file := self._open.get(each.base)) is None:
+            name = segment_name(each.base)
+            file = DirectoryStorage.open_for_reading(self._path).open(name, writable=False)
+            self._open[each.base] = file
+            if file.size < each.size:
+                raise StorageFailed(f"{self._path / name}: shrank while it was read: read again")
+        return file

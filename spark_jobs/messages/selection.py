@@ -1,0 +1,153 @@
+"""Selects messages by topic, offset and time, and by those of Spark's filters that can be applied exactly. Pure.
+
+Filters are conjunctions: each narrows the selection. A filter that is not exactly expressed here stays Spark's.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.types import DataType, LongType, StringType, TimestampType
+
+from spark_jobs.messages.batches import PartitionId, timestamps_us
+from spark_jobs.messages.frames import Frames
+from spark_jobs.messages.names import OffsetSpan
+from spark_jobs.source.directory import LSN_MAX
+from spark_jobs.source.filters import constant_of
+
+_TEXTS: Final = ("topic", "partition")
+_TYPES: Final[dict[str, DataType]] = {
+    "topic": StringType(),
+    "partition": StringType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+}
+# Spark orders strings as UTF-8 bytes, Python as code points: the same order.
+_COMPARE: Final[dict[type[Filter], Callable[[Any, Any], Any]]] = {
+    EqualTo: operator.eq,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One filter: *values* are constants in the column's form; more than one only for `In`."""
+
+    column: str
+    kind: type[Filter]
+    values: tuple[Any, ...]
+
+    def of_text(self, value: str) -> bool:
+        """Apply it to a text."""
+        if self.kind is In:
+            return value in self.values
+        if self.kind is StringStartsWith:
+            return value.startswith(self.values[0])
+        return bool(_COMPARE[self.kind](value, self.values[0]))
+
+    def of_numbers(self, column: NDArray[Any]) -> NDArray[np.bool_]:
+        """Apply it to a column."""
+        if self.kind is In:
+            return np.isin(column, self.values)
+        found: NDArray[np.bool_] = _COMPARE[self.kind](column, self.values[0])
+        return found
+
+    def narrow(self, span: OffsetSpan) -> OffsetSpan:
+        """Return the part of *span* where it may hold, for a condition on offsets."""
+        low, high = min(self.values, default=0), max(self.values, default=-1)
+        start = {EqualTo: low, In: low, GreaterThan: low + 1, GreaterThanOrEqual: low}.get(self.kind, 0)
+        end = {EqualTo: high + 1, In: high + 1, LessThan: high, LessThanOrEqual: high + 1}.get(self.kind, LSN_MAX)
+        return OffsetSpan(max(span.start, start), min(span.end, end))
+
+
+def condition_of(pushed: Filter) -> Condition | None:
+    """Return *pushed* if it can be applied exactly, else None."""
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+    if len(attribute) != 1 or (data_type := _TYPES.get(attribute[0])) is None:
+        return None
+    column, kind = attribute[0], type(pushed)
+    if isinstance(pushed, In):
+        values = tuple(constant_of(value, data_type) for value in pushed.value if value is not None)
+        return None if None in values else Condition(column, In, values)
+    if kind not in _COMPARE and not (kind is StringStartsWith and column in _TEXTS):
+        return None
+    value = constant_of(getattr(pushed, "value", None), data_type)
+    return None if value is None else Condition(column, kind, (value,))
+
+
+@dataclass(slots=True)
+class Selection:
+    """Topics by name or pattern; offsets by partition, else [0, end); times in microseconds. Pickled with a reader."""
+
+    topics: frozenset[str] | None = None  # None: by the pattern
+    pattern: str = ".*"
+    starts: Mapping[PartitionId, int] = field(default_factory=dict)
+    ends: Mapping[PartitionId, int] = field(default_factory=dict)
+    start_us: int | None = None
+    end_us: int | None = None
+    conditions: list[Condition] = field(default_factory=list)
+
+    def take(self, pushed: Filter) -> bool:
+        """Apply *pushed* from here on. Returns False to leave it to Spark."""
+        if (condition := condition_of(pushed)) is None:
+            return False
+        self.conditions.append(condition)
+        return True
+
+    def limit(
+        self,
+        start: str | Mapping[PartitionId, int],
+        end: str | Mapping[PartitionId, int],
+        start_ms: int | None,
+        end_ms: int | None,
+    ) -> None:
+        """Leave out what comes before *start* and *start_ms*, and from *end* and *end_ms* on; a text is no limit."""
+        self.starts = {} if isinstance(start, str) else start
+        self.ends = {} if isinstance(end, str) else end
+        self.start_us = None if start_ms is None else start_ms * 1000
+        self.end_us = None if end_ms is None else end_ms * 1000
+
+    def wants_topic(self, topic: str) -> bool:
+        """True if a message of *topic* may be wanted."""
+        is_named = re.fullmatch(self.pattern, topic) is not None if self.topics is None else topic in self.topics
+        return is_named and all(each.of_text(topic) for each in self.conditions if each.column == "topic")
+
+    def span(self, topic: str, partition: str) -> OffsetSpan | None:
+        """Return the offsets wanted of a partition, None if there are none."""
+        if not self.wants_topic(topic):
+            return None
+        span = OffsetSpan(self.starts.get((topic, partition), 0), self.ends.get((topic, partition), LSN_MAX))
+        for each in self.conditions:
+            if each.column == "partition" and not each.of_text(partition):
+                return None
+            if each.column == "offset":
+                span = each.narrow(span)
+        return span if span.start < span.end else None
+
+    def mask(self, frames: Frames) -> NDArray[np.bool_] | None:
+        """Return which frames meet the conditions on single messages; None: all."""
+        masks = [each.of_numbers(frames.offset) for each in self.conditions if each.column == "offset"]
+        times = [each for each in self.conditions if each.column == "timestamp"]
+        if times or (self.start_us, self.end_us) != (None, None):
+            stored_us = timestamps_us(frames.headers["id"])
+            masks += [each.of_numbers(stored_us) for each in times]
+            masks += [] if self.start_us is None else [stored_us >= self.start_us]
+            masks += [] if self.end_us is None else [stored_us < self.end_us]
+        return np.logical_and.reduce(masks) if masks else None

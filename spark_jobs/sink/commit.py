@@ -1,0 +1,124 @@
+"""Carries out what is decided about a batch: commits its branches, rolls back all others of it. The driver's part.
+
+Every step may be repeated, by this driver or another one that runs the same batch again.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from meta_client.client import Client
+from meta_client.net.identity import new_session_id
+from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.protocol.answers import BranchStatus
+from meta_client.protocol.errors import MetaError, XaError
+from meta_client.protocol.requests import TransactionVerb
+from meta_client.protocol.xa import XaCode
+from spark_jobs.messages.options import ClusterAddress
+from spark_jobs.sink.decision import BatchDecision, Decisions, SinkFailed
+from spark_jobs.sink.names import QUALIFIER, BatchName, BranchName
+from zk.errors import ZooKeeperError
+
+PATIENCE_S: Final = 60.0  # with a broker that is away; then the query fails, and its next start goes on
+RETRY_S: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class BatchEnd:
+    """Ends batches of one query. One thread."""
+
+    def __init__(self, client: Client, query: str, patience_s: float = PATIENCE_S) -> None:
+        self.decisions = Decisions(client.session, query)
+        self._query = query
+        self._verbs = verbs_of(client)
+        self._patience_s = patience_s
+
+    def commit(self, name: BatchName, branches: tuple[BranchName, ...]) -> None:
+        """Decide for *branches*, unless the batch was decided before; then commit what is decided and roll back all
+        else of it. On return the decided branches are committed at every broker.
+
+        Raises ZooKeeperUnavailable, with the decision unknown, or SinkFailed; then run the batch again.
+        """
+        decision = self.decisions.decide(name, branches)
+        if decision.batch == name.batch:
+            self._finish(name, decision)
+        self.discard(name, keep=decision.branches if decision.batch == name.batch else ())
+
+    def abort(self, name: BatchName) -> bool:
+        """Roll back every branch of the batch. False: it is decided, and its next run commits it. Raises
+        ZooKeeperUnavailable, with everything left in doubt for the next run."""
+        is_undecided = self.decisions.forbid(name)
+        if is_undecided:
+            self.discard(name, keep=())
+        else:
+            _log.warning("a decided batch is left to the next run gtrid=%s", name.gtrid)
+        return is_undecided
+
+    def discard(self, name: BatchName, keep: Iterable[BranchName]) -> None:
+        """Roll back the prepared branches of the batch and of earlier ones, but not *keep*. What can't be reached is
+        left to the next batch: without a decision it is never committed."""
+        kept = {(branch.broker_id, branch.key(name)) for branch in keep}
+        try:
+            listing = self._verbs.list_prepared(QUALIFIER)
+        except (ZooKeeperError, MetaError) as error:
+            _log.warning("branches are left to the next batch gtrid=%s reason=%s", name.gtrid, error)
+            return
+        for broker_id, keys in listing.keys.items():
+            for key in keys:
+                of = BatchName.of(key.xid)
+                if of is None or of.query != self._query or of.batch > name.batch or (broker_id, key) in kept:
+                    continue
+                try:
+                    self._verbs.ask(TransactionVerb.ROLLBACK, key, broker_id)
+                except XaError as error:
+                    _log.info("rollback left to the next batch xid=%s reason=%s", key, error)
+
+    def _finish(self, name: BatchName, decision: BatchDecision) -> None:
+        if decision.is_done:
+            return
+        deadline = time.monotonic() + self._patience_s
+        for branch in decision.branches:
+            while (error := self._commit(name, branch)) is not None:
+                if time.monotonic() > deadline:
+                    raise SinkFailed(
+                        f"{name.gtrid} is decided, and not yet committed at broker {branch.broker_id}: {error}; start "
+                        f"the broker, then the query: its next run commits the rest, and nothing twice"
+                    )
+                time.sleep(RETRY_S)
+        self.decisions.finish(decision)
+
+    def _commit(self, name: BatchName, branch: BranchName) -> XaError | None:
+        """Commit a branch; return why that is not known to have happened. Raises SinkFailed if it can't."""
+        key = branch.key(name)
+        try:
+            self._verbs.ask(TransactionVerb.COMMIT_TWO_PHASE, key, branch.broker_id)
+        except XaError as error:
+            if error.code in (XaCode.XAER_RMFAIL, XaCode.XAER_RMERR):
+                return error
+            try:
+                status = self._verbs.status(key.xid, branch.broker_id)
+            except XaError as away:
+                return away
+            if status in (BranchStatus.COMMITTED, BranchStatus.HEURISTICALLY_COMMITTED):
+                return None
+            raise SinkFailed(
+                f"{name.gtrid} is decided, and its branch {branch.bqual} at broker {branch.broker_id} is {status}: "
+                f"an operator ended it, or its outcome is forgotten; look with `metaq txn list` and in the topic"
+            ) from error
+        return None
+
+
+def verbs_of(client: Client) -> XaVerbs:
+    """Return the XA verbs for a sink's branches."""
+    return XaVerbs(client.topology, client.connections, QUALIFIER, new_session_id())
+
+
+@contextmanager
+def connected(cluster: ClusterAddress) -> Iterator[Client]:
+    """Open a client of *cluster*. Raises ZooKeeperError."""
+    assert cluster.zookeeper is not None
+    with Client(cluster.zookeeper, cluster.root, **cluster.security._asdict()) as client:
+        yield client

@@ -1,0 +1,93 @@
+"""The decision about a query's newest batch: a node in ZooKeeper that names the branches to commit.
+
+Writing it, by compare-and-set, is the moment from which on the batch is committed, whoever carries it out. A batch
+without it is rolled back. One node a query, below ``/meta/metaq/spark/``: Spark repeats no batch but the newest.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from spark_jobs.sink.names import BatchName, BranchName
+from zk.errors import MalformedNode
+from zk.session.session import ZooKeeperSession
+from zk.tree.paths import check_name
+
+NODE_BYTES_MAX: Final = 900_000  # ZooKeeper takes a megabyte, its own bytes included
+NOTHING: Final = -1  # batch of a node that only forbids earlier decisions
+
+
+class SinkFailed(RuntimeError):
+    """A batch could not be written or decided. The text says what is true of it."""
+
+
+class BatchDecision(msgspec.Struct, frozen=True):
+    """Batch *batch* commits *branches*, and no others. *is_done*: every broker has confirmed."""
+
+    batch: int
+    branches: tuple[BranchName, ...] = ()
+    is_done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    decision: BatchDecision
+    version: int | None
+
+
+class Decisions:
+    """The node of one query. One thread; every method raises ZooKeeperUnavailable, MalformedNode."""
+
+    def __init__(self, session: ZooKeeperSession, query: str) -> None:
+        self._session = session
+        self._path = f"{session.paths.root}/metaq/spark/{check_name(query)}"
+
+    def read(self) -> BatchDecision:
+        """Return the newest decision; one about batch NOTHING if there is none."""
+        return self._read().decision
+
+    def decide(self, name: BatchName, branches: tuple[BranchName, ...]) -> BatchDecision:
+        """Decide that *branches* are the batch, unless something is decided about it or a later one: return what
+        stands. Durable on return. If it raises, it may have happened: decide again, or `forbid`.
+
+        Raises SinkFailed for more branches than a node holds, with nothing decided.
+        """
+        wanted = BatchDecision(name.batch, branches)
+        if len(data := _encode(wanted)) > NODE_BYTES_MAX:
+            raise SinkFailed(f"{len(branches)} branches are more than a decision can name: repartition to fewer tasks")
+        while (before := self._read()).decision.batch < name.batch:
+            if self._session.exchange(self._path, data, before.version) is not None:
+                return wanted
+        return before.decision
+
+    def forbid(self, name: BatchName) -> bool:
+        """Make sure that no decision about the batch that was begun before can still be written. False: there is one
+        about it, or about a later batch."""
+        while (before := self._read()).decision.batch < name.batch:
+            if self._session.exchange(self._path, _encode(before.decision), before.version) is not None:
+                return True
+        return False
+
+    def finish(self, decision: BatchDecision) -> None:
+        """Note that every broker has confirmed *decision*."""
+        before = self._read()
+        if before.decision == decision and not decision.is_done:
+            done = msgspec.structs.replace(decision, is_done=True)
+            self._session.exchange(self._path, _encode(done), before.version)  # else another has done the same
+
+    def delete(self) -> None:
+        """Delete the node of a write that nobody can repeat."""
+        self._session.delete(self._path)
+
+    def _read(self) -> _Read:
+        if (node := self._session.read(self._path)) is None:
+            return _Read(BatchDecision(NOTHING), None)
+        try:
+            return _Read(msgspec.json.decode(node.data, type=BatchDecision), node.version)
+        except msgspec.DecodeError as error:  # a ValidationError is one
+            raise MalformedNode(self._path, node.data, "a batch number and its branches") from error
+
+
+def _encode(decision: BatchDecision) -> bytes:
+    return msgspec.json.encode(decision)

@@ -1,0 +1,67 @@
+"""The options of a write to format `metaq`. Pure."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from spark_jobs.messages.columns import message_schema
+from spark_jobs.messages.options import SECURITY, ClusterAddress, Given, InvalidOption, cluster_of
+
+_NAMES: Final = ("zookeeper", "root", "topic", "transactionId", "transactionTimeout")
+_TIMEOUT_S: Final = 600  # from a task's first message to its PREPARE
+_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,36}", re.ASCII)
+_WRITTEN: Final = {"topic": (StringType(),), "partition": (StringType(),), "key": (StringType(),)}
+_PAYLOAD: Final = (BinaryType(), StringType())
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a write. *topic*: of all rows, None if a column names it. *write_id*: of a batch write;
+    *is_named*: the caller gave it, so that a repeated write is known."""
+
+    cluster: ClusterAddress
+    topic: str | None
+    write_id: str
+    is_named: bool
+    timeout_s: int
+
+
+def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool) -> WriteOptions:
+    """Check options and columns. Raises InvalidOption."""
+    given = Given(options, (*_NAMES, *SECURITY), "writing")
+    if overwrite:
+        raise InvalidOption("a topic can't be overwritten: use mode append, or output mode append or update")
+    if given.get("zookeeper") is None:
+        raise InvalidOption('writing needs option "zookeeper", as host:port: the decision about a batch is kept there')
+    topic, write_id = given.get("topic"), given.get("transactionId")
+    if is_stream:
+        given.refuse(("transactionId",), "is for batch writes: a stream's batches are named by its checkpoint")
+    if write_id is not None and _ID.fullmatch(write_id) is None:
+        raise InvalidOption(f'option "transactionId" is {write_id[:80]!r}: use 1 to 36 letters, digits, ".", "_", "-"')
+    _check_columns(schema, topic)
+    timeout_s = given.number("transactionTimeout", 1) or _TIMEOUT_S
+    return WriteOptions(cluster_of(given), topic, write_id or str(uuid.uuid4()), write_id is not None, timeout_s)
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    """Columns of the source that a write does not use may stay. Raises InvalidOption."""
+    source = {field.name: (field.dataType,) for field in message_schema(with_headers=True).fields}
+    for field in schema.fields:
+        allowed = _PAYLOAD if field.name == "payload" else _WRITTEN.get(field.name) or source.get(field.name)
+        if allowed is None:
+            raise InvalidOption(
+                f"column {field.name[:80]!r} can't be written: rename it; topic, partition, key and payload can"
+            )
+        if field.dataType not in allowed:
+            names = " or ".join(each.simpleString() for each in allowed)
+            raise InvalidOption(f"column {field.name} is {field.dataType.simpleString()}: cast it to {names}")
+    if "payload" not in schema.fieldNames():
+        raise InvalidOption(
+            "there is no column payload: name what to send, as in selectExpr('to_json(...) AS payload')"
+        )
+    if ("topic" in schema.fieldNames()) == (topic is not None):
+        raise InvalidOption('name the topic by option "topic" or by a column topic: one of them')

@@ -1,0 +1,137 @@
+"""`df.write` and `writeStream` with `format("metaq")` on a real Spark: each row once, whatever Spark repeats."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.sink.commit import verbs_of
+from spark_jobs.sink.names import QUALIFIER
+from tests.spark_jobs.conftest import SmallCluster
+
+WAIT_S = 120
+
+
+def numbers(spark: SparkSession, count: int, tasks: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, tasks).selectExpr("string(id) AS payload", "concat('k', id % 5) AS key")
+
+
+def stored(cluster: SmallCluster, topic: str) -> Counter[str]:
+    return Counter(message.payload.decode() for message in cluster.client.browse(topic))
+
+
+def prepared(cluster: SmallCluster) -> list[object]:
+    listing = verbs_of(cluster.client).list_prepared(QUALIFIER)
+    assert not listing.failures
+    return [key for keys in listing.keys.values() for key in keys]
+
+
+def decisions(cluster: SmallCluster) -> set[str]:
+    return set(cluster.client.session.children(f"{cluster.client.session.paths.root}/metaq/spark"))
+
+
+def each_once(count: int) -> Counter[str]:
+    return Counter(map(str, range(count)))
+
+
+def write(frame: DataFrame, cluster: SmallCluster, **options: Any) -> None:
+    frame.write.format("metaq").mode("append").options(zookeeper=cluster.zookeeper, **options).save()
+
+
+def test_a_write_is_one_transaction(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
+    before = decisions(cluster)
+    write(numbers(spark, 60), cluster, topic=topic)
+    found = list(cluster.client.browse(topic))
+    assert Counter(message.payload.decode() for message in found) == each_once(60)
+    places: dict[str | None, set[str]] = {}
+    for message in found:
+        places.setdefault(message.attribute, set()).add(str(message.partition))
+    assert {len(partitions) for partitions in places.values()} == {1}, "a key has one partition"
+    assert len({next(iter(partitions)) for partitions in places.values()}) > 1
+    assert decisions(cluster) == before
+    assert prepared(cluster) == []
+
+
+def test_a_failed_task_leaves_nothing(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
+    broken = numbers(spark, 40).withColumn(
+        "payload", F.when(F.col("payload") == "39", F.raise_error(F.lit("row 39"))).otherwise(F.col("payload"))
+    )
+    before = decisions(cluster)
+    with pytest.raises(PySparkException, match="row 39"):
+        write(broken, cluster, topic=topic)
+    assert decisions(cluster) == before
+    assert stored(cluster, topic) == Counter()
+    assert prepared(cluster) == []
+
+
+def test_a_named_write_happens_once(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
+    for _ in range(2):
+        write(numbers(spark, 20), cluster, topic=topic, transactionId=f"load-{topic}")
+    assert stored(cluster, topic) == each_once(20)
+    assert prepared(cluster) == []
+
+
+def stream(spark: SparkSession, cluster: SmallCluster, topic: str, directory: Path) -> StreamingQuery:
+    source = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(directory / "in"))
+    writer = source.selectExpr("value AS payload", f"'{topic}' AS topic").writeStream.format("metaq")
+    writer = writer.options(zookeeper=cluster.zookeeper, checkpointLocation=str(directory / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination(WAIT_S)
+    return query
+
+
+def add_file(directory: Path, first: int, after: int) -> None:
+    (directory / "in").mkdir(exist_ok=True)
+    made = directory / f"{first}"
+    made.write_text("".join(f"{number}\n" for number in range(first, after)))
+    made.rename(directory / "in" / f"{first}.txt")
+
+
+def test_a_stream_and_the_batch_that_spark_repeats(
+    spark: SparkSession, cluster: SmallCluster, topic: str, tmp_path: Path
+) -> None:
+    add_file(tmp_path, 0, 10)
+    add_file(tmp_path, 10, 25)
+    query = stream(spark, cluster, topic, tmp_path)
+    assert query.exception() is None
+    assert stored(cluster, topic) == each_once(25)
+    # What is left when a driver dies after the sink's commit and before Spark has noted it.
+    for noted in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        noted.unlink()
+    add_file(tmp_path, 25, 30)
+    again = stream(spark, cluster, topic, tmp_path)
+    assert again.exception() is None
+    assert next(json.loads(one.json)["batchId"] for one in again.recentProgress if one.numInputRows) == 1
+    assert stored(cluster, topic) == each_once(30)
+    assert prepared(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "reason"),
+    [
+        ("payload", {"topik": "x"}, "no option 'topik' for writing: did you mean topic"),
+        ("payload", {}, "name the topic by option .topic. or by a column topic"),
+        ("id", {"topic": "x"}, "there is no column payload"),
+        ("payload, 1 AS number", {"topic": "x"}, "column 'number' can't be written"),
+        ("1 AS payload", {"topic": "x"}, "column payload is int: cast it to binary or string"),
+        ("payload", {"topic": "x", "transactionId": "a/b"}, "use 1 to 36 letters"),
+    ],
+)
+def test_writes_that_make_no_sense_are_refused(
+    spark: SparkSession, cluster: SmallCluster, columns: str, options: dict[str, str], reason: str
+) -> None:
+    frame = spark.range(1).selectExpr("id", "string(id) AS payload").selectExpr(*columns.split(", "))
+    with pytest.raises(PySparkException, match=reason):
+        write(frame, cluster, **options)
+
+
+def test_a_topic_is_not_overwritten(spark: SparkSession, cluster: SmallCluster, topic: str) -> None:
+    writer = numbers(spark, 1).write.format("metaq").options(zookeeper=cluster.zookeeper, topic=topic)
+    with pytest.raises(PySparkException, match="can't be overwritten"):
+        writer.mode("overwrite").save()
