@@ -12,18 +12,23 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.fixtures.thoroughness import examples
 from zk.embedded.chroot import Chroot, chroot
 from zk.embedded.server import EmbeddedZooKeeper
 
 pytest_plugins = [
     "tests.fixtures.broker",
+    "tests.fixtures.broker_pool",
     "tests.fixtures.mariadb",
     "tests.fixtures.postgres",
     "tests.fixtures.real_orders",
+    "tests.fixtures.s3_server",
 ]
 
 # What else a machine does must not fail a test: no example has a time limit, nor has making one.
-settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "metaq", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("metaq")
 
 # Tests start hundreds of programs: without bytecode each would compile every module again.
@@ -34,14 +39,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One worker's: a Spark session takes its time to start, and grows quicker with every query.
-SPARK: Final = ("tests/spark_jobs/audit/", "tests/spark_jobs/source/")
+SPARK: Final = "tests/spark_jobs/"
 DOCS: Final = "tests/test_docs.py"
 # What takes longest begins first, so that no worker is left alone with it; in order of processor time.
 LONGEST: Final = (
-    *SPARK,
+    SPARK,
     "tests/integration/test_demo.py",
     "tests/meta_client/transactions/test_crashes.py",
-    "tests/spark_jobs/cli/",
     f"{DOCS}::test_every_block_runs[inspect.md]",
     "tests/meta_client/aio/transactions/test_transaction.py",
     "tests/meta_client/cli/test_messages.py",
@@ -70,7 +74,16 @@ LONGEST: Final = (
 
 WITH_SERVERS: Final = ("tests/crash/", "tests/integration/", "tests/fuzz/", "tests/bench/", "tests/test_docs.py")
 SERVERS: Final = frozenset(
-    {"zookeeper_server", "postgres_server", "mariadb_server", "broker", "shared_lone_broker", "lone_broker", "spark"}
+    {
+        "zookeeper_server",
+        "postgres_server",
+        "mariadb_server",
+        "broker",
+        "shared_lone_broker",
+        "lone_broker",
+        "s3_server",
+        "spark",
+    }
 )
 STARTERS: Final = frozenset(
     {"BrokerProcess", "EmbeddedMariaDb", "EmbeddedPostgres", "EmbeddedZooKeeper", "running_broker", "subprocess"}
@@ -104,7 +117,7 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(SPARK):
-            return SPARK[0]
+            return SPARK
         return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
 
 

@@ -11,17 +11,20 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from meta_broker.config.access_section import AccessSection
 from meta_broker.config.admin_section import AdminSection
 from meta_broker.config.broker_config import TopicConfig, load
 from meta_broker.config.broker_section import BrokerSection
 from meta_broker.config.replication_section import ReplicationSection
 from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.slave_section import SlaveSection
+from meta_broker.config.tls_section import TlsSection
 from meta_broker.config.zookeeper_section import ZooKeeperSection
 from tests import scenario_table
 from tests.fixtures.broker import BrokerProcess
@@ -31,7 +34,7 @@ from zk.embedded.chroot import Chroot
 ROOT = Path(__file__).parent.parent
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial.md"
 DOCUMENTS = [README, *sorted(it for it in (ROOT / "docs").rglob("*.md") if it.parent.name != "reference")]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)  # in a list, too
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "broker": BrokerSection,
     "zookeeper": ZooKeeperSection,
@@ -39,6 +42,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "replication": ReplicationSection,
     "slave": SlaveSection,
     "admin": AdminSection,
+    "tls": TlsSection,
+    "access": AccessSection,
     "topics.NAME": TopicConfig,
 }
 FOREVER = re.compile(r"^(metaq dev)\b.*$", re.MULTILINE)
@@ -46,7 +51,7 @@ MAKE = re.compile(r"^make ", re.MULTILINE)
 
 
 def blocks(document: Path) -> list[tuple[str, str]]:
-    return BLOCK.findall(document.read_text())
+    return [(language, textwrap.dedent(text)) for _, language, text in BLOCK.findall(document.read_text())]
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d) and d != TUTORIAL], ids=lambda path: path.name)

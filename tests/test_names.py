@@ -28,7 +28,7 @@ def public_classes() -> dict[str, list[str]]:
 
 
 def test_a_class_name_stands_once_besides_asyncio_twins() -> None:
-    """What users import from meta_client.aio has the name of what it is for threads."""
+    """Public names of meta_client.aio are those of their twins for threads."""
     twice = {}
     for name, paths in public_classes().items():
         of_threads = [path for path in paths if not path.startswith("meta_client/aio/")]

@@ -18,6 +18,7 @@ import pymysql
 import sqlalchemy
 from django.db import Error as DjangoError
 from django.db import connections, transaction
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.orm import Session
 
 from meta_client import Client, SendFailed, TransactionConfig, aio
@@ -37,8 +38,10 @@ FAILURES = (  # of somebody who is down
     pymysql.Error,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # its pool, where a connection is lost just when it is given back
     OSError,
     sqlalchemy.exc.SQLAlchemyError,
+    AsyncAdapt_asyncpg_dbapi.Error,  # of a connection that can't be made, which SQLAlchemy does not wrap
     DjangoError,
     CoordinatorError,
     SendFailed,

@@ -58,7 +58,7 @@ def test_rows_and_messages_are_the_same_whichever_process_dies(
         running_broker(tmp_path / "bills", zookeeper.connect, broker_id=1, config=BILLS) as bills,
         Client(zookeeper.connect) as client,
     ):
-        world = World(deciding, [copies.master, bills], zookeeper.connect, client)
+        world = World(deciding, [copies.master, bills], zookeeper.connect, client, begins={})
         with resolvers(world, tmp_path, "--age", "0.5", "--interval", "0.2"):
             total, promotions, longest_s = 0, 0, 0.0
             for life in range(1, ROUNDS + 1):

@@ -14,8 +14,8 @@ import pytest
 
 from meta_client.transactions.resolver import Counts
 from tests.crash.test_decision_row import ROUNDS, resolvers
+from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import make, running_world
-from zk.embedded.chroot import Chroot
 
 THREADS = 16
 TRANSACTIONS = 500 * ROUNDS
@@ -24,7 +24,7 @@ TRANSACTIONS = 500 * ROUNDS
 @pytest.mark.timeout(120 + 3 * ROUNDS)
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_of_healthy_transactions_nothing_is_told(
-    request: pytest.FixtureRequest, kind: str, tmp_path: Path, zookeeper: Chroot, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path, broker_pool: BrokerPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers = itertools.count()
     lock = threading.Lock()
@@ -39,7 +39,7 @@ def test_of_healthy_transactions_nothing_is_told(
                 world.work(number, connection=connection)
 
     caplog.set_level(logging.INFO, "meta_client.transactions")
-    with running_world(make(kind, request), tmp_path, zookeeper) as world:
+    with running_world(make(kind, request), broker_pool) as world:
         with resolvers(world, tmp_path) as logs, ThreadPoolExecutor(THREADS) as pool:
             for done in [pool.submit(work) for _ in range(THREADS)]:
                 done.result()

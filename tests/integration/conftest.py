@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from kazoo.client import KazooClient
 
 from meta_client.client import Client
 from meta_client.consumer.batch import Batch, ReceivedMessage
@@ -73,17 +72,6 @@ class Inbox:
     def payloads(self) -> Counter[bytes]:
         with self._lock:
             return Counter(message.payload for message in self.messages)
-
-
-def expire(client: Client) -> None:
-    """End the client's ZooKeeper session at the server, while it still believes in it."""
-    epoch = client.session.epoch
-    identity = client.session._client.client_id
-    usurper = KazooClient(client.session.connect, client_id=identity)
-    usurper.start()
-    usurper.stop()
-    usurper.close()
-    wait_until(lambda: client.session.epoch > epoch)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:

@@ -14,8 +14,9 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.protocol.requests import Fetch
 from meta_client.protocol.responses import Data, Result
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.expiry import expire_session
 from tests.fixtures.wire import WireClient
-from tests.integration.conftest import Inbox, OpenClient, expire, wait_until
+from tests.integration.conftest import Inbox, OpenClient, wait_until
 from zk.groups.listing import list_group
 from zk.groups.membership import ConsumerIdTaken
 from zk.tree.nodes import Partition, TopicPartition
@@ -180,7 +181,7 @@ def test_a_lost_session_starts_over_and_loses_nothing(wide_broker: BrokerProcess
     thread.start()
     try:
         for _ in range(3):
-            expire(unlucky_client)
+            expire_session(unlucky_client.session)
             wait_until(settled(sender, unlucky, other))
     finally:
         stop.set()

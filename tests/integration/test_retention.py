@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from journal.archive.manifest import decode_archive_manifest
 from meta_client.client import Client
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.responses import Result, Value
@@ -111,6 +112,8 @@ def test_an_archive_and_what_is_left_make_the_whole(tmp_path: Path, zookeeper: C
         assert broker.stop() == 0
     finally:
         broker.kill()
+    manifest = decode_archive_manifest((archive / "manifest.jsonl").read_bytes())
+    assert [entry.base for entry in manifest.entries] == sorted(int(path.stem) for path in archive.glob("*.journal"))
     assert not {path.name for path in archive.iterdir()} & {path.name for path in broker.data.iterdir()}
     stored = b"".join(path.read_bytes() for where in (archive, broker.data) for path in where.glob("*.journal"))
     assert {int(found) for found in re.findall(rb"(\d+) \.\.\.", stored)} == set(range(5_000))

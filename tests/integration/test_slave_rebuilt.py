@@ -68,7 +68,9 @@ def test_what_the_master_never_had_is_cut_and_kept_and_the_slave_goes_on_by_itse
     put_all(pair.master.port, 20)
     wait_same(pair.master, slave)
     slave.stop()
-    with opened_store(slave.data, "test", epoch=lambda epoch: epoch) as store:  # as a master would that was alone
+    with opened_store(
+        slave.data, "test", epoch=lambda recovered: recovered.state.epoch
+    ) as store:  # as a master would that was alone
         for _ in range(3):
             store.put(PartitionName("orders", 0), [bytes(100)], 100, 1)
     before = slave.port
@@ -172,10 +174,10 @@ def test_an_incomplete_copy_starts_over_by_itself_once_its_master_was_replaced(
         wait_until(lambda: link.has_clogged and any(second.data.glob("*.journal")), "it is in the middle of its copy")
         wait_until(lambda: (copied_up_to(second) > promoted_end) is has_more, "what it has is stored")
         assert [path.name for path in second.data.glob("bootstrap.*")] == [f"bootstrap.{begin:020d}"]
+        before = len(second.log)
         master.kill()
         first.stop()
-        running.promote(first, accept_loss=True)
-        before = len(second.log)
+        running.promote(first, accept_loss=True)  # from here on the link leads there
         link.heal()
         wait_until(lambda: "starts over start=" in second.log[before:], "it starts over")
         told = second.log[before:]

@@ -10,7 +10,8 @@ from meta_client.consumer.config import ConsumerConfig
 from meta_client.errors import BrokerAway, ConsumerMisuse, InvalidGroup, NotConnected, NothingToRead
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
-from tests.integration.conftest import OpenClient, expire, wait_until
+from tests.fixtures.expiry import expire_session
+from tests.integration.conftest import OpenClient, wait_until
 from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
@@ -31,7 +32,7 @@ def test_assigned_partitions_are_read_whatever_others_read(broker: BrokerProcess
         wait_until(lambda: one.is_caught_up() and other.is_caught_up())
         assert one.owned() == list(mine)
         assert len(calls[0].payloads) == len(calls[1].payloads) == 20
-        expire(client)  # nobody can be given what is assigned: reading goes on
+        expire_session(client.session)  # nobody can be given what is assigned: reading goes on
         for number in range(4):
             producer.send("orders", b"after %d" % number)
         wait_until(lambda: sum(payload.startswith(b"after") for payload in calls[0].payloads) == 2)

@@ -49,7 +49,7 @@ class PooledBroker:
                 answer = b"result 500 7 %d\r\nno room" % opaque_of(request)
             else:
                 offset = sum(20 + len(body) for body in self.stored[request.partition])
-                self.stored[request.partition].append(request.body)
+                self.stored[request.partition].append(bytes(request.body))
                 answer = ok(request, b"7 %d %d" % (request.partition, offset))
             self.under_way[request.partition] -= 1
             if request.body == LOST:

@@ -15,7 +15,8 @@ from meta_client.consumer.consumer import Consumer
 from meta_client.consumer.error_policy import Reject, Retry
 from meta_client.errors import ConsumerMisuse
 from tests.fixtures.consuming import ONLY, QUICK, Calls, send, stored
-from tests.integration.conftest import expire, wait_until
+from tests.fixtures.expiry import expire_session
+from tests.integration.conftest import wait_until
 
 
 @pytest.mark.scenario("B01")
@@ -327,7 +328,7 @@ def test_a_lost_session_delivers_again_and_the_duplicate_cache_hides_it(client: 
         one.start()
         other.start()
         wait_until(lambda: len(cached.payloads) == len(plain.payloads) == 50)
-        expire(client)
+        expire_session(client.session)
         wait_until(lambda: len(plain.payloads) == 100)
         wait_until(one.is_caught_up)
         assert cached.payloads == expected

@@ -27,6 +27,7 @@ from tests.fixtures.broker import CONFIG, READY, BrokerProcess, running_broker
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.fixtures.wire import WireClient
 from tests.fixtures.zookeeper_tree import snapshot, wait_until
+from zk.brokers.journal_position import read_position
 from zk.brokers.registration import TopicRegistration
 from zk.brokers.replication import ReplicationNode
 from zk.embedded.chroot import Chroot
@@ -148,24 +149,31 @@ def test_a_topic_that_is_no_longer_configured_can_be_read(
 def test_a_second_broker_of_an_id_fails_and_leaves_the_first_alone(
     directory: str, broker: BrokerProcess, zookeeper: Chroot, session: ZooKeeperSession, tmp_path: Path
 ) -> None:
+    wait_until(lambda: read_position(session, 0).node is not None)
     before, tree = master_node(session), snapshot(session)
+    begins, ends = (
+        f"error: broker 0 is registered at {broker.url}, and ",
+        "stop that broker, or give this one another id",
+    )
     if directory != "its own":
         shutil.copytree(broker.data, tmp_path / "second")
         assert (tmp_path / "second" / FILE_NAME).exists()
+        begins = f"error: broker id 0 is registered by '{broker.url}' at {MASTER} (session 0x"
     with second_broker(tmp_path / "second", zookeeper.connect) as second:
         stdout, stderr = second.communicate(timeout=60)
     assert second.returncode == 2
     assert stdout == ""
     error = [line for line in stderr.splitlines() if line.startswith("error: ")]
     assert len(error) == 1
-    assert error[0].startswith(f"error: broker id 0 is registered by '{broker.url}' at {MASTER} (session 0x")
-    assert error[0].endswith("stop that broker, or give this one another id")
+    assert error[0].startswith(begins)
+    assert error[0].endswith(ends)
     assert stderr.splitlines()[-1] == error[0]
     assert "Traceback" not in stderr
     assert (master_node(session), snapshot(session)) == (before, tree)
 
 
 def test_a_broker_that_waits_for_an_id_can_be_stopped(broker: BrokerProcess, zookeeper: Chroot, tmp_path: Path) -> None:
+    shutil.copytree(broker.data, tmp_path / "second")
     with second_broker(tmp_path / "second", zookeeper.connect, LONG) as second:
         assert second.stderr is not None
         for line in second.stderr:

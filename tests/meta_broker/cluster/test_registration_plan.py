@@ -19,6 +19,7 @@ from meta_broker.cluster.registration_plan import (
     WriteInSync,
     WriteTopics,
 )
+from tests.fixtures.thoroughness import examples
 from zk.brokers.registration import TopicRegistration
 from zk.brokers.replication import ReplicationNode
 from zk.session.session import SessionEvent, SessionState
@@ -273,4 +274,4 @@ class Reconciled(RuleBasedStateMachine):
 
 
 TestReconciled = Reconciled.TestCase
-TestReconciled.settings = settings(max_examples=200, stateful_step_count=40)
+TestReconciled.settings = settings(max_examples=examples(200), stateful_step_count=40)

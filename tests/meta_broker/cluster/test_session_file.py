@@ -8,7 +8,7 @@ import pytest
 from journal.errors import StorageFailed
 from meta_broker.cluster import session_file
 from meta_broker.cluster.session_file import FILE_NAME, SessionFile
-from zk.session.session import SessionCredentials
+from zk.session.security import SessionCredentials
 
 MINE = SessionCredentials(-(2**63) + 5, bytes(range(16)))
 

@@ -73,7 +73,7 @@ def test_a_group_gets_what_its_filter_accepts_and_others_get_everything(
         assert read(client, "raising", bytes_max) == [body for body in bodies if not body.startswith(b"3:")]
         assert read(client, "nothing", bytes_max) == read(client, "Attributed", bytes_max) == []
         assert read(client, "everybody", bytes_max) == bodies
-    assert "filter raised, messages rejected name=test-raising group=raising error=KeyError" in broker.log
+    assert 'filter raised, messages rejected name=test-raising group=raising error="KeyError' in broker.log
     assert "a filter may print" in broker.log
 
 

@@ -1,6 +1,6 @@
 """A table, a topic, and writers to both, shared by the coordinator's tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from journal.records.xid import Xid
 from meta_client import Client
 from meta_client.coordinator import Coordinator, TwoPhaseStep
 from meta_client.producer.producer import Producer
-from tests.fixtures.broker import CONFIG, BrokerProcess, running_broker
+from tests.fixtures.broker import CONFIG, BrokerProcess
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Connection, Database
 from tests.fixtures.reading import read_whole
-from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 # A broker that was killed ends its old session when it starts again; without its directory it waits for the end.
 QUICK = CONFIG.replace("session_timeout_ms = 4000", "session_timeout_ms = 1000")
@@ -34,6 +35,7 @@ class World:
     client: Client
     directory: Path
     connection: Connection
+    begins: Mapping[tuple[str, Partition], int]  # where its messages begin: brokers are lent
 
     def coordinator(self, observer: Observer | None = None) -> Coordinator:
         return Coordinator.open(self.directory, "shop", observer=observer)
@@ -51,7 +53,9 @@ class World:
         """Return the numbers in the table, and those in the topic."""
         with psycopg.connect(self.database.dsn) as connection:
             rows = [n for (n,) in connection.execute("SELECT n FROM numbers ORDER BY n")]
-        return rows, sorted(int(message.payload) for message in read_whole(self.client, "orders", PARTITIONS))
+        return rows, sorted(
+            int(message.payload) for message in read_whole(self.client, "orders", PARTITIONS, self.begins)
+        )
 
     def in_doubt(self) -> list[object]:
         """Return what is prepared on either side."""
@@ -61,12 +65,10 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
+def world(tmp_path: Path, broker_pool: BrokerPool, database: Database) -> Iterator[World]:
     connection = database.connect()
     connection.execute(TABLE)
     connection.commit()
-    with (
-        running_broker(tmp_path / "broker", zookeeper.connect, config=STEADY) as broker,
-        Client(zookeeper.connect) as client,
-    ):
-        yield World(database, broker, zookeeper.connect, client, tmp_path / "decisions", connection)
+    with broker_pool.lend(STEADY) as lent, Client(lent.connect) as client:
+        (broker,) = lent.brokers
+        yield World(database, broker, lent.connect, client, tmp_path / "decisions", connection, lent.ends())

@@ -3,8 +3,8 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from meta_client import Client
 from meta_client.transactions import TransactionConfig
 from meta_client.transactions.databases import init, table_at
 from meta_client.transactions.table import KEEP_S, DecisionTable, TableIdentity
-from tests.fixtures.broker import BrokerProcess, running_broker
+from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.mariadb import MariaDatabase
 from tests.fixtures.postgres import Database
 from tests.fixtures.reading import read_whole
 from tests.meta_client.coordinator.conftest import STEADY
-from zk.embedded.chroot import Chroot
+from zk.tree.nodes import Partition
 
 NUMBERS = "CREATE TABLE numbers (n int PRIMARY KEY)"
 
@@ -111,6 +112,7 @@ class World:
     brokers: list[BrokerProcess]
     zookeeper: str
     client: Client
+    begins: Mapping[tuple[str, Partition], int]  # where its messages begin: brokers are lent
 
     def open_client(self, **config: Any) -> Client:
         return Client(self.zookeeper, transactions=TransactionConfig(**config))
@@ -145,7 +147,7 @@ class World:
 
     def messages(self, topic: str = "orders") -> list[int]:
         partitions = PARTITIONS[topic]
-        return sorted(int(one.payload) for one in read_whole(self.client, topic, partitions))
+        return sorted(int(one.payload) for one in read_whole(self.client, topic, partitions, self.begins))
 
     def check(self, numbers: list[int], *, topics: tuple[str, ...] = ("orders",)) -> None:
         """Rows and messages are *numbers*, exactly."""
@@ -174,46 +176,34 @@ BILLS = STEADY.replace("[topics.orders]\npartitions = 4", "[topics.bills]\nparti
 
 
 @contextmanager
-def running_world(deciding: Deciding, directory: Path, zookeeper: Chroot, brokers: int = 1) -> Iterator[World]:
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                running_broker(
-                    directory / f"broker-{number}",
-                    zookeeper.connect,
-                    broker_id=number,
-                    config=BILLS if number else STEADY,
-                )
-            )
-            for number in range(brokers)
-        ]
-        client = stack.enter_context(Client(zookeeper.connect))
-        yield World(deciding, running, zookeeper.connect, client)
+def running_world(deciding: Deciding, pool: BrokerPool, brokers: int = 1) -> Iterator[World]:
+    with pool.lend(*(BILLS if number else STEADY for number in range(brokers))) as lent, Client(lent.connect) as client:
+        yield World(deciding, lent.brokers, lent.connect, client, lent.ends())
 
 
 @pytest.fixture
-def world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
+def world(broker_pool: BrokerPool, database: Database) -> Iterator[World]:
     """PostgreSQL and one broker."""
-    with running_world(make_postgres(database), tmp_path, zookeeper) as world:
+    with running_world(make_postgres(database), broker_pool) as world:
         yield world
 
 
 @pytest.fixture
-def wide_world(tmp_path: Path, zookeeper: Chroot, database: Database) -> Iterator[World]:
+def wide_world(broker_pool: BrokerPool, database: Database) -> Iterator[World]:
     """PostgreSQL and two brokers."""
-    with running_world(make_postgres(database), tmp_path, zookeeper, brokers=2) as world:
+    with running_world(make_postgres(database), broker_pool, brokers=2) as world:
         yield world
 
 
 @pytest.fixture
-def maria_world(tmp_path: Path, zookeeper: Chroot, mariadb: MariaDatabase) -> Iterator[World]:
+def maria_world(broker_pool: BrokerPool, mariadb: MariaDatabase) -> Iterator[World]:
     """MariaDB and one broker."""
-    with running_world(make_mariadb(mariadb), tmp_path, zookeeper) as world:
+    with running_world(make_mariadb(mariadb), broker_pool) as world:
         yield world
 
 
 @pytest.fixture
-def lite_world(tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
+def lite_world(tmp_path: Path, broker_pool: BrokerPool) -> Iterator[World]:
     """SQLite and one broker."""
-    with running_world(make_sqlite(tmp_path), tmp_path, zookeeper) as world:
+    with running_world(make_sqlite(tmp_path), broker_pool) as world:
         yield world

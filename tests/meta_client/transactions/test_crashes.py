@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,6 +19,7 @@ from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client.coordinator import DecisionUnknown, PrepareFailed
 from meta_client.transactions import CommitStep, commit_sequence
 from meta_client.transactions.mysql import parameters
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.mariadb import EmbeddedMariaDb, made_in, need_mariadb
 from tests.fixtures.postgres import Database
@@ -32,7 +32,6 @@ from tests.meta_client.transactions.conftest import (
     make_postgres,
     running_world,
 )
-from zk.embedded.chroot import Chroot
 
 CRASHING = "tests.meta_client.transactions.crashing"
 KILLED = ("BODY", "PREPARED", "RECORDED", "DECIDED", "COMMIT_SENT")
@@ -49,9 +48,9 @@ TASKS = ["psycopg+tasks", "asyncpg+tasks", "asyncpg session+tasks"]
 @pytest.fixture(
     params=[*(driver + framework for driver in DRIVERS for framework in ("", "+sqlalchemy", "+django")), *TASKS]
 )
-def crashing(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[tuple[str, World]]:
+def crashing(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[tuple[str, World]]:
     deciding = make(DRIVERS.get(request.param.partition("+")[0], "postgres"), request)
-    with running_world(deciding, tmp_path, zookeeper) as world:
+    with running_world(deciding, broker_pool) as world:
         yield request.param, world
 
 
@@ -193,8 +192,8 @@ class Cut:
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def server_world(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
-    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+def server_world(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
+    with running_world(make(request.param, request), broker_pool) as world:
         yield world
 
 
@@ -228,9 +227,9 @@ def killable(kind: str) -> Iterator[tuple[Any, Deciding]]:
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_database_that_dies_inside_commit(tmp_path: Path, zookeeper: Chroot, kind: str) -> None:
+def test_a_database_that_dies_inside_commit(broker_pool: BrokerPool, kind: str) -> None:
     """The caller gets an unknown outcome; once the database is back the resolver ends it."""
-    with killable(kind) as (server, deciding), running_world(deciding, tmp_path, zookeeper) as world:
+    with killable(kind) as (server, deciding), running_world(deciding, broker_pool) as world:
 
         def kill(step: CommitStep, gtrid: str) -> None:
             if step is CommitStep.RECORDED:

@@ -13,9 +13,9 @@ from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import CommitStep
 from meta_client.transactions.django import send_on_commit
+from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions import django_shop
 from tests.meta_client.transactions.conftest import World, make, running_world
-from zk.embedded.chroot import Chroot
 
 
 class Shop:
@@ -48,8 +48,8 @@ def opened(world: World) -> Iterator[Shop]:
 
 
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[Shop]:
-    with running_world(make(request.param, request), tmp_path, zookeeper) as world, opened(world) as shop:
+def shop(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[Shop]:
+    with running_world(make(request.param, request), broker_pool) as world, opened(world) as shop:
         yield shop
 
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,10 +20,10 @@ from sqlalchemy.orm import Session
 
 from meta_client.coordinator.errors import CoordinatorError
 from meta_client.transactions.mysql import parameters
+from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.replicas import wait_until
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
-from zk.embedded.chroot import Chroot
 
 REQUESTS = 150
 
@@ -71,8 +70,8 @@ def alarm() -> Iterator[Alarm]:
 
 
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
-def any_world(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
-    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+def any_world(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
+    with running_world(make(request.param, request), broker_pool) as world:
         yield world
 
 

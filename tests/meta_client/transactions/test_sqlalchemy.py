@@ -18,9 +18,9 @@ from meta_client import TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.coordinator.errors import CannotEnlist
 from meta_client.transactions import CommitStep
+from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
-from zk.embedded.chroot import Chroot
 
 
 class Base(DeclarativeBase):
@@ -33,8 +33,8 @@ class Number(Base):
 
 
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
-def either(request: pytest.FixtureRequest, tmp_path: Path, zookeeper: Chroot) -> Iterator[World]:
-    with running_world(make(request.param, request), tmp_path, zookeeper) as world:
+def either(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[World]:
+    with running_world(make(request.param, request), broker_pool) as world:
         yield world
 
 

@@ -1,6 +1,5 @@
 """A row and a message with a real database and real brokers, nobody killed: both or neither, in the caller's ways."""
 
-import shutil
 import sqlite3
 import threading
 import time
@@ -20,7 +19,6 @@ from meta_client.producer.producer import Producer
 from meta_client.transactions import CommitStep, NoDecisionTable, TransactionConfig
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import PARTITIONS, World
-from zk.embedded.chroot import Chroot
 from zk.tree.nodes import Partition
 
 COMMIT_STEPS = [CommitStep.PREPARED, CommitStep.RECORDED, CommitStep.DECIDED, CommitStep.COMMIT_SENT]
@@ -364,8 +362,8 @@ def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
         if step is CommitStep.DECIDED:
             names.append(gtrid)
             (broker,) = world.brokers
-            broker.kill()
-            shutil.rmtree(broker.data)
+            broker.kill_and_lose()
+            broker.forget_journal()
             broker.start()
 
     with world.open_client(observer=observe, age_s=1.5, interval_s=0.1) as client:
@@ -387,8 +385,8 @@ def test_a_broker_that_forgot_what_was_decided(world: World) -> None:
     assert "does not know it" in hazard
 
 
-def test_nothing_is_sent_by_a_client_that_is_closed(world: World, zookeeper: Chroot) -> None:
-    client = Client(zookeeper.connect, transactions=TransactionConfig(resolves=False))
+def test_nothing_is_sent_by_a_client_that_is_closed(world: World) -> None:
+    client = Client(world.zookeeper, transactions=TransactionConfig(resolves=False))
     client.close()
     with closing(world.deciding.connect()) as connection, pytest.raises(Exception, match="closed"):
         client.transaction(connection)

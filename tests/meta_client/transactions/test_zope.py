@@ -17,11 +17,11 @@ from meta_client import Client, NoBroker, NoPartition, TransactionMisuse
 from meta_client.coordinator import PrepareFailed
 from meta_client.transactions import CommitStep
 from meta_client.transactions.zope import send_on_commit
+from tests.fixtures.broker_pool import BrokerPool
 from tests.meta_client.transactions.conftest import World, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 from tests.meta_client.transactions.test_crashes import QUICK, Cut
 from tests.meta_client.transactions.test_sqlalchemy import Number
-from zk.embedded.chroot import Chroot
 
 
 class Site:
@@ -51,9 +51,9 @@ def opened(world: World, engine: sqlalchemy.Engine, **how: Any) -> Iterator[Site
 
 
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
-def site(request: pytest.FixtureRequest, tmp_path: Any, zookeeper: Chroot) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, broker_pool: BrokerPool) -> Iterator[Site]:
     with (
-        running_world(make(request.param, request), tmp_path, zookeeper) as world,
+        running_world(make(request.param, request), broker_pool) as world,
         opened(world, engine_of(world.deciding.url)) as site,
     ):
         yield site
