@@ -12,7 +12,8 @@ STAMP := .venv/.installed
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs journal/FORMAT.md meta_client/protocol/PROTOCOL.md
 PLAIN := (?:for ever|but for|by then|of theirs)\b|[\w'-]+
 
-.PHONY: help setup demo test test-fast coverage check format lock bench docs crash fuzz soak clean
+.PHONY: help setup demo test test-fast coverage coverage-piece coverage-report check advisories format lock bench docs
+.PHONY: crash fuzz soak clean
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort
 
@@ -31,27 +32,48 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)  ## The main job, end to end, with three kills (ORDERS="a.csv b.csv" for real invoices)
 	@$(BIN)/metaq demo $(if $(ORDERS),--orders $(ORDERS))
 
-# Three workers on two cores: half of a test's time it waits, for a disk, a session or a process.
+# Four workers on two cores: half of a test's time it waits, for a disk, a session or a process.
 test: $(STAMP)  ## Every test: real ZooKeeper, PostgreSQL, Spark, processes
-	@$(BIN)/python -m pytest -n 3 --dist loadscope $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadscope $(PYTEST_ARGS)
 
 test-fast: $(STAMP)  ## The tests that start no server: units and models
 	@$(BIN)/python -m pytest -n 2 --dist loadscope -m "not servers" $(PYTEST_ARGS)
 
+# In pieces, which may be run one by one, on one machine or copied from several: PIECES="tests/journal tests/zk/session".
 # A program that a test kills takes its counts along; brokers that a test leaves running are stopped instead.
-coverage: $(STAMP)  ## Branch coverage of the product, forked brokers and commands included; html in build/coverage
-	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/coverage run -m pytest -n 3 --dist loadscope $(PYTEST_ARGS); status=$$?; \
-		$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet --directory build/coverage/html && \
-		$(BIN)/coverage json --quiet -o build/coverage/report.json && \
-		$(BIN)/python -m tests.branches build/coverage/report.json && exit $$status
+PIECES ?= $(filter-out tests/fixtures/ tests/vectors/ tests/__pycache__/,$(wildcard tests/*/)) $(wildcard tests/test_*.py)
+COVERAGE := build/coverage
 
-check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests; spelling, and plain words in the documents
+coverage: $(STAMP)  ## Branch coverage of the product, forked brokers and commands included; html in build/coverage
+	@rm -rf $(COVERAGE)/data
+	@for piece in $(PIECES); do $(MAKE) --no-print-directory coverage-piece PIECE=$$piece || status=1; done; \
+		$(MAKE) --no-print-directory coverage-report && exit $${status:-0}
+
+coverage-piece: $(STAMP)  ## Count the branches that PIECE=tests/journal takes, for `make coverage-report`
+	@rm -rf $(COVERAGE)/data/$(PIECE) && mkdir -p $(COVERAGE)/data/$(PIECE)
+	@$(BIN)/coverage run --data-file=$(COVERAGE)/data/$(PIECE)/of -m pytest -n 2 --dist loadscope $(PIECE) $(PYTEST_ARGS)
+
+coverage-report: $(STAMP)  ## What the pieces that were run take together; fails below 95 %
+	@$(BIN)/coverage combine --quiet --keep --data-file=$(COVERAGE)/all $$(find $(COVERAGE)/data -name 'of.*')
+	@$(BIN)/coverage html --quiet --data-file=$(COVERAGE)/all --directory $(COVERAGE)/html
+	@$(BIN)/coverage json --quiet --data-file=$(COVERAGE)/all -o $(COVERAGE)/report.json
+	@$(BIN)/python -m tests.branches $(COVERAGE)/report.json
+
+check: $(STAMP)  ## ruff and mypy strict, on the packages and the tests; bandit; spelling, and plain words in the documents
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml journal meta_broker meta_client spark_jobs zk
 	@$(BIN)/codespell $(DOCUMENTS) journal meta_broker meta_client spark_jobs zk bench
 	@$(BIN)/codespell --dictionary docs/plain-words.txt --regex "$(PLAIN)" $(DOCUMENTS)
+
+# What can't be asked is said loudly and fails nothing: the answer is news of others, not of this tree.
+advisories: $(STAMP)  ## Known vulnerabilities of the locked dependencies, asked of osv.dev
+	@mkdir -p build; $(BIN)/pip-audit --vulnerability-service osv --requirement requirements.lock --disable-pip --require-hashes \
+		--progress-spinner off --timeout 15 2>build/advisories.log && cat build/advisories.log || \
+		{ grep -q "ConnectionError" build/advisories.log && \
+			echo "SKIPPED: osv.dev can't be reached, so nothing is known of vulnerabilities in dependencies" >&2 || \
+			{ cat build/advisories.log >&2; exit 1; }; }
 
 format: $(STAMP)  ## Let ruff write the layout
 	@$(BIN)/ruff format .
@@ -70,7 +92,8 @@ bench: $(STAMP)  ## Every benchmark case, each as a ratio to a baseline of the s
 soak: $(STAMP)  ## A mixed load for MINUTES=20 with retention on, watched and judged; plots into OUT=build/soak
 	@$(BIN)/python -m bench.soak --minutes $(or $(MINUTES),20) --out $(or $(OUT),build/soak)
 
-crash: $(STAMP)  ## The crash tests, models, storage faults and repairs, many rounds
+crash: $(STAMP)  ## The crash tests, models, random tests, storage faults and repairs, many rounds
+	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) $(BIN)/python -m pytest -m hypothesis --ignore tests/model $(PYTEST_ARGS)
 	@METAQ_CRASH_ROUNDS=$(or $(ROUNDS),200) METAQ_MODEL_STEPS=$$(( $(or $(ROUNDS),200) * 200 )) \
 		$(BIN)/python -m pytest tests/crash tests/model \
 		tests/journal/state/test_every_storage_call.py tests/journal/repair/test_repair.py $(PYTEST_ARGS)

@@ -3,8 +3,8 @@
 Read: protocol/ (pure: the wire) -> errors -> net/ (connections) -> metadata/ (brokers and partitions of a topic) ->
 producer/ (batches, local transactions, XA branches) -> consumer/ (with its offset stores and dead letters) -> client
 (entry point) -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided by the database)
-on both. admin/ serves metrics and health of any process. aio/ is the same for asyncio, with the same rules over its own
-sockets and timers.
+on both. admin/ serves metrics and health of any process. console/ is a web page over the commands. aio/ is the same for
+asyncio, with the same rules over its own sockets and timers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ClientClosed,
         ConsumerMisuse,
         InvalidGroup,
+        InvalidSecurity,
         NoBroker,
         NoPartition,
         NotConnected,
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
         TransactionUnknown,
         TryAgain,
     )
+    from meta_client.net.security import Credentials
+    from meta_client.net.tls import TlsConfig
     from meta_client.producer.batch import SendHandle
     from meta_client.producer.branch_batch import BranchHandle
     from meta_client.producer.local_transaction import LocalTransaction
+    from meta_client.producer.many_handle import SendManyHandle
     from meta_client.producer.partition_queues import BatchingConfig
     from meta_client.producer.partitioners import ByAttribute, PartitionContext, Partitioner
     from meta_client.producer.producer import Producer
@@ -64,7 +68,9 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerMisuse",
+    "Credentials",
     "InvalidGroup",
+    "InvalidSecurity",
     "Listing",
     "LocalProtocolError",
     "LocalTransaction",
@@ -87,9 +93,11 @@ __all__ = [
     "Retry",
     "SendFailed",
     "SendHandle",
+    "SendManyHandle",
     "SendRefused",
     "SendResult",
     "SendUnknown",
+    "TlsConfig",
     "Transaction",
     "TransactionConfig",
     "TransactionFailed",
@@ -114,7 +122,9 @@ _HOMES = {
     "Consumer": "meta_client.consumer.consumer",
     "ConsumerConfig": "meta_client.consumer.config",
     "ConsumerMisuse": "meta_client.errors",
+    "Credentials": "meta_client.net.security",
     "InvalidGroup": "meta_client.errors",
+    "InvalidSecurity": "meta_client.errors",
     "Listing": "meta_client.producer.xa_verbs",
     "LocalProtocolError": "meta_client.protocol.errors",
     "LocalTransaction": "meta_client.producer.local_transaction",
@@ -136,10 +146,12 @@ _HOMES = {
     "Retry": "meta_client.consumer.error_policy",
     "SendFailed": "meta_client.errors",
     "SendHandle": "meta_client.producer.batch",
+    "SendManyHandle": "meta_client.producer.many_handle",
     "SendRefused": "meta_client.errors",
     "SendResult": "meta_client.producer.results",
     "SendUnknown": "meta_client.errors",
     "PartitionContext": "meta_client.producer.partitioners",
+    "TlsConfig": "meta_client.net.tls",
     "Transaction": "meta_client.transactions.transaction",
     "TransactionConfig": "meta_client.transactions.manager",
     "TransactionFailed": "meta_client.errors",

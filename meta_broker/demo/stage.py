@@ -17,7 +17,7 @@ from journal.records.xid import InvalidXid, Xid
 from meta_broker.demo.messages import PARTITIONS
 from meta_broker.demo.producers import QUALIFIER
 from meta_broker.demo.schema import IN_DOUBT, PROGRESS, TABLES
-from meta_broker.demo.talk import Begin, Child
+from meta_broker.demo.talk import Begin, DemoChild
 from meta_broker.testing.launch import server_user
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_broker.testing.processes import BrokerProgram
@@ -54,8 +54,8 @@ class Stage:
     connection: psycopg.Connection[Any]
     broker: BrokerProgram
     client: Client
-    consumers: Child
-    producers: Child
+    consumers: DemoChild
+    producers: DemoChild
 
     def start_producers(self, limit: int) -> None:
         """Start the producer process, the first time or after a kill, to begin up to *limit* invoices.
@@ -108,7 +108,7 @@ def staged(directory: Path, orders: list[Path]) -> Iterator[Stage]:
         client = stack.enter_context(Client(zookeeper.connect))
         children = []
         for name in ("consumers", "producers"):
-            children.append(Child(f"the {name}", f"meta_broker.demo.{name}", directory / f"{name}.log"))
+            children.append(DemoChild(f"the {name}", f"meta_broker.demo.{name}", directory / f"{name}.log"))
             stack.callback(children[-1].kill)
         children[0].start(Begin(dsn=dsn, zookeeper=zookeeper.connect, consumers=CONSUMERS))
         yield Stage(directory, orders, dsn, zookeeper.connect, connection, broker, client, *children)

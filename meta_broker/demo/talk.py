@@ -113,7 +113,7 @@ def listen(on_work: Callable[[Work], None]) -> None:
 _E = TypeVar("_E", RecoveryDone, Trapped)
 
 
-class Child(Program):
+class DemoChild(Program):
     """A child process, as the stage sees it. Owned by the thread that starts it."""
 
     def __init__(self, name: str, module: str, log: Path) -> None:
