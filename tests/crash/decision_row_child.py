@@ -31,8 +31,9 @@ from tests.meta_client.transactions.crashing import connect, engine_of
 from tests.meta_client.transactions.django_shop import use
 
 THREADS = 16
-BASE = 1_000_000  # numbers of a life; of a thread in it, a hundredth
-TASKS = 16
+BASE = 1_000_000  # numbers of a life
+TASKS = 200
+CONNECTIONS = 20  # of all tasks
 FAILURES = (  # of somebody who is down
     psycopg.Error,
     pymysql.Error,
@@ -69,7 +70,9 @@ def main(dsn: str, zookeeper: str, life: str, way: str) -> None:
     write = WAYS[way](dsn)
     with Client(zookeeper, transactions=config) as client:
         threads = [
-            threading.Thread(target=work, args=(client, write, int(life) * BASE + number * BASE // 100), daemon=True)
+            threading.Thread(
+                target=work, args=(client, write, int(life) * BASE + number * BASE // THREADS), daemon=True
+            )
             for number in range(THREADS)
         ]
         for thread in threads:
@@ -152,11 +155,11 @@ def with_django(dsn: str) -> Write:
 
 async def in_tasks(zookeeper: str, dsn: str, way: str, config: TransactionConfig, first: int) -> None:
     """Many tasks, fewer connections, and requests that are cancelled at any moment: some of them again and again."""
-    async with aio.Client(zookeeper, transactions=config) as client, source(way, dsn, TASKS // 2) as lent:
+    async with aio.Client(zookeeper, transactions=config) as client, source(way, dsn, CONNECTIONS) as lent:
         print("works", flush=True)
         async with asyncio.TaskGroup() as group:
             for number in range(TASKS):
-                group.create_task(requests(client, lent, first + number * BASE // 100))
+                group.create_task(requests(client, lent, first + number * BASE // TASKS))
 
 
 async def requests(client: aio.Client, lent: Source, first: int) -> None:
