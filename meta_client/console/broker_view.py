@@ -1,18 +1,22 @@
 """Brokers of a cluster as pages show them: what ZooKeeper, each master and each slave said. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from meta_client.cli.brokers import NO_WRITES, ReplicationReport, absence, parse_report, rows_of
 from meta_client.console.reads import Unknown
 from zk.brokers.cluster import BrokerEntry
 from zk.brokers.replication import ReplicationNode
+from zk.tree.broker_url import BrokerUrl
 
 DISK_LOW: Final = 0.1  # of a disk's size
 LAG_S_HIGH: Final = 10.0
 ITEMS: Final = ("", "replication", "journal")  # of `stats`, asked of every broker
 Fields = Mapping[str, str]
+NOT_REGISTERED: Final = Unknown(
+    "not registered in ZooKeeper, so its address is unknown: it is starting, or serves no reads (register in [slave])"
+)
 
 
 class Told(NamedTuple):
@@ -55,6 +59,16 @@ class BrokerView:
     node: ReplicationNode | None
     master: Told | Unknown | None = None  # None: it is away
     slaves: Mapping[int, Told | Unknown] = field(default_factory=dict)
+
+    def answered(self, said: Mapping[BrokerUrl, Told | Unknown]) -> "BrokerView":
+        """Return the view with what each process *said*; slaves that only the master or the in-sync set names are
+        unknown."""
+        master = None if self.entry.master is None else said[self.entry.master]
+        named = {*master.replication.slaves} if isinstance(master, Told) else set()
+        named |= {*self.node.in_sync} if self.node is not None else set()
+        slaves: dict[int, Told | Unknown] = dict.fromkeys(named, NOT_REGISTERED)
+        slaves |= {slave_id: said[url] for slave_id, url in self.entry.slaves.items()}
+        return replace(self, master=master, slaves=dict(sorted(slaves.items())))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -111,7 +125,7 @@ def alerts_of(view: BrokerView) -> Iterator[Alert]:
     for who, said in told:
         if isinstance(said, Told):
             yield from _process_alerts(who, said)
-        elif said is not None and said is not view.master:
+        elif said is not None and said is not view.master and said is not NOT_REGISTERED:  # that may be on purpose
             yield Alert("unknown", f"{who}: {said.why}", "/replication")
 
 

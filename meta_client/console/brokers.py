@@ -36,15 +36,7 @@ async def read_cluster(client: Client, reads: Reads) -> ShownCluster | Unknown:
     urls = {url for view in found.brokers for url in (view.entry.master, *view.entry.slaves.values()) if url}
     answers = await asyncio.gather(*(ask_broker(client, reads, url) for url in urls))
     said = dict(zip(urls, answers, strict=True))
-    brokers = [
-        replace(
-            view,
-            master=None if view.entry.master is None else said[view.entry.master],
-            slaves={slave_id: said[url] for slave_id, url in view.entry.slaves.items()},
-        )
-        for view in found.brokers
-    ]
-    return replace(found, brokers=tuple(brokers))
+    return replace(found, brokers=tuple(view.answered(said) for view in found.brokers))
 
 
 async def ask_broker(client: Client, reads: Reads, url: BrokerUrl) -> Told | Unknown:

@@ -22,6 +22,7 @@ from journal.records.xid import Xid
 from meta_broker.testing.postgres import EmbeddedPostgres
 from meta_client import Client
 from meta_client.console.access import AccessRules, hosts_of
+from meta_client.console.reads import Reads
 from meta_client.console.server import make_app
 from meta_client.console.settings import ConsoleSettings
 from tests.fixtures.broker import BrokerProcess, running_broker
@@ -30,6 +31,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.replicas import Replicas, wait_until
 from tests.meta_client.coordinator.conftest import STEADY
 from tests.meta_client.transactions.conftest import BILLS, Deciding, make_postgres
+from zk.brokers.cluster import read_broker
 from zk.embedded.chroot import chroot
 from zk.embedded.server import EmbeddedZooKeeper
 
@@ -140,6 +142,8 @@ def fill(stack: Stack) -> None:
             zk.create(f"/meta/consumers/{group}/owners/orders/0-0", f"{SCRIPT}-owner".encode(), makepath=True)
     (slave,) = stack.replicas.slaves
     wait_until(lambda: stack.replicas.is_in_sync(slave), "the slave follows")
+    # It does so before it registers, which readers are told of.
+    wait_until(lambda: slave.number in read_broker(stack.client.session, 0).slaves, "the slave is registered")
 
 
 def started_console(zookeeper: str, out: "tempfile._TemporaryFileWrapper[bytes]", *words: str) -> tuple[Forked, str]:
@@ -162,14 +166,29 @@ def open_console(settings: ConsoleSettings, *, has_cookie: bool = True) -> TestC
 
 
 @pytest.fixture
-def browser(stack: Stack) -> Iterator[TestClient]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A console that waits for every answer: on a busy machine a broker takes longer than its reader's patience."""
+    ask = Reads.ask
+    monkeypatch.setattr(Reads, "ask", lambda reads, key, call, _=None: ask(reads, key, call, WAIT_S))
+    monkeypatch.setattr("meta_client.console.brokers.LIMIT_S", WAIT_S)
+
+
+@pytest.fixture
+def hurried(stack: Stack) -> Iterator[TestClient]:
+    """Like `browser`, with the limits that the command has."""
+    with open_console(stack.settings()) as client:
+        yield client
+
+
+@pytest.fixture
+def browser(stack: Stack, patient: None) -> Iterator[TestClient]:
     """A console that only reads, and a browser that was let in."""
     with open_console(stack.settings()) as client:
         yield client
 
 
 @pytest.fixture
-def changing(stack: Stack) -> Iterator[TestClient]:
+def changing(stack: Stack, patient: None) -> Iterator[TestClient]:
     """A console that allows changes."""
     with open_console(stack.settings(allows_changes=True)) as client:
         yield client

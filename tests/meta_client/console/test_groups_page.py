@@ -38,12 +38,12 @@ def test_the_stream_has_samples_for_the_chart(browser: TestClient) -> None:
     assert sample["values"]["orders"] > 0
 
 
-def test_a_lag_that_nobody_can_tell_is_unknown(stack: Stack, browser: TestClient) -> None:
+def test_a_lag_that_nobody_can_tell_is_unknown(stack: Stack, hurried: TestClient) -> None:
     stack.register_silent(SILENT)
     with stack.zookeeper_client() as zk:
         zk.create(f"/meta/consumers/billing/offsets/orders/{SILENT}-0", b"0-0", makepath=True)
     try:
-        text = html.unescape(browser.get("/groups/billing").text)
+        text = html.unescape(hurried.get("/groups/billing").text)
         assert f"broker {SILENT}: " in text
         assert ">unknown</span>" in text
         assert "stored" in text

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from journal.records.xid import XaKey, Xid
-from meta_client.console.broker_view import BrokerView, alerts_of, parse_journal, parse_told
+from meta_client.console.broker_view import NOT_REGISTERED, BrokerView, alerts_of, parse_journal, parse_told
 from meta_client.console.brokers import ShownCluster
 from meta_client.console.in_doubt import ListedBranch, unreadable_report
 from meta_client.console.reads import Unknown
@@ -14,6 +14,7 @@ from meta_client.console.rendering import clock, count, render, seconds, since, 
 from meta_client.doctor.verdicts import Owner
 from tests.meta_client.console.conftest import Stack, open_console
 from zk.brokers.cluster import BrokerEntry
+from zk.brokers.replication import ReplicationNode
 from zk.tree.broker_url import BrokerUrl
 
 SILENT = 7
@@ -33,20 +34,40 @@ def test_all_is_shown_while_all_is_well(browser: TestClient, stack: Stack) -> No
     assert "unknown" not in journal
 
 
-def test_a_broker_that_hangs_costs_its_row(browser: TestClient, stack: Stack) -> None:
+def test_a_broker_that_hangs_costs_its_row(hurried: TestClient, stack: Stack) -> None:
     stack.register_silent(SILENT)
     try:
-        text = html.unescape(browser.get("/").text)
+        text = html.unescape(hurried.get("/").text)
         assert f"broker {SILENT}: " in text
         assert "silent" in text
         assert "nothing was found" not in text
         assert stack.other.url in text
         assert "async" in text
-        doubt = html.unescape(browser.get("/transactions").text)
+        doubt = html.unescape(hurried.get("/transactions").text)
         assert f"lacks what is in doubt at broker {SILENT}" in doubt
         assert "decision table" in doubt
     finally:
         stack.forget_silent(SILENT)
+
+
+def test_a_slave_that_is_not_registered_is_unknown() -> None:
+    """Its master names it before ZooKeeper does, and where it serves no reads ZooKeeper never does."""
+    master, first = BrokerUrl.parse("meta://h:1"), BrokerUrl.parse("meta://h:2")
+    said = "master mode sync\nslave 1 lag_ms 1\nslave 2 lag_ms 1 in_sync true"
+    told = parse_told({"": "", "replication": said, "journal": ""})
+    node = ReplicationNode(epoch=1, in_sync=(3,))
+    for entry, found in (
+        (BrokerEntry(master, {1: first}), {1: told, 2: NOT_REGISTERED, 3: NOT_REGISTERED}),
+        (BrokerEntry(None, {1: first}), {1: told, 3: NOT_REGISTERED}),
+        (BrokerEntry(), {3: NOT_REGISTERED}),
+    ):
+        view = BrokerView(0, entry, node).answered({master: told, first: told})
+        assert view.slaves == found
+        assert not any(NOT_REGISTERED.why in alert.what for alert in alerts_of(view))
+        values = {"cluster": ShownCluster((view,), {}), "rates": {}, "doubt": Unknown("x"), "alerts": []}
+        for name in ("overview", "journal"):
+            shown = html.unescape(render(f"parts/{name}.html", **values))
+            assert shown.count(NOT_REGISTERED.why) == list(found.values()).count(NOT_REGISTERED)
 
 
 def test_the_stream_sends_the_part_and_then_rates(stack: Stack) -> None:

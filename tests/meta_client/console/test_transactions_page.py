@@ -78,9 +78,8 @@ def test_the_verdict_is_the_doctors_with_reason_and_command(browser: TestClient,
     assert stack.deciding.url not in browser.get("/transactions/diagnosis").text
 
 
-def test_a_side_that_cannot_be_asked_is_unknown(stack: Stack) -> None:
-    with open_console(stack.settings()) as client:
-        branch = our_branch(client, "commit")
+def test_a_side_that_cannot_be_asked_is_unknown(stack: Stack, browser: TestClient) -> None:
+    branch = our_branch(browser, "commit")
     blind = stack.settings(databases=())
     with open_console(blind) as client:
         text = html.unescape(verdict_of(client, branch))
