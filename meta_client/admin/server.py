@@ -67,6 +67,8 @@ class AdminServer:
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
+        with contextlib.suppress(OSError):  # it was closed before
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # for a child, too, that was forked a moment ago
         self._server.server_close()
         self._server.end_all()
 

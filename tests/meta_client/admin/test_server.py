@@ -192,10 +192,18 @@ def test_a_forked_child_does_not_hold_the_port(admin: AdminServer, process: Proc
     os.close(reading)
     try:
         assert health(admin.url, "live")[0] == 200
-        admin.close()
+        admin.close()  # whether the child has run yet or not
         endpoint = AdminEndpoint(CollectorRegistry(), process.health, process.health)
         with AdminServer("127.0.0.1", admin.port, endpoint) as again:
             assert health(again.url, "live")[0] == 200
     finally:
         os.close(writing)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_copy_of_its_socket_does_not_hold_the_port(admin: AdminServer, process: Process) -> None:
+    """As a child has it that was forked and did not run yet, or is about to execute a program."""
+    with socket.socket(fileno=os.dup(admin._server.fileno())):
+        admin.close()
+        with AdminServer("127.0.0.1", admin.port, AdminEndpoint(CollectorRegistry(), process.health, process.health)):
+            pass
