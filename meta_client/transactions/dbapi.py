@@ -122,6 +122,8 @@ _remembered: weakref.WeakKeyDictionary[object, _Remembered] = weakref.WeakKeyDic
 class DbapiSession:
     """One connection at any isolation level, with or without autocommit, in or outside a transaction."""
 
+    survives_release = False
+
     def __init__(
         self, connection: Any, driver: Driver, connect: Connect | None = None, *, is_managed: bool = False
     ) -> None:

@@ -50,24 +50,33 @@ def send_on_commit(
     wrapper = connections[using]
     if not wrapper.in_atomic_block:
         raise TransactionMisuse("there is no transaction to send it with: put it inside transaction.atomic()")
-    session = DjangoSession(wrapper)
-    session.driver_connection()
-    session.begin()
-    waiting = _waiting(wrapper)
-    if waiting and waiting[0].client is not client:
-        raise TransactionMisuse("the transaction has messages of another client: send all of them with one")
+    if waiting := _waiting(wrapper):
+        if waiting[0].client is not client:
+            raise TransactionMisuse("the transaction has messages of another client: send all of them with one")
+        session = waiting[0].session
+    else:
+        session = DjangoSession(wrapper)
+        session.driver_connection()
+        session.begin()
     if "commit" not in vars(wrapper):
         wrapper.commit = functools.partial(_commit, wrapper)
-    wrapper.on_commit(_Message(client, topic, payload, attribute, partition))
+    wrapper.on_commit(_Message(client, session, topic, payload, attribute, partition))
 
 
 class _Message:
     """A message that waits for COMMIT among Django's on-commit callbacks."""
 
     def __init__(
-        self, client: Client, topic: str, payload: bytes, attribute: str | None, partition: Partition | str | None
+        self,
+        client: Client,
+        session: "DjangoSession",
+        topic: str,
+        payload: bytes,
+        attribute: str | None,
+        partition: Partition | str | None,
     ) -> None:
         self.client = client
+        self.session = session  # shared by the messages of a transaction
         self.values = topic, payload, attribute, partition
         self.is_committed = False
 
@@ -90,7 +99,7 @@ def _commit(wrapper: Any) -> None:
     if not messages:
         type(wrapper).commit(wrapper)
         return
-    session = DjangoSession(wrapper)
+    session = messages[0].session
     try:
         with messages[0].client.transaction(session) as transaction:
             for message in messages:
@@ -116,22 +125,28 @@ class DjangoSession:
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
+        self._is_outermost = not any(wrapper.savepoint_ids)
+        self._identity: TableIdentity | None = None
         self._connection: Any = None  # the driver's
         self._driver: DriverSession
         self._opener: Opener
 
     def driver_connection(self) -> object:
-        self._connection = self._wrapper.connection
-        if self._connection is None or self._wrapper.closed_in_transaction:
+        connection = self._wrapper.connection
+        if connection is None or self._wrapper.closed_in_transaction:
             raise CannotEnlist("the database connection was lost: the atomic block will be rolled back")
-        self._driver = driver_session(self._connection, is_managed=True)
-        return self._connection
+        if connection is not self._connection or not (self._is_outermost or self._driver.survives_release):
+            self._connection, self._identity = connection, None
+            self._driver = driver_session(connection, is_managed=True)
+        return connection
 
     def begin(self) -> TableIdentity:
-        with self._wrapper.wrap_database_errors:
-            identity = self._driver.begin()
-        self._opener = self._driver.opener()
-        return identity
+        """Join the atomic block's transaction, once: `problem` then tells whether it is still that one."""
+        if self._identity is None:
+            with self._wrapper.wrap_database_errors:
+                self._identity = self._driver.begin()
+            self._opener = self._driver.opener()
+        return self._identity
 
     def problem(self) -> str | None:
         return self._driver.problem()

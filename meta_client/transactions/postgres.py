@@ -27,6 +27,8 @@ from meta_client.transactions.postgres_table import (
     HOME,
     INSIDE_ITS_OWN,
     LOST,
+    MARK,
+    MARKED,
     OWN,
     is_left_open,
     look_up,
@@ -79,6 +81,8 @@ class _Undone(Exception):
 class PostgresSession:
     """One connection at any isolation level, with or without autocommit, in or outside a transaction."""
 
+    survives_release = True
+
     def __init__(
         self,
         connection: Connection,
@@ -109,14 +113,13 @@ class PostgresSession:
         if getattr(connection, "_num_transactions", 0):  # otherwise known only by the error of commit()
             raise TransactionMisuse(INSIDE_ITS_OWN)
         try:
-            if status is TransactionStatus.IDLE and self._is_managed:
-                connection.execute("SELECT")  # begins the transaction, like any first statement
-                if connection.info.transaction_status is TransactionStatus.IDLE:
-                    raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
-            elif status is TransactionStatus.IDLE:
+            if status is TransactionStatus.IDLE and not self._is_managed:
                 block = self._new_block()
                 block.__enter__()
                 self._block = block
+            connection.execute(MARK)  # begins a framework's transaction, like any first statement
+            if connection.info.transaction_status is TransactionStatus.IDLE:
+                raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
             return self._know().identity
         except _DONE_AGAIN:
             self._leave_as_it_was()
@@ -258,5 +261,5 @@ def _look_up(connection: Connection) -> _Known:
         identity, schema = look_up(lambda query: cursor.execute(query.encode()).fetchall())
     info = connection.info
     table = quoted(schema, TABLE)
-    decide = POSTGRES.decide(table.replace("%", "%%"), "%s", "%s", "%s")
+    decide = POSTGRES.decide(table.replace("%", "%%"), "%s", "%s", MARKED)
     return _Known(identity, schema, table, decide.encode(), info.dsn, info.password)

@@ -25,8 +25,15 @@ OWN: Final = (
     "SET synchronous_commit = on",
     f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
 )
+# Belongs to the transaction that the block was entered in: whatever ends that one ends the mark, whichever statement
+# began another meanwhile.
+MARK: Final = "SET LOCAL metaq.block = 'open'"
+MARKED: Final = "CASE current_setting('metaq.block', true) WHEN 'open' THEN %s END"  # %s, or NULL without the mark
 FAILED: Final = "a statement failed and the block went on: let the error out, or use a savepoint"
-ENDED: Final = "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
+ENDED: Final = (
+    "its transaction was ended inside the block, and what a COMMIT has stored stays: leave COMMIT and ROLLBACK to the "
+    "block's end"
+)
 LOST: Final = "the connection is lost"
 INSIDE_ITS_OWN: Final = (
     "the connection is inside a block of its own transaction(), which commits after this one: put "
@@ -71,6 +78,8 @@ def reason(error: BaseException, identity: TableIdentity) -> str:
     match getattr(error, "sqlstate", None):
         case "23505":
             return "a resolver has rolled it back meanwhile, so long did it take from PREPARE to COMMIT: do it again"
+        case "23502" if '"brokers"' in str(error):
+            return ENDED
         case "23502":
             return f"its database transaction is older than {identity.age_s_max} s, and must not decide any more"
         case "42501":

@@ -27,11 +27,14 @@ log = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S: Final = 1.0
 _FULL: Final = 2  # of PRAGMA synchronous
+_SAVEPOINT: Final = "metaq_block"  # ends with the transaction that the block was entered in
 _DECIDE: Final = SQLITE.decide(TABLE, "?", "?", "?", began="?")
 
 
 class SqliteSession:
     """One connection to a database file, in a transaction or not."""
+
+    survives_release = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -53,14 +56,23 @@ class SqliteSession:
             self._began_s = time.time()
             if not connection.in_transaction:
                 connection.execute("BEGIN")
+            connection.execute(f"SAVEPOINT {_SAVEPOINT}")
         except sqlite3.Error as error:
             raise CannotEnlist(f"the database connection can't take part: {one_line(error)}") from error
         return self._identity
 
     def problem(self) -> str | None:
-        if self._connection.in_transaction:
-            return None
-        return "its transaction was ended inside the block: leave COMMIT and ROLLBACK to the block's end"
+        try:
+            self._connection.execute(f"RELEASE {_SAVEPOINT}")
+            self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+        except sqlite3.Error as error:
+            if "no such savepoint" not in str(error):
+                return one_line(error)
+            return (
+                "its transaction was ended inside the block, by commit(), rollback(), `with connection:`, "
+                "executescript() or a trigger, and what a commit has stored stays: leave both to the block's end"
+            )
+        return None
 
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         assert self._identity is not None

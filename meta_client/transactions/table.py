@@ -143,6 +143,10 @@ class Session(Protocol):
 class DriverSession(Session, Protocol):
     """A driver's connection in transactions that a framework may begin and end."""
 
+    @property
+    def survives_release(self) -> bool:
+        """True if `begin` inside a savepoint still counts when that savepoint has been released."""
+
     def is_unknown(self, error: Exception) -> bool:
         """True if a COMMIT that raised *error* has an unknown outcome; otherwise it is rolled back."""
 

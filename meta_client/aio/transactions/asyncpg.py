@@ -26,6 +26,8 @@ from meta_client.transactions.postgres_table import (
     ENDED,
     INSIDE_ITS_OWN,
     LOST,
+    MARK,
+    MARKED,
     OWN,
     is_left_open,
     look_up,
@@ -47,6 +49,7 @@ _known: "weakref.WeakKeyDictionary[object, tuple[TableIdentity, str]]" = weakref
 class AsyncpgSession:
     """One connection, direct or lent by a pool, at any isolation level, in or outside a transaction."""
 
+    survives_release = True
     failures: tuple[type[Exception], ...] = FAILURES
 
     def __init__(self, given: Any, connect: Connect | None = None) -> None:
@@ -73,6 +76,7 @@ class AsyncpgSession:
         try:
             if not is_begun:
                 self._start()
+            self._ask(MARK)
             return self._know()[0]
         except BaseException as error:
             is_failure = isinstance(error, self.failures)
@@ -100,7 +104,7 @@ class AsyncpgSession:
         identity, schema = self._know()
         values = gtrid, identity.age_s_max, brokers_text(brokers)
         try:
-            self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", "%s"), values)
+            self._ask(POSTGRES.decide(quoted(schema, TABLE), "%s", "%s", MARKED), values)
         except self.failures as error:
             if getattr(error, "sqlstate", None) in _DONE_AGAIN:
                 raise

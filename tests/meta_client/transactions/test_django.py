@@ -134,7 +134,7 @@ def test_what_the_database_refuses(large_shop: Shop) -> None:
         connections[shop.alias].cursor().execute("INSERT INTO once VALUES (1), (1)")
         shop.send(1)
     with (  # noqa: PT012 - the block is what is tested
-        pytest.raises(CannotEnlist, match="a statement failed"),
+        pytest.raises(PrepareFailed, match="a statement failed"),
         transaction.atomic(using=shop.alias),
     ):
         shop.send(1)
@@ -143,6 +143,24 @@ def test_what_the_database_refuses(large_shop: Shop) -> None:
     shop.write(2)
     shop.world.wait_quiet()
     shop.world.check([2])
+
+
+@pytest.mark.parametrize("word", ["COMMIT", "ROLLBACK"])
+def test_a_transaction_that_is_ended_inside_the_block(shop: Shop, word: str) -> None:
+    """By SQL, or by a deadlock that is swallowed: Django does not notice, and goes on in another one."""
+    with (  # noqa: PT012 - the block is what is tested
+        pytest.raises(PrepareFailed, match="ended inside the block"),
+        transaction.atomic(using=shop.alias),
+    ):
+        shop.send(1)
+        shop.write(2)
+        connections[shop.alias].cursor().execute(word)
+        connections[shop.alias].cursor().execute("BEGIN")
+        shop.insert(3)
+    shop.write(4)
+    shop.world.wait_quiet()
+    assert shop.world.messages() == [4]
+    assert shop.world.deciding.numbers() == ([2, 4] if word == "COMMIT" else [4])
 
 
 @pytest.mark.parametrize("at", [CommitStep.RECORDED, None])

@@ -1,0 +1,33 @@
+"""A task's caller ends the block's database transaction by SQL, and goes on in another one: no message goes with it."""
+# ruff: noqa: PT012 - the blocks are what is tested
+
+import asyncio
+
+import pytest
+
+from meta_client.aio import Client
+from meta_client.coordinator import PrepareFailed
+from tests.fixtures.loops import in_loop
+from tests.meta_client.aio.transactions.ways import WAYS, opened
+from tests.meta_client.transactions.conftest import World
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "pool" not in way])
+@in_loop
+async def test_it_is_told(world: World, way: str) -> None:
+    async with Client(world.zookeeper) as client, opened(way, world.deciding.url) as one:
+        for is_begun in (False, True):
+            if is_begun:
+                await one.begin()
+            with pytest.raises(PrepareFailed, match="ended inside the block"):
+                async with client.transaction(one.connection) as transaction:
+                    await one.execute("INSERT INTO numbers VALUES (1)")
+                    await transaction.send("orders", b"1")
+                    await one.execute("ROLLBACK AND CHAIN")
+                    await one.execute("INSERT INTO numbers VALUES (2)")
+            assert await one.is_idle()
+        async with client.transaction(one.connection) as transaction:
+            await one.execute("INSERT INTO numbers VALUES (3)")
+            await transaction.send("orders", b"3")
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([3])

@@ -1,0 +1,120 @@
+"""A caller ends the block's database transaction, and goes on in another one: no message goes with rows of that one."""
+# ruff: noqa: PT012 - the blocks are what is tested
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+
+from meta_client.coordinator import PrepareFailed
+from tests.meta_client.transactions.conftest import World, do
+from tests.meta_client.transactions.crashing import engine_of
+
+End = Callable[[Any], object]
+
+
+def ends_are_told(world: World, connection: Any, begin: Callable[[], object] | None, ends: dict[str, End]) -> list[int]:
+    """Go through a block for each of *ends*, begun or not. Return the numbers that a COMMIT of the caller's stored."""
+    stored: list[int] = []
+    for number, (name, end) in enumerate(ends.items(), start=1):
+        if begin is not None:
+            begin()
+        with (
+            pytest.raises(PrepareFailed, match="ended inside the block"),
+            world.client.transaction(connection) as transaction,
+        ):
+            do(connection, f"INSERT INTO numbers VALUES ({number})")
+            transaction.send("orders", b"%d" % number)
+            end(connection)
+            do(connection, f"INSERT INTO numbers VALUES ({100 + number})")
+        if name not in ("rollback", "trigger"):
+            stored.append(number)
+        world.work(1_000 + number, connection=connection)
+    world.wait_quiet()
+    return stored
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_postgres(world: World, is_begun: bool) -> None:
+    def by(*words: str) -> End:
+        return lambda connection: [connection.execute(word) for word in words]
+
+    ends = {"commit": by("COMMIT"), "chain": by("COMMIT AND CHAIN"), "begin": by("COMMIT", "BEGIN")}
+    ends |= {"rollback": by("ROLLBACK")}
+    if is_begun:  # else psycopg itself refuses
+        ends |= {"method": lambda connection: connection.commit()}
+    with closing(world.deciding.connect()) as connection:
+        stored = ends_are_told(world, connection, (lambda: connection.execute("SELECT 1")) if is_begun else None, ends)
+        if is_begun:
+            for undo in (connection.rollback, lambda: connection.execute("ROLLBACK TO SAVEPOINT before")):
+                connection.execute("SAVEPOINT before")
+                with (
+                    pytest.raises(PrepareFailed, match="ended inside the block"),
+                    world.client.transaction(connection) as transaction,
+                ):
+                    transaction.send("orders", b"50")
+                    undo()
+                    connection.execute("INSERT INTO numbers VALUES (51)")
+    world.wait_quiet()
+    assert world.messages() == [1_000 + number for number in range(1, len(ends) + 1)]
+    assert world.deciding.numbers() == [*stored, *world.messages()]
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_sqlite(lite_world: World, is_begun: bool) -> None:
+    def with_connection(connection: sqlite3.Connection) -> None:
+        with connection:
+            do(connection, "DELETE FROM numbers WHERE n = 0")
+
+    def change_mode(connection: sqlite3.Connection) -> None:
+        connection.isolation_level = None
+        connection.isolation_level = "DEFERRED"
+
+    def fail_in_trigger(connection: sqlite3.Connection) -> None:
+        with suppress(sqlite3.Error):
+            do(connection, "DELETE FROM numbers WHERE n = -1")
+
+    ends: dict[str, End] = {
+        "commit": sqlite3.Connection.commit,
+        "rollback": sqlite3.Connection.rollback,
+        "with": with_connection,
+        "script": lambda connection: connection.executescript("CREATE TABLE scripted (n int)"),
+        "mode": change_mode,
+        "trigger": fail_in_trigger,
+    }
+    lite_world.deciding.execute("INSERT INTO numbers VALUES (-1)")
+    lite_world.deciding.execute(
+        "CREATE TRIGGER undo BEFORE DELETE ON numbers WHEN old.n = -1 BEGIN SELECT RAISE(ROLLBACK, 'no'); END"
+    )
+    with closing(lite_world.deciding.connect()) as connection:
+        begin = (lambda: do(connection, "DELETE FROM numbers WHERE n = 0")) if is_begun else None
+        stored = ends_are_told(lite_world, connection, begin, ends)
+    assert lite_world.messages() == [1_000 + number for number in range(1, len(ends) + 1)]
+    assert lite_world.deciding.numbers() == [-1, *stored, *lite_world.messages()]
+
+
+def test_sqlalchemy(world: World) -> None:
+    """By SQL, or by the driver's connection: SQLAlchemy does not notice."""
+    engine = engine_of(world.deciding.url)
+    ends: list[Callable[[sqlalchemy.Connection], object]] = [
+        lambda connection: connection.execute(text("ROLLBACK")),
+        lambda connection: connection.connection.rollback(),
+    ]
+    for end in ends:
+        with engine.connect() as connection:
+            with (
+                pytest.raises(PrepareFailed, match="ended inside the block"),
+                world.client.transaction(connection) as transaction,
+            ):
+                connection.execute(text("INSERT INTO numbers VALUES (1)"))
+                transaction.send("orders", b"1")
+                end(connection)
+                connection.execute(text("INSERT INTO numbers VALUES (2)"))
+            assert not connection.in_transaction()
+    engine.dispose()
+    world.wait_quiet()
+    world.check([])
