@@ -6,6 +6,7 @@ from typing import Any, Final, Self, cast
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.rows import tuple_row
 
 from meta_client.aio.bridge import wait
 from meta_client.coordinator.postgres import Connection
@@ -106,7 +107,8 @@ class PsycopgConnection:
         return int(getattr(self.connection, "_num_transactions", 0))
 
     def cursor(self, **how: Any) -> PsycopgCursor:
-        return PsycopgCursor(self.connection.cursor(**how))
+        """Return a cursor with %s as marks and, unless *how* says otherwise, tuples as rows."""
+        return PsycopgCursor(psycopg.AsyncCursor(self.connection, **{"row_factory": tuple_row} | how))
 
     def execute(self, query: Any) -> None:
         wait(self.connection.execute(query))

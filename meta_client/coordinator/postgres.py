@@ -103,7 +103,7 @@ class PostgresParticipant:
         command = sql.SQL(_RECEIPT + "; PREPARE TRANSACTION {}").format(sql.Literal(_gid(xid)))
         self._is_unanswered = True
         try:
-            with connection.cursor(row_factory=tuple_row) as cursor:
+            with plain_cursor(connection) as cursor:
                 cursor.execute(command, prepare=False)
                 row = cursor.fetchone()
                 cursor.nextset()
@@ -244,11 +244,18 @@ class PostgresParticipant:
         return Unreachable(self.name, _one_line(error))
 
 
+def plain_cursor(connection: Connection) -> "psycopg.Cursor[Any]":
+    """Return a cursor with %s as marks and tuples as rows, whatever *connection* makes."""
+    if isinstance(connection, psycopg.Connection):
+        return psycopg.Cursor(connection, row_factory=tuple_row)
+    return connection.cursor()  # an adapter's, which is plain
+
+
 def _one_row(connection: Connection, query: LiteralString, parameters: tuple[str, ...] = ()) -> tuple[Any, ...]:
     """Return the single row of *query* as a tuple, whatever the row factory; leaves no transaction open."""
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with plain_cursor(connection) as cursor:
         try:
-            row = cursor.execute(query, parameters).fetchone()
+            row: tuple[Any, ...] | None = cursor.execute(query, parameters).fetchone()
         finally:
             if not connection.closed:
                 connection.rollback()

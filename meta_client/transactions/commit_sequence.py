@@ -11,11 +11,11 @@ from contextlib import closing
 from typing import Final, Protocol
 
 from journal.records.xid import Xid
-from meta_client.coordinator.errors import DecisionUnknown, PrepareFailed, Unreachable
+from meta_client.coordinator.errors import CannotEnlist, DecisionUnknown, PrepareFailed, Unreachable
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import waits_s
 from meta_client.tracing import TRACING
-from meta_client.transactions.errors import CommitUnknown
+from meta_client.transactions.errors import CommitUnknown, OtherTable
 from meta_client.transactions.steps import UNDECIDED_STEPS, CommitStep, next_step
 from meta_client.transactions.table import DATABASE, GRACE_S, RowDecision, Session
 
@@ -159,13 +159,15 @@ class CommitSequence:
         for wait_s in waits_s():
             try:
                 with closing(self._session.opener()()) as table:
+                    if not table.identity.name.owns(self.gtrid):
+                        raise OtherTable(table.identity.name.table_id)
                     if table.resolve(self.gtrid) is RowDecision.COMMIT:
                         return True
                     if not self._is_committed_anywhere(brokers, began):
                         return False
                     table.delete([self.gtrid])
                     return True
-            except Unreachable as error:
+            except (Unreachable, CannotEnlist) as error:  # also of a standby that is being promoted
                 reason = error
             if time.monotonic() - began > UNKNOWN_S or self._wait(wait_s):
                 break

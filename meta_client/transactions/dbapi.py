@@ -23,7 +23,7 @@ from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
-from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.statements import SqlTable, made_by, one_line
 from meta_client.transactions.table import DATABASE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
@@ -293,10 +293,7 @@ def _cannot_connect() -> Any:
 def open_over(driver: Driver, connect: Connect) -> SqlTable:
     """Open the decision table over a connection from *connect*. Raises Unreachable, NoDecisionTable, CopiedTable,
     CannotEnlist."""
-    try:
-        connection = connect()
-    except driver.error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    connection = made_by(connect)
     ask = functools.partial(driver.ask, connection)
     try:
         driver.make_own(connection)

@@ -1,6 +1,11 @@
 """Errors beyond those of meta_client.coordinator.errors, by what the caller does next."""
 
+from typing import Final
+
 from meta_client.coordinator.errors import CannotEnlist, Unreachable
+from meta_client.transactions.table import DATABASE
+
+INIT: Final = "metaq txn init --database URL"
 
 
 class NoDecisionTable(CannotEnlist):
@@ -9,8 +14,7 @@ class NoDecisionTable(CannotEnlist):
 
     def __init__(self, database: str, why: str = "it has none") -> None:
         super().__init__(
-            f"database {database} can't decide about messages: {why}; run `metaq txn init --database URL` once, or its "
-            f"--sql in a migration"
+            f"database {database} can't decide about messages: {why}; run `{INIT}` once, or its --sql in a migration"
         )
 
 
@@ -32,6 +36,17 @@ class RowLocked(Unreachable):
 
 class RowGone(Unreachable):
     """The row was deleted while it was looked at: its transaction has ended at every broker. Ask a broker how."""
+
+
+class OtherTable(Unreachable):
+    """The connection reaches another decision table, whose rows say nothing about the transactions of this one."""
+
+    def __init__(self, table_id: str) -> None:
+        super().__init__(
+            DATABASE,
+            f"it has another decision table now: {table_id}; let connect=, if given, reach the database of the "
+            f"transaction's connection",
+        )
 
 
 class OutOfStep(CannotEnlist):

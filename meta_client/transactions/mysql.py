@@ -48,8 +48,10 @@ _STATE: Final = """SELECT CONNECTION_ID(), UNIX_TIMESTAMP(), @@autocommit, @@uni
     @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"""
 _SERVER: Final = """SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_uuid', 'server_id', 'wsrep_on',
     'wsrep_provider', 'group_replication_group_name', 'group_replication_single_primary_mode')"""
-_FIND: Final = f"""SELECT table_name, engine FROM information_schema.tables
-WHERE table_schema = DATABASE() AND table_name IN ('{TABLE}', '{IDENTITY}')"""
+_FIND: Final = f"""SELECT table_name, engine, (
+    SELECT GROUP_CONCAT(column_name) FROM information_schema.statistics AS one
+    WHERE one.table_schema = DATABASE() AND one.table_name = t.table_name AND index_name = 'PRIMARY')
+FROM information_schema.tables AS t WHERE table_schema = DATABASE() AND table_name IN ('{TABLE}', '{IDENTITY}')"""
 # MariaDB has no identifier of the data directory; server_id differs among replicated servers.
 _HOME: Final = {True: "CONCAT(@@server_id, '/', DATABASE())", False: "CONCAT(@@server_uuid, '/', DATABASE())"}
 
@@ -107,10 +109,15 @@ class _Kind:
             raise CannotEnlist("the connection has no default database, in which the decision table would be: USE one")
         server = {str(name): str(value) for name, value in ask(_SERVER)}
         _check_server(server)
-        found: dict[str, str | None] = {str(name): engine for name, engine in ask(_FIND)}
+        found: dict[str, tuple[str | None, str | None]] = {str(name): (engine, key) for name, engine, key in ask(_FIND)}
         if found.keys() != {TABLE, IDENTITY}:
             raise NoDecisionTable(database, f"it has none that {user} may use (SELECT, INSERT, UPDATE, DELETE)")
-        for name, engine in found.items():
+        if found[TABLE][1] != "gtrid":
+            raise CannotEnlist(
+                f"{TABLE} of {database} has no primary key, so that both could be decided: ALTER TABLE {TABLE} ADD "
+                f"PRIMARY KEY (gtrid)"
+            )
+        for name, (engine, _) in found.items():
             if engine != "InnoDB":
                 raise CannotEnlist(
                     f"{name} of {database} is of the engine {engine}, whose insert has nobody wait for its "

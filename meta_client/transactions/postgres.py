@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from journal.records.xid import Xid
 from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreachable
+from meta_client.coordinator.postgres import plain_cursor
 from meta_client.errors import TransactionMisuse
 from meta_client.transactions.dialects import POSTGRES
 from meta_client.transactions.errors import CommitUnknown
@@ -35,7 +36,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.statements import SqlTable, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connection = psycopg.Connection[Any]
@@ -56,6 +57,7 @@ _NO_TRANSACTION: Final = {
     TransactionStatus.INERROR: FAILED,
     TransactionStatus.UNKNOWN: LOST,
 }
+_UTF8: Final = "SET client_encoding = 'UTF8'"  # with SQL_ASCII psycopg returns bytes for text
 _DONE_AGAIN: Final = (errors.SerializationFailure, errors.DeadlockDetected)  # the caller repeats the transaction
 
 
@@ -148,7 +150,7 @@ class PostgresSession:
     def decide(self, gtrid: str, brokers: Collection[int]) -> None:
         known = self._know()
         try:
-            with self._connection.cursor(row_factory=tuple_row) as cursor:
+            with plain_cursor(self._connection) as cursor:
                 cursor.execute(known.decide, (gtrid, known.identity.age_s_max, brokers_text(brokers)))
         except _DONE_AGAIN:
             raise
@@ -216,16 +218,12 @@ def open_table(dsn: str, password: str | None = None, *, schema: str | None = No
 
 def open_over(connect: Callable[[], Connection], schema: str | None = None) -> SqlTable:
     """Open the table over a connection from *connect*, like open_table."""
-    try:
-        connection = connect()
-    except psycopg.Error as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    connection = made_by(connect)
     try:
         connection.autocommit = True
-        connection.execute("; ".join(OWN).encode())
-        if schema is not None:
-            connection.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(schema)))
-        known = _look_up(connection)
+        connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
+        connection.execute("; ".join((*OWN, _UTF8)).encode())
+        known = _look_up(connection, schema)
     except psycopg.Error as error:
         connection.close()
         raise Unreachable(DATABASE, one_line(error)) from error
@@ -256,10 +254,16 @@ def ddl(dsn: str, keep_s: int) -> str:
     return POSTGRES.ddl(HOME, keep_s)
 
 
-def _look_up(connection: Connection) -> _Known:
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        identity, schema = look_up(lambda query: cursor.execute(query.encode()).fetchall())
+def _look_up(connection: Connection, schema: str | None = None) -> _Known:
     info = connection.info
+    encoding = "utf-8" if info.encoding == "ascii" else info.encoding  # "ascii": SQL_ASCII, any bytes
+
+    def ask(query: str) -> list[tuple[Any, ...]]:
+        rows = cursor.execute(query.encode(encoding)).fetchall()
+        return [tuple(one.decode(encoding) if isinstance(one, bytes) else one for one in row) for row in rows]
+
+    with plain_cursor(connection) as cursor:
+        identity, schema = look_up(ask, schema)
     table = quoted(schema, TABLE)
     decide = POSTGRES.decide(table.replace("%", "%%"), "%s", "%s", MARKED)
-    return _Known(identity, schema, table, decide.encode(), info.dsn, info.password)
+    return _Known(identity, schema, table, decide.encode(encoding), info.dsn, info.password)

@@ -76,7 +76,7 @@ def _psycopg2(module: Any) -> Driver:
         code=lambda error: getattr(error, "pgcode", None),
         cursor=lambda connection: connection.cursor(cursor_factory=module.extensions.cursor),
         is_autocommit=lambda connection: bool(connection.autocommit),
-        make_own=_make_own,
+        make_own=functools.partial(_make_own_psycopg2, module),
         abandon=functools.partial(_abandon, module),
         connect_as=connect_as,
         is_always_in_step=True,
@@ -101,6 +101,11 @@ def _pg8000(module: Any) -> Driver:
         abandon=functools.partial(_abandon, module),
         connect_as=lambda connection, known: None,
     )
+
+
+def _make_own_psycopg2(module: Any, connection: Any) -> None:
+    connection.cursor_factory = module.extensions.cursor
+    connection.autocommit = True
 
 
 def _make_own(connection: Any) -> None:

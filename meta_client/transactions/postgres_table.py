@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from meta_client.coordinator.errors import CannotEnlist
-from meta_client.transactions.errors import CopiedTable, NoDecisionTable
+from meta_client.transactions.errors import INIT, CopiedTable, NoDecisionTable
 from meta_client.transactions.statements import identity_of, one_line
 from meta_client.transactions.table import IDENTITY, TABLE, TableIdentity
 
@@ -15,9 +15,22 @@ LOCK_TIMEOUT_MS: Final = 250  # wait of a resolver for a transaction that has in
 HOME: Final = """(SELECT system_identifier::text FROM pg_control_system()) || '/'
     || (SELECT oid::text FROM pg_database WHERE datname = current_database())"""
 _FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), current_user,
-    (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass('{TABLE}')),
-    has_table_privilege(to_regclass('{TABLE}'), 'INSERT')
-    AND has_table_privilege(to_regclass('{IDENTITY}'), 'SELECT')"""
+    (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass({{table}})),
+    has_table_privilege(to_regclass({{table}}), 'SELECT') AND has_table_privilege(to_regclass({{table}}), 'INSERT')
+    AND has_table_privilege(to_regclass({{table}}), 'UPDATE') AND has_table_privilege(to_regclass({{table}}), 'DELETE')
+    AND has_table_privilege(to_regclass({{identity}}), 'SELECT'),
+    (SELECT CASE WHEN relkind <> 'r' OR relhasrules THEN 'kind' WHEN relpersistence <> 'p' THEN 'persistence'
+        WHEN row_security_active(c.oid) THEN 'security' WHEN NOT EXISTS (
+            SELECT FROM pg_index WHERE indrelid = c.oid AND indisunique AND indimmediate AND indisvalid
+            AND indpred IS NULL AND indnkeyatts = 1 AND indkey[0] =
+                (SELECT attnum FROM pg_attribute WHERE attrelid = c.oid AND attname = 'gtrid')) THEN 'key' END
+    FROM pg_class c WHERE c.oid = to_regclass({{table}}))"""
+_FLAWS: Final = {
+    "kind": f"is a view, partitioned, or has rules, and must be an ordinary table: drop it, then `{INIT}`",
+    "persistence": f"is unlogged or temporary, so that a crash would empty it: ALTER TABLE {TABLE} SET LOGGED",
+    "security": f"hides rows from its role, and decisions must be seen: ALTER TABLE {TABLE} DISABLE ROW LEVEL SECURITY",
+    "key": "has no immediate primary key of gtrid alone, so that both could be decided: give it PRIMARY KEY (gtrid)",
+}
 
 # At READ COMMITTED an insert waits for a concurrent one of its key, then sees the row; commits are durable.
 OWN: Final = (
@@ -43,12 +56,13 @@ INSIDE_ITS_OWN: Final = (
 LEAVES_OPEN: Final = ("08", "57", "58", "XX", "40003")
 
 
-def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[TableIdentity, str]:
-    """Find the table on the search path; return its identity and schema. *ask* returns a query's rows.
+def look_up(ask: Callable[[str], Sequence[Sequence[Any]]], schema: str | None = None) -> tuple[TableIdentity, str]:
+    """Find the table in *schema*, or on the search path; return its identity and schema. *ask* returns a query's rows.
 
     Raises CannotEnlist (NoDecisionTable, CopiedTable).
     """
-    ((database, here, is_replica, role, schema, is_granted),) = ask(_FIND)
+    table, identity = (_literal(name if schema is None else quoted(schema, name)) for name in (TABLE, IDENTITY))
+    ((database, here, is_replica, role, schema, is_granted, flaw),) = ask(_FIND.format(table=table, identity=identity))
     if is_replica:
         raise CannotEnlist(
             f"database {database} is a replica that is being read, and decides nothing: connect to the primary "
@@ -58,6 +72,8 @@ def look_up(ask: Callable[[str], Sequence[Sequence[Any]]]) -> tuple[TableIdentit
         raise NoDecisionTable(database)
     if not is_granted:
         raise CannotEnlist(f"role {role} may not use the decision table of {database}: {grants(role)}")
+    if flaw is not None:
+        raise CannotEnlist(f"{TABLE} of database {database} {_FLAWS[flaw]}")
     rows = ask(f"SELECT table_id, home, keep_s FROM {quoted(schema, IDENTITY)}")
     if not rows:
         raise NoDecisionTable(database, f"{IDENTITY} is empty")
@@ -92,6 +108,10 @@ def reason(error: BaseException, identity: TableIdentity) -> str:
 def quoted(*names: str) -> str:
     """Quote *names* as one SQL identifier, the schema first."""
     return ".".join('"{}"'.format(name.replace('"', '""')) for name in names)
+
+
+def _literal(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))
 
 
 def grants(role: str) -> str:

@@ -17,6 +17,7 @@ from meta_client.coordinator.errors import CannotEnlist, HeuristicOutcome, Unrea
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.tracing import TRACING
 from meta_client.transactions.brokers import Brokers, SentCommit
+from meta_client.transactions.errors import OtherTable
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
 
@@ -136,7 +137,7 @@ class Resolver:
         table = self._open_table()
         if table.identity.name != self._name:
             table.close()
-            raise Unreachable("the database", f"it has another decision table now: {table.identity.name.table_id}")
+            raise OtherTable(table.identity.name.table_id)
         return table
 
     def _look(self, table: DecisionTable) -> None:

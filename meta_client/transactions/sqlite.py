@@ -53,6 +53,11 @@ class SqliteSession:
                     "a COMMIT of this connection may be lost with the power after it was answered, and a decision must "
                     "not be: give it PRAGMA synchronous = FULL"
                 )
+            if (mode := _rows(connection, "PRAGMA main.journal_mode")[0][0]) in ("off", "memory"):
+                raise CannotEnlist(
+                    f"with journal_mode = {mode} a crash leaves half of a transaction: give it PRAGMA journal_mode = "
+                    f"WAL or DELETE"
+                )
             self._began_s = time.time()
             if not connection.in_transaction:
                 connection.execute("BEGIN")
@@ -165,6 +170,8 @@ def _look_up(connection: sqlite3.Connection) -> TableIdentity:
         raise NoDecisionTable(path) from error
     if not found:
         raise NoDecisionTable(path, f"{IDENTITY} is empty")
+    if _rows(connection, f"SELECT name FROM pragma_table_info('{TABLE}') WHERE pk") != [("gtrid",)]:
+        raise NoDecisionTable(path, f"{TABLE} has no primary key, so that both could be decided: drop it")
     ((table_id, home, keep_s),) = found
     if not is_same_place(home, here := _here(path)):
         raise CopiedTable(path, home, here)

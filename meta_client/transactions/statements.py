@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Final, TypeVar
 
-from meta_client.coordinator.errors import Unreachable
+from meta_client.coordinator.errors import CannotEnlist, Unreachable
 from meta_client.transactions.dialects import Statements
 from meta_client.transactions.errors import NoDecisionTable, RowGone, RowLocked
 from meta_client.transactions.names import TableName
@@ -133,6 +133,17 @@ def _record(gtrid: str, outcome: str, brokers: str, hazard: str | None, age_s: A
     elif said is RowDecision.COMMIT and named is None:
         hazard = f"its row names its brokers as {brokers!r}, which can't be read"
     return Recorded(gtrid, said, named or (), hazard, float(age_s))
+
+
+def made_by(connect: Callable[[], Any]) -> Any:
+    """Return a connection from *connect*, which may be the caller's. Raises CannotEnlist, and Unreachable for anything
+    else."""
+    try:
+        return connect()
+    except CannotEnlist:
+        raise
+    except Exception as error:
+        raise Unreachable(DATABASE, f"no connection can be made: {one_line(error)}") from error
 
 
 def identity_of(database: str, table_id: object, keep_s: int) -> TableIdentity:

@@ -34,7 +34,7 @@ from meta_client.transactions.postgres_table import (
     quoted,
     reason,
 )
-from meta_client.transactions.statements import SqlTable, one_line
+from meta_client.transactions.statements import SqlTable, made_by, one_line
 from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 Connect = Callable[[], Any]  # makes another connection, inside `run`
@@ -220,15 +220,10 @@ def _reconnect(driver: Any) -> Connect:
 
 
 def _open_over(connect: Connect, schema: str | None = None) -> SqlTable:
-    try:
-        connection = connect()
-    except FAILURES as error:
-        raise Unreachable(DATABASE, one_line(error)) from error
+    connection = made_by(connect)
     try:
         wait(connection.execute("; ".join(OWN)))
-        if schema is not None:
-            wait(connection.execute(f"SET search_path = {quoted(schema)}"))
-        identity, schema = look_up(lambda query: wait(connection.fetch(query)))
+        identity, schema = look_up(lambda query: wait(connection.fetch(query)), schema)
     except BaseException as error:
         connection.terminate()
         if isinstance(error, FAILURES):

@@ -1,0 +1,125 @@
+"""Connections that callers make in ways of their own: other cursors, rows and encodings, and connect= that misleads."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import psycopg2
+import psycopg2.extras
+import pytest
+from psycopg import ClientCursor, RawCursor, sql
+from psycopg.rows import dict_row
+
+from meta_broker.testing.postgres import EmbeddedPostgres
+from meta_client.coordinator.errors import DecisionUnknown
+from meta_client.transactions import commit_sequence
+from meta_client.transactions.databases import init
+from meta_client.transactions.table import KEEP_S
+from tests.fixtures.broker_pool import BrokerPool
+from tests.fixtures.postgres import Database
+from tests.meta_client.transactions.conftest import World, do, make_postgres, running_world
+from tests.meta_client.transactions.test_crashes import Cut
+
+QUICK: dict[str, float] = {"age_s": 0.2, "interval_s": 0.1}
+
+
+def connections(dsn: str) -> dict[str, Callable[[], Any]]:
+    return {
+        "raw": lambda: psycopg.connect(dsn, cursor_factory=RawCursor),
+        "client": lambda: psycopg.connect(dsn, cursor_factory=ClientCursor),
+        "dict": lambda: psycopg.connect(dsn, row_factory=dict_row),
+        "psycopg2": lambda: psycopg2.connect(dsn, cursor_factory=psycopg2.extras.RealDictCursor),
+    }
+
+
+@pytest.mark.parametrize("kind", connections(""))
+def test_other_cursors(world: World, kind: str) -> None:
+    """They are for the caller's statements, not ours; a resolver over connect= deletes the row."""
+    make = connections(world.deciding.url)[kind]
+    with world.open_client(**QUICK) as client, closing(make()) as connection:
+        with client.transaction(connection, connect=make) as transaction:
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        world.wait_quiet()
+        (counts,) = client.transaction_counts().values()
+        assert (counts.rows_deleted, counts.hazards, counts.errors) == (1, 0, 0)
+    world.check([1])
+
+
+@pytest.mark.parametrize(("server", "client"), [("SQL_ASCII", "SQL_ASCII"), ("UTF8", "LATIN1")])
+def test_other_encodings(broker_pool: BrokerPool, postgres_server: EmbeddedPostgres, server: str, client: str) -> None:
+    """The table is in a schema whose name is not ASCII."""
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as admin:
+        how = f"TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING '{server}'"
+        admin.execute("DROP DATABASE IF EXISTS encoded")
+        admin.execute(f"CREATE DATABASE encoded {how}".encode())
+        name = sql.Identifier("bücher")
+        with psycopg.connect(postgres_server.dsn, dbname="encoded", client_encoding="UTF8") as connection:
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(name))
+            connection.execute(sql.SQL("ALTER DATABASE encoded SET search_path = {}").format(name))
+        dsn = psycopg.conninfo.make_conninfo(postgres_server.dsn, dbname="encoded", client_encoding=client)
+        try:
+            world_of = make_postgres(Database(dsn, lambda: psycopg.connect(dsn)))
+            with running_world(world_of, broker_pool) as world, psycopg.connect(dsn) as given:
+                world.work(1, connection=given)
+                world.wait_quiet()
+                assert [counts.errors for counts in world.client.transaction_counts().values()] == [0]
+                world.check([1])
+        finally:
+            admin.execute("DROP DATABASE encoded WITH (FORCE)")
+
+
+@pytest.mark.parametrize("reaches", ["another table", "no table", "nothing"])
+def test_connect_that_misleads_settles_nothing(
+    world: World, postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, reaches: str
+) -> None:
+    """A COMMIT whose answer is lost has committed: a row in another database does not say that it was rolled back."""
+    monkeypatch.setattr(commit_sequence, "UNKNOWN_S", 0.5)
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS elsewhere")
+        admin.execute("CREATE DATABASE elsewhere")
+    elsewhere = psycopg.conninfo.make_conninfo(postgres_server.dsn, dbname="elsewhere")
+    if reaches == "another table":
+        init(elsewhere, KEEP_S)
+
+    def mislead() -> Any:
+        if reaches == "nothing":
+            raise KeyError("DATABASE_URL")
+        return psycopg.connect(elsewhere)
+
+    where = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with closing(Cut(int(str(where["port"])), loses_answer=True)) as cut, world.open_client(**QUICK) as client:
+        connection = psycopg.connect(world.deciding.url, port=cut.port)
+        with (  # noqa: PT012 - the block is what is tested
+            pytest.raises(DecisionUnknown, match=r"DATABASE_URL|has none|another decision table"),
+            client.transaction(connection, connect=mislead) as transaction,
+        ):
+            do(connection, "INSERT INTO numbers VALUES (1)")
+            transaction.send("orders", b"1")
+        assert len(world.prepared()) == 1
+    with world.open_client(**QUICK) as sound:
+        sound.resolve(world.deciding.url)
+        deadline = time.monotonic() + 60
+        while not world.messages():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    world.check([1])
+
+
+def test_a_table_in_a_schema_that_only_the_session_s_search_path_has(world: World) -> None:
+    world.deciding.execute("CREATE SCHEMA apart; ALTER TABLE metaq_decision SET SCHEMA apart")
+    world.deciding.execute("ALTER TABLE metaq_decision_table SET SCHEMA apart")
+    with closing(world.deciding.connect()) as connection:
+        connection.execute("SET search_path = public, apart")
+        for number in (1, 2):
+            world.work(number, connection=connection)
+        connection.execute("SET search_path = public")  # it is known by now
+        connection.commit()
+        world.work(3, connection=connection)
+    deadline = time.monotonic() + 60
+    while world.deciding.query("SELECT 1 FROM apart.metaq_decision"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    world.check([1, 2, 3])

@@ -1,0 +1,83 @@
+"""Decision tables that others changed, and journals that lose them: what is no barrier is refused, with a reason."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from meta_client.coordinator.errors import CannotEnlist
+from tests.meta_client.transactions.conftest import World, do
+
+POSTGRES = {
+    "primary key": "ALTER TABLE metaq_decision DROP CONSTRAINT metaq_decision_pkey",
+    "alone": "ALTER TABLE metaq_decision DROP CONSTRAINT metaq_decision_pkey, ADD PRIMARY KEY (gtrid, outcome)",
+    "immediate": "ALTER TABLE metaq_decision DROP CONSTRAINT metaq_decision_pkey, ADD PRIMARY KEY (gtrid) DEFERRABLE",
+    "SET LOGGED": "ALTER TABLE metaq_decision SET UNLOGGED",
+    "has rules": "CREATE RULE nothing AS ON INSERT TO metaq_decision DO INSTEAD NOTHING",
+    "is a view": "ALTER TABLE metaq_decision RENAME TO other; CREATE VIEW metaq_decision AS SELECT * FROM other",
+}
+
+
+def refused(world: World, connection: Any, match: str) -> None:
+    with pytest.raises(CannotEnlist, match=match), world.client.transaction(connection):
+        pytest.fail("the block must not be entered")
+
+
+@pytest.mark.parametrize("match", POSTGRES)
+def test_postgres(world: World, match: str) -> None:
+    world.deciding.execute(POSTGRES[match])
+    with closing(world.deciding.connect()) as connection:
+        refused(world, connection, match)
+
+
+@pytest.fixture
+def role(world: World) -> Iterator[str]:
+    """A role without any right to the table."""
+    world.deciding.execute("CREATE ROLE packer LOGIN PASSWORD 'p'; GRANT SELECT ON metaq_decision_table TO packer")
+    yield "packer"
+    world.deciding.execute("DROP OWNED BY packer; DROP ROLE packer")
+
+
+@pytest.mark.parametrize("missing", ["SELECT", "INSERT", "UPDATE", "DELETE"])
+def test_each_right_is_needed(world: World, role: str, missing: str) -> None:
+    """Without them blocks commit, and what crashes leave is resolved by nobody."""
+    rights = ", ".join({"SELECT", "INSERT", "UPDATE", "DELETE"} - {missing})
+    world.deciding.execute(f"GRANT {rights} ON metaq_decision TO {role}")
+    with closing(psycopg.connect(world.deciding.url, user=role, password="p")) as connection:
+        refused(world, connection, "GRANT SELECT, INSERT, UPDATE, DELETE ON metaq_decision TO packer")
+
+
+def test_rows_that_a_policy_hides(world: World, role: str) -> None:
+    """A decision that the role can't see counts as none."""
+    world.deciding.execute(
+        f"GRANT ALL ON metaq_decision TO {role}; ALTER TABLE metaq_decision ENABLE ROW LEVEL SECURITY"
+    )
+    world.deciding.execute(f"CREATE POLICY writes ON metaq_decision FOR INSERT TO {role} WITH CHECK (true)")
+    with closing(psycopg.connect(world.deciding.url, user=role, password="p")) as connection:
+        refused(world, connection, "DISABLE ROW LEVEL SECURITY")
+
+
+def test_mariadb(maria_world: World) -> None:
+    maria_world.deciding.execute("ALTER TABLE metaq_decision DROP PRIMARY KEY")
+    with closing(maria_world.deciding.connect()) as connection:
+        refused(maria_world, connection, "primary key")
+
+
+@pytest.mark.parametrize("mode", ["OFF", "MEMORY"])
+def test_a_sqlite_journal_that_undoes_nothing_after_a_crash(lite_world: World, mode: str) -> None:
+    with closing(lite_world.deciding.connect()) as connection:
+        do(connection, f"PRAGMA journal_mode = {mode}")
+        refused(lite_world, connection, "journal_mode")
+
+
+def test_a_sqlite_table_without_its_key(lite_world: World) -> None:
+    connection: sqlite3.Connection
+    with closing(lite_world.deciding.connect()) as connection:
+        connection.executescript(
+            "CREATE TABLE other AS SELECT * FROM metaq_decision; DROP TABLE metaq_decision;"
+            "ALTER TABLE other RENAME TO metaq_decision"
+        )
+        refused(lite_world, connection, "primary key")
