@@ -286,7 +286,7 @@ class Client:
                 from meta_client.transactions.manager import TRANSACTIONS, Transactions  # imported on first use
 
                 config = self._transaction_config or TRANSACTIONS
-                self._transactions = Transactions(self.topology, self.connections, config)
+                self._transactions = Transactions(self.topology, self.connections, config, session=self._session)
             return self._transactions
 
     @property

@@ -2,6 +2,6 @@
 
 Read: errors, forks -> tree, pure: broker_url, nodes, paths (the tree's layout), transactions, claims (partition
 ownership) -> session: lease, lease_keeper, multi, session (the only two that use kazoo for nodes),
-former_session, ephemerals, watches -> brokers: registration, replication, cluster (the brokers that are up) -> groups:
-strategy (assignment of partitions), membership, ownership, offsets, listing (for operators) -> embedded: java, config,
-server, chroot."""
+former_session, ephemerals, watches -> brokers: registration, replication, cluster (the brokers that are up) ->
+decisions: generation -> groups: strategy (assignment of partitions), membership, ownership, offsets, listing (for
+operators) -> embedded: java, config, server, chroot."""

@@ -12,7 +12,14 @@ from journal.state.live_branch import AppendResult
 from meta_broker.handlers.context import Context, Peer
 from meta_broker.handlers.transaction import failure_text
 from meta_broker.handlers.writes import WriteReplies
-from meta_client.protocol.branch_report import Report, decided_report, empty_report, finding_report, live_report
+from meta_client.protocol.branch_report import (
+    Report,
+    decided_report,
+    empty_report,
+    finding_report,
+    live_report,
+    said_in,
+)
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import BranchCommand, BranchVerb
 from meta_client.protocol.status import Status
@@ -77,12 +84,14 @@ class BranchHandler:
 
         Raises BranchNotStarted.
         """
+        finding = self._store.state.ledger.find(str(key))
         if (live := self._store.transactions.get(key)) is not None:
             if live.branch is None:
                 return empty_report(str(key), origin=live.origin, began_ms=live.began_ms, timeout_ms=live.timeout_ms)
-            return live_report(live.branch, self._read, origin=live.origin, timeout_ms=live.timeout_ms)
+            report = live_report(live.branch, self._read, origin=live.origin, timeout_ms=live.timeout_ms)
+            return report if finding is None else report | {"finding": said_in(finding)}
         if (ended := self._store.state.heuristics.get(key)) is not None:
             return decided_report(ended)
-        if (finding := self._store.state.ledger.find(str(key))) is not None:
+        if finding is not None:
             return finding_report(finding)
         raise BranchNotStarted(key)

@@ -200,6 +200,7 @@ class Client:
                 self._transaction_config or TRANSACTIONS,
                 resolving=self._resolving,
                 closing=functools.partial(LoopEvent, asyncio.get_running_loop()),
+                session=self.session,
             )
         return self._transactions
 

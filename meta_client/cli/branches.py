@@ -20,7 +20,7 @@ from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
 from meta_client.net.transport import Transport
-from meta_client.producer.xa_verbs import LEDGER, REQUEST_TIMEOUT_S, XaVerbs
+from meta_client.producer.xa_verbs import BRANCH, LEDGER, REQUEST_TIMEOUT_S, XaVerbs
 from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report, decided_report, finding_report, live_report
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, XaError
@@ -29,7 +29,6 @@ from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
 
 NAME: Final = "metaq-cli"
-EXTENSION: Final = "branch"
 AT_ONCE: Final = 500  # reports requested before waiting for the first
 ANSWER_TIMEOUT_S: Final = 10.0  # an fsync on a busy disk
 
@@ -86,7 +85,7 @@ class OnlineBranches:
 
     def _reports(self, broker_id: int, keys: Sequence[XaKey]) -> list[Report]:
         connection = self._connect(broker_id)
-        if EXTENSION not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
+        if BRANCH not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
             return [{"key": str(key), "state": BranchStatus.PREPARED.value} for key in keys]
         reports: list[Report] = []
         for start in range(0, len(keys), AT_ONCE):
@@ -130,7 +129,7 @@ class OnlineBranches:
 
     def _ask(self, command: BranchCommand, broker_id: int) -> Report:
         connection = self._connect(broker_id)
-        if EXTENSION not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
+        if BRANCH not in connection.capabilities(REQUEST_TIMEOUT_S).extensions:
             raise NotSupported(
                 f"broker {broker_id} at {connection.url} can't be asked about a branch: it is no metaq broker, or an "
                 f"old one; of a metaq, stop it and use --dir on its data directory"

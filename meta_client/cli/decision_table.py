@@ -16,6 +16,7 @@ from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.databases import Change, ddl_for, table_at
 from meta_client.transactions.databases import init as make_table
+from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import AGE_S, Counts, Resolver
 from meta_client.transactions.table import KEEP_S
@@ -46,8 +47,16 @@ database_option = click.option(
 )
 @click.option("--moved", is_flag=True, help="The table was moved here for good; the original is out of use.")
 @click.option("--copied", is_flag=True, help="The table is a copy: it becomes one of its own, and loses its rows.")
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="The database was restored to an earlier time, and what metaq reconcile lists is mended: resolvers go on.",
+)
 @click.option("--yes", is_flag=True, help="Don't ask.")
-def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, yes: bool) -> None:
+@zk_option
+def init(
+    url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, restored: bool, yes: bool, zk: str
+) -> None:
     """Make the table in which a database decides about messages, for `Client.transaction`.
 
     Nothing happens where it is there already. The table belongs to the database in which it was made: a copy, restored
@@ -55,12 +64,15 @@ def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, 
     differently. Of a physical copy (a snapshot, a base backup) nobody can tell: say --copied before anything connects
     to it that reaches the original's brokers.
 
+    A database that was restored to an earlier time is noticed by resolvers, which then roll nothing back that has no
+    row, until --restored: only that asks ZooKeeper. What is prepared then and has no row, they roll back.
+
     \b
     metaq txn init --database postgresql://owner@host/shop
     metaq txn init --database postgresql://owner@host/shop --sql > migration.sql
     """
-    if moved and copied:
-        raise click.UsageError("--moved and --copied exclude each other")
+    if moved + copied + restored > 1:
+        raise click.UsageError("--moved, --copied and --restored exclude each other")
     if shows_sql:
         click.echo(ddl_for(url, keep_hours * 3600), nl=False)
         return
@@ -71,6 +83,15 @@ def init(url: str, shows_sql: bool, keep_hours: int, moved: bool, copied: bool, 
         confirm("this table's rows go, and branches that they decide about must be known to the original: go on?")
     identity = make_table(url, keep_hours * 3600, change)
     click.echo(f"decision table {identity.name.table_id}")
+    if restored:
+        if not yes:
+            confirm("is everything ended that metaq reconcile lists as in doubt? What is left is rolled back: go on?")
+        _accept(url, zk)
+
+
+def _accept(url: str, zk: str) -> None:
+    with connected(zk) as client, contextlib.closing(table_at(url)) as table:
+        click.echo(f"generation {Generations(client.session, table.identity.name).accept(table)}")
 
 
 @click.command()
@@ -111,7 +132,8 @@ def resolver(
         table = table_at(url)
         name = table.identity.name
         table.close()
-        found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s)
+        generations = Generations(client.session, name)
+        found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s, generations=generations)
         with contextlib.ExitStack() as stack:
             stack.callback(found.close)
             if admin_port is not None:

@@ -27,6 +27,7 @@ from meta_client.doctor.evidence import Evidence
 from meta_client.doctor.sources import AGE_S, Sources, gather, names_of
 from meta_client.doctor.verdicts import CERTAIN, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
+from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
 
 NAME: Final = "metaq-doctor"
@@ -84,6 +85,7 @@ def doctor(
             OnlineBranches(client),
             lambda qualifier: verbs_for(client, qualifier),
             lambda: known_broker_ids(client.session),
+            lambda table: check_newest(client.session, table),
             databases,
             logs,
         )

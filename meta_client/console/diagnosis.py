@@ -20,6 +20,7 @@ from meta_client.doctor.applier import Applied, apply, note
 from meta_client.doctor.cases import Case, Side, cases_of
 from meta_client.doctor.sources import Sources, gather
 from meta_client.doctor.verdicts import CERTAIN, FOR_A_PERSON, Verdict
+from meta_client.transactions.generation import check_newest
 from zk.brokers.cluster import known_broker_ids
 
 EXTRA_S: Final = 60.0  # beyond the age, for the answers of many sides
@@ -129,6 +130,7 @@ def _sources(settings: ConsoleSettings) -> Sources:
         OnlineBranches(client),
         lambda qualifier: verbs_for(client, qualifier),
         lambda: known_broker_ids(client.session),
+        lambda table: check_newest(client.session, table),
         settings.databases,
         settings.logs,
     )

@@ -102,6 +102,8 @@ def _unknown(case: Case, side: Side, again: str) -> Advice:
         return Advice(
             f"{case.decision.by} says commit, the database first, which can't be asked", (f"{again} --apply",)
         )
+    if case.decision.table is not None and case.decision.table.restored is not None:
+        return Advice(case.decision.by, tuple(_end(side, "commit", "rollback")), PUBLISHES)
     option = "--database URL" if case.owner is Owner.TABLE else "--decisions DIR"
     reason = _nobody(case)
     ends = tuple(_end(side, "commit", "rollback"))

@@ -303,6 +303,10 @@ def _by_table(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:
     if (writing := table.in_flight.get(gtrid) or _may_write(table.sessions, age_s)) is not None:
         told = f"{writing.name} {writing.does} {by}, and has not ended its transaction"
         return OwnerDecision(OwnerAnswer.OPEN, told, table, session=writing)
+    if table.restored is not None:
+        return OwnerDecision(
+            OwnerAnswer.SILENT, f"{by} has no row of it, which proves nothing: {table.restored}", table
+        )
     return OwnerDecision(OwnerAnswer.NONE, by, table)
 
 

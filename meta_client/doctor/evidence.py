@@ -92,6 +92,7 @@ class DatabaseEvidence:
     database: str = ""
     resource_id: str = ""  # as in a coordinator's receipts
     table: TableName | None = None
+    restored: str | None = None  # why a row that is missing may have been there
     rows: Mapping[str, Recorded] = field(default_factory=dict)
     sessions: tuple[OpenSession, ...] = ()
     in_flight: Mapping[str, OpenSession] = field(default_factory=dict)

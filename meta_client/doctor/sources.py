@@ -38,7 +38,8 @@ from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.branch_report import Report
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.transactions.databases import place_of_url, table_at
-from meta_client.transactions.errors import NoDecisionTable
+from meta_client.transactions.errors import NoDecisionTable, RestoredTable
+from meta_client.transactions.table import DecisionTable
 
 AGE_S: Final = 10.0  # PREPARE is answered within half of that, or has failed
 ROWS_MAX: Final = 10_000  # of one table, besides those of prepared branches
@@ -79,6 +80,7 @@ class Sources:
     lists: Lists
     verbs: Callable[[str], XaVerbs]
     known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
+    check: Callable[[DecisionTable], object] = lambda table: None  # as generation.check_newest
     databases: tuple[str, ...] = ()
     logs: tuple[Path, ...] = ()
 
@@ -92,7 +94,9 @@ def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
     for url in dict.fromkeys(sources.databases):
         label, address = names_of(url)
         with step(f"asking {label}"):
-            databases.append(_ask_database(DatabaseEvidence(label, url, address), list(brokers.reports), age_s))
+            databases.append(
+                _ask_database(sources, DatabaseEvidence(label, url, address), list(brokers.reports), age_s)
+            )
         if len(databases[-1].rows) >= ROWS_MAX:
             problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
     found = Evidence(brokers, tuple(databases), tuple(logs), problems)
@@ -203,7 +207,9 @@ def _read_log(path: Path) -> LogEvidence:
     return LogEvidence(str(path), said.name, said.unfinished, said.is_held, is_copy(storage))
 
 
-def _ask_database(said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float) -> DatabaseEvidence:
+def _ask_database(
+    sources: Sources, said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: float
+) -> DatabaseEvidence:
     try:
         kind, where = place_of_url(said.url)
         if (adapter := _adapter(kind)) is not None:
@@ -218,6 +224,10 @@ def _ask_database(said: DatabaseEvidence, branches: Sequence[BranchAt], age_s: f
     except (Unreachable, CannotEnlist) as error:
         return replace(said, failure=str(error))
     try:
+        try:
+            sources.check(table)
+        except RestoredTable as error:
+            said = replace(said, restored=str(error))
         name = table.identity.name
         wanted = {at[1].xid.gtrid.decode() for at in branches if owner_of(at) == (Owner.TABLE, name.table_id)}
         rows = [*table.kept(age_s, ROWS_MAX), *table.recorded(sorted(wanted))]

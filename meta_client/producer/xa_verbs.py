@@ -27,6 +27,7 @@ from zk.errors import ZooKeeperError
 
 REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
 
+BRANCH = "branch"  # extension of a broker that tells of its branches
 LEDGER = "ledger"  # extension of a broker that stores findings
 
 # Without a timely answer to these nothing was promised, so the branch counts as rolled back. All other verbs may have
@@ -116,11 +117,14 @@ class XaVerbs:
             raise self.unreachable(verb, key, broker_id, error) from error
 
     def report(self, key: XaKey, broker_id: int) -> dict[str, Any]:
-        """Return what the broker tells of branch *key*, as branch_report.py writes it. Raises XaError."""
+        """Return what the broker tells of branch *key*, as branch_report.py writes it; nothing of a broker without
+        that. Raises XaError."""
         deadline = Deadline(REQUEST_TIMEOUT_S)
         what = f"{BranchVerb.SHOW} {key.xid} on broker {broker_id}"
         try:
             connection = self.connect(broker_id, deadline)
+            if BRANCH not in connection.capabilities(deadline.remaining_s()).extensions:
+                return {}
             command = BranchCommand(BranchVerb.SHOW, key, "", "", next_opaque())
             answer = wait_result(connection.submit(command), deadline.remaining_s(), what)
             return msgspec.json.decode(answer.message, type=dict[str, Any])

@@ -92,9 +92,14 @@ def decided_report(ended: HeuristicEnd) -> Report:
 
 def finding_report(finding: Finding) -> Report:
     """Report on a branch known only from the ledger."""
-    said = {"who": finding.who, "why": finding.why, "evidence": finding.evidence, "time_ms": finding.time_ms}
     state = finding.disagreement.name.lower()
-    return {"key": finding.key, "state": state, "messages": 0, "bytes": 0, "decision": None, "finding": said}
+    nothing = {"messages": 0, "bytes": 0, "decision": None}
+    return {"key": finding.key, "state": state, **nothing, "finding": said_in(finding)}
+
+
+def said_in(finding: Finding) -> Report:
+    """Return author, reason, evidence and time of an entry of the ledger."""
+    return {"who": finding.who, "why": finding.why, "evidence": finding.evidence, "time_ms": finding.time_ms}
 
 
 def _first_messages(branch: Branch, read: Read) -> Iterator[Report]:

@@ -6,7 +6,8 @@
 
 Read: names, steps, table (requirements on a database), errors -> dialects, statements -> postgres_table, postgres,
 sqlite -> dbapi (plain PEP 249), postgres_plain, mysql -> drivers, sqlalchemy, databases, django, zope -> branches
-(before prepare), brokers (after it) -> commit_sequence -> resolver -> resolver_thread -> transaction -> manager.
+(before prepare), brokers (after it) -> commit_sequence -> generation (restored databases) -> resolver ->
+resolver_thread -> transaction -> manager.
 docs/transactions-reasoning.md says why it is safe.
 """
 

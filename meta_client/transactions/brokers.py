@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from journal.records.ledger import RESTORED_BY
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.broker_codes import ended_as, verdict
 from meta_client.coordinator.errors import BranchUnknown, HeuristicOutcome, Unreachable
@@ -107,6 +108,18 @@ class Brokers:
             self._verbs.note(verb, self._name.key(gtrid, broker_id), broker_id, who, why, evidence)
         except XaError as failure:
             raise Unreachable(_name(broker_id), str(failure)) from failure
+
+    def is_restored(self, gtrid: str, broker_id: int) -> bool:
+        """True if the broker was restored with this branch in doubt, which may have ended since, its row deleted. False
+        of a broker without ledger. Raises Unreachable."""
+        try:
+            report = self._verbs.report(self._name.key(gtrid, broker_id), broker_id)
+        except XaError as error:
+            if error.code == XaCode.XAER_NOTA:
+                return False  # it has just ended
+            raise Unreachable(_name(broker_id), str(error)) from error
+        finding = report.get("finding")
+        return isinstance(finding, dict) and finding.get("who") == RESTORED_BY
 
     def traceparent(self, gtrid: str, broker_id: int) -> str | None:
         """Return the trace context of a live branch's first message; None: there is none, or the broker does not

@@ -24,7 +24,7 @@ from meta_client.coordinator.errors import CannotEnlist, PrepareFailed, Unreacha
 from meta_client.transactions.dialects import Dialect
 from meta_client.transactions.errors import CommitUnknown, OutOfStep
 from meta_client.transactions.statements import SqlTable, made_by, one_line
-from meta_client.transactions.table import DATABASE, Opener, TableIdentity, brokers_text
+from meta_client.transactions.table import DATABASE, TABLE, Opener, TableIdentity, brokers_text
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ def open_over(driver: Driver, connect: Connect) -> SqlTable:
     except BaseException:
         connection.close()
         raise
-    statements = driver.kind.dialect.statements(known.table, driver.mark)
+    statements = driver.kind.dialect.statements(known.table.removesuffix(TABLE), driver.mark)
 
     def is_lock(error: Exception) -> bool:
         return driver.kind.says.get(driver.code(error)) is Says.AGAIN

@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS {identity} (
     only_one integer PRIMARY KEY DEFAULT 1 CHECK (only_one = 1),
     table_id {name} NOT NULL,
     home text NOT NULL,
-    keep_s integer NOT NULL CHECK (keep_s >= 60)
+    keep_s integer NOT NULL CHECK (keep_s >= 60),
+    generation bigint NOT NULL DEFAULT 0
 ){identity_storage};
 {insert} {identity} (table_id, home, keep_s)
 VALUES ({new_id}, {home}, {keep_s}){otherwise};
@@ -31,7 +32,7 @@ VALUES ({new_id}, {home}, {keep_s}){otherwise};
 _CHANGES: Final = {
     "keep": "",
     "moved": "UPDATE {identity} SET home = {home};\n",
-    "copied": "DELETE FROM {table};\nUPDATE {identity} SET home = {home}, table_id = {new_id};\n",
+    "copied": "DELETE FROM {table};\nUPDATE {identity} SET home = {home}, table_id = {new_id}, generation = 0;\n",
 }
 
 
@@ -48,6 +49,8 @@ class Statements:
     delete: str  # gtrids from `listed`
     delete_kept: str  # the same, except rows with a hazard
     mark: str  # hazard, gtrid
+    generation: str
+    advance: str  # the generation to come, the present one
     make_durable: Sequence[str]  # afterwards, everything read before is on disk
     listed: Callable[[Sequence[str]], object]  # converts a list of texts to a parameter
 
@@ -94,8 +97,10 @@ class Dialect:
             f"VALUES ({gtrid}, CASE WHEN {is_young} THEN {self.commit} END, {brokers})"
         )
 
-    def statements(self, table: str, mark: str) -> Statements:
-        """Return the statements for *table* with parameter marker *mark*."""
+    def statements(self, prefix: str, mark: str) -> Statements:
+        """Return the statements for both tables with parameter marker *mark*. *prefix*: the schema, quoted, with its
+        point; or nothing."""
+        table, identity = f"{prefix}{TABLE}", f"{prefix}{IDENTITY}"
         words = {"table": table, "mark": mark}
         ago = self.ago.format(mark=mark)
         delete = self.delete.format(**words)
@@ -114,6 +119,8 @@ class Dialect:
             delete=delete,
             delete_kept=f"{delete} AND hazard IS NULL",
             mark=f"UPDATE {table} SET hazard = {mark} WHERE gtrid = {mark}",
+            generation=f"SELECT generation FROM {identity}",
+            advance=f"UPDATE {identity} SET generation = {mark} WHERE generation = {mark}",
             make_durable=[text.format(**words) for text in self.make_durable],
             listed=self.listed,
         )

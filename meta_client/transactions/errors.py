@@ -49,6 +49,11 @@ class OtherTable(Unreachable):
         )
 
 
+class RestoredTable(Unreachable):
+    """The decision table was restored to an earlier time, or is a copy: a row that is not in it may have been there.
+    The message says what to do first."""
+
+
 class OutOfStep(CannotEnlist):
     """The connection's driver returns results of earlier queries, and was closed. Nothing was begun: open a new one."""
 

@@ -18,12 +18,14 @@ from meta_client.transactions.branches import OpenBranches
 from meta_client.transactions.brokers import Brokers
 from meta_client.transactions.commit_sequence import Observer
 from meta_client.transactions.databases import session_of, table_at
+from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.resolver import AGE_S, Counts, Resolver
 from meta_client.transactions.resolver_thread import ResolverThread
 from meta_client.transactions.table import Opener, Session
 from meta_client.transactions.transaction import Transaction
 from zk.forks import invalidate_after_fork
+from zk.session.session import ZooKeeperSession
 from zk.tree.nodes import Partition
 
 INTERVAL_S: Final = 1.0
@@ -55,14 +57,17 @@ class Transactions:
         *,
         resolving: Transports | None = None,
         closing: Callable[[], Closing] = threading.Event,
+        session: ZooKeeperSession | None = None,
     ) -> None:
         """*resolving*: connections for the resolver threads, where *connections* belong to an event loop. *closing*
-        makes the event that callers wait on; resolver threads have their own, unless it is an event for both."""
+        makes the event that callers wait on; resolver threads have their own, unless it is an event for both. *session*
+        lets resolvers notice a restored database."""
         self._topology = topology
         self._connections = connections
         self._resolving = resolving or connections
         self._closing = closing
         self._config = config
+        self._session = session
         self._session_id = new_session_id()
         self._lock = threading.Lock()  # guards the next two fields
         self._resolver_threads: dict[TableName, ResolverThread] = {}
@@ -141,7 +146,9 @@ class Transactions:
                 raise ClientClosed("the client is closed: make a new one")
             if (known := self._resolver_threads.get(name)) is not None:
                 return known
-            resolver = Resolver(Brokers(self._verbs(name, self._resolving), name), name, opener, config.age_s)
+            generations = None if self._session is None else Generations(self._session, name)
+            brokers = Brokers(self._verbs(name, self._resolving), name)
+            resolver = Resolver(brokers, name, opener, config.age_s, generations=generations)
             made = self._resolver_threads[name] = ResolverThread(
                 Brokers(self._verbs(name, self._connections), name),
                 resolver,

@@ -230,7 +230,7 @@ def open_over(connect: Callable[[], Connection], schema: str | None = None) -> S
     except BaseException:
         connection.close()
         raise
-    statements = POSTGRES.statements(known.table, "%s")
+    statements = POSTGRES.statements(f"{quoted(known.schema)}.", "%s")
     return SqlTable(connection, known.identity, statements, (psycopg.Error,), _is_lock)
 
 

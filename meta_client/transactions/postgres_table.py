@@ -18,7 +18,8 @@ _FIND: Final = f"""SELECT current_database(), {HOME}, pg_is_in_recovery(), curre
     (SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass({{table}})),
     has_table_privilege(to_regclass({{table}}), 'SELECT') AND has_table_privilege(to_regclass({{table}}), 'INSERT')
     AND has_table_privilege(to_regclass({{table}}), 'UPDATE') AND has_table_privilege(to_regclass({{table}}), 'DELETE')
-    AND has_table_privilege(to_regclass({{identity}}), 'SELECT'),
+    AND has_table_privilege(to_regclass({{identity}}), 'SELECT')
+    AND has_any_column_privilege(to_regclass({{identity}}), 'UPDATE'),
     (SELECT CASE WHEN relkind <> 'r' OR relhasrules THEN 'kind' WHEN relpersistence <> 'p' THEN 'persistence'
         WHEN row_security_active(c.oid) THEN 'security' WHEN NOT EXISTS (
             SELECT FROM pg_index WHERE indrelid = c.oid AND indisunique AND indimmediate AND indisvalid
@@ -117,5 +118,6 @@ def _literal(text: str) -> str:
 def grants(role: str) -> str:
     """Return the GRANT statements that *role* lacks, as text."""
     return (
-        f"it needs GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role} and GRANT SELECT ON {IDENTITY} TO {role}"
+        f"it needs GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {role} and GRANT SELECT, UPDATE (generation) ON "
+        f"{IDENTITY} TO {role}"
     )

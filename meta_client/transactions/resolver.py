@@ -18,6 +18,7 @@ from meta_client.coordinator.participants import BranchEnd
 from meta_client.tracing import TRACING
 from meta_client.transactions.brokers import Brokers, SentCommit
 from meta_client.transactions.errors import OtherTable
+from meta_client.transactions.generation import Generations
 from meta_client.transactions.names import TableName
 from meta_client.transactions.table import DecisionTable, Opener, Row, RowDecision
 
@@ -28,6 +29,8 @@ ROWS_AT_ONCE: Final = 1_000
 SWEEP_S: Final = 60.0  # how often rows of old rollbacks are deleted
 DONE_MAX: Final = 100_000  # transactions that are finished and whose row could not be deleted
 Clock = Callable[[], float]
+_GENERATION: Final = "table's generation"
+RESTORED: Final = "its broker was restored, and it may have ended since: metaq txn doctor shows how to end it by hand"
 _ASKED: Final = ("table", "rows", "broker ")  # of problems: those of a table or broker, not of a transaction
 
 
@@ -60,14 +63,22 @@ class Resolver:
     """Resolver of one table."""
 
     def __init__(
-        self, brokers: Brokers, name: TableName, open_table: Opener, age_s: float = AGE_S, clock: Clock = time.monotonic
+        self,
+        brokers: Brokers,
+        name: TableName,
+        open_table: Opener,
+        age_s: float = AGE_S,
+        clock: Clock = time.monotonic,
+        generations: Generations | None = None,
     ) -> None:
+        """*generations* notices a restored database; None: there is no ZooKeeper to compare with."""
         self.counts = Counts()
         self._brokers = brokers
         self._name = name
         self._open_table = open_table
         self._age_s = age_s
         self._clock = clock
+        self._generations = generations
         self._table: DecisionTable | None = None
         self._seen: dict[tuple[str, int], float] = {}  # first seen, by prepared branch
         self._done: set[str] = set()  # confirmed by all brokers
@@ -142,6 +153,7 @@ class Resolver:
 
     def _look(self, table: DecisionTable) -> None:
         self._delete_done(table)
+        presumes = self._presumes(table)
         listing = self._brokers.listed()
         for broker_id, reason in listing.failures.items():
             self._tell(f"broker {broker_id}", reason)
@@ -155,7 +167,7 @@ class Resolver:
                 due.setdefault(gtrid, []).append(broker_id)
         is_sound = True
         for gtrid, brokers in due.items():
-            is_sound &= self._resolve(table, gtrid, brokers)
+            is_sound &= self._resolve(table, gtrid, brokers, presumes=presumes)
         rows = table.rows(self._age_s, ROWS_AT_ONCE)
         self._through.intersection_update(row.gtrid for row in rows)
         for row in rows:
@@ -177,11 +189,28 @@ class Resolver:
         if not is_sound:  # it reports failures without saying whether the connection is still usable
             self.close()
 
-    def _resolve(self, table: DecisionTable, gtrid: str, brokers: list[int]) -> bool:
-        """End the branches of a transaction that are prepared at *brokers*. Return False if the table gave no
-        answer."""
+    def _presumes(self, table: DecisionTable) -> bool:
+        """Return True if a missing row proves that nothing was decided."""
+        if self._generations is None:
+            return True
         try:
-            outcome = table.resolve(gtrid)
+            self._generations.check(table)
+        except Unreachable as error:
+            self.counts = replace(self.counts, errors=self.counts.errors + 1)
+            self._tell(_GENERATION, str(error))
+            return False
+        self._over(_GENERATION)
+        return True
+
+    def _resolve(self, table: DecisionTable, gtrid: str, brokers: list[int], *, presumes: bool) -> bool:
+        """End the branches of a transaction that are prepared at *brokers*. Return False if the table gave no
+        answer. Without *presumes*, and of a restored branch, leave alone what has no row."""
+        try:
+            outcome = table.decided(gtrid)
+            if outcome is None and self._may_decide(gtrid, brokers, presumes=presumes):
+                outcome = table.resolve(gtrid)
+            if outcome is None:
+                return True
         except Unreachable as error:  # its transaction may be committing right now
             log.debug("not resolved yet gtrid=%s reason=%s", gtrid, error)
             return False
@@ -207,6 +236,24 @@ class Resolver:
                 log.info(
                     "branch resolved gtrid=%s xid=%s outcome=%s", gtrid, self._name.key(gtrid, broker_id), outcome.value
                 )
+        return True
+
+    def _may_decide(self, gtrid: str, brokers: list[int], *, presumes: bool) -> bool:
+        """Return True if a rollback row may be inserted."""
+        if not presumes:
+            return False
+        for broker_id in brokers:
+            what = f"{gtrid} {broker_id}"
+            try:
+                is_restored = self._brokers.is_restored(gtrid, broker_id)
+            except Unreachable as error:
+                self._tell(what, str(error))
+                return False
+            if is_restored:
+                if self._problems.get(what) != RESTORED:
+                    self.counts = replace(self.counts, hazards=self.counts.hazards + 1)
+                self._tell(what, RESTORED)
+                return False
         return True
 
     def _finish_row(self, table: DecisionTable, row: Row) -> None:

@@ -128,7 +128,7 @@ def open_table(path: str) -> SqlTable:
         raise Unreachable(DATABASE, f"{path} is not there")
     connection = _connect(path)
     try:
-        return SqlTable(connection, _look_up(connection), SQLITE.statements(TABLE, "?"), (sqlite3.Error,), _is_lock)
+        return SqlTable(connection, _look_up(connection), SQLITE.statements("", "?"), (sqlite3.Error,), _is_lock)
     except sqlite3.Error as error:
         connection.close()
         raise Unreachable(DATABASE, one_line(error)) from error

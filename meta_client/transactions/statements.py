@@ -98,6 +98,13 @@ class SqlTable:
     def mark(self, gtrid: str, hazard: str) -> None:
         self._do(self._statements.mark, (hazard, gtrid))
 
+    def generation(self) -> int:
+        ((generation,),) = self._ask(self._statements.generation, ()) or [(0,)]
+        return int(generation)
+
+    def advance(self, generation: int, to: int) -> bool:
+        return self._do(self._statements.advance, (to, generation)) == 1
+
     def close(self) -> None:
         self._connection.close()
 

@@ -103,6 +103,12 @@ class DecisionTable(Protocol):
     def mark(self, gtrid: str, hazard: str) -> None:
         """Keep the row, with the reason."""
 
+    def generation(self) -> int:
+        """Return the table's generation (generation.py)."""
+
+    def advance(self, generation: int, to: int) -> bool:
+        """Raise the generation to *to*, durably, if it is *generation*; return True if it was."""
+
     def close(self) -> None: ...
 
 

@@ -162,6 +162,10 @@ class _Table:
                 raise Unreachable(DATABASE, "deleted meanwhile")
             return database.rows[gtrid][0]
 
+    def decided(self, gtrid: str) -> RowDecision | None:
+        with self._asked() as database:
+            return database.rows.get(gtrid, (None,))[0]
+
     def rows(self, age_s: float, limit: int) -> list[Row]:
         with self._asked() as database:
             return [
@@ -284,6 +288,10 @@ class _Asking:
     def note(self, gtrid: str, broker_id: int, error: HeuristicOutcome, who: str) -> None:
         with self._asked(broker_id) as broker:
             broker.findings.add(gtrid)
+
+    def is_restored(self, gtrid: str, broker_id: int) -> bool:
+        with self._asked(broker_id):
+            return False
 
     def listed(self) -> Listing:
         keys: dict[int, Any] = {}

@@ -13,6 +13,8 @@ ROOT/consumers/G/owners/T/B-p         consumer id of the owner                  
 ROOT/consumers/G/offsets/T/B-p        message id and offset                     StoredOffsetKey
 ROOT/metaq/brokers/B/replication      epoch, slaves in sync (metaq's own)       ReplicationKey
 ROOT/metaq/journals/B                 how far its journal was (metaq's own)     JournalKey
+ROOT/metaq/tables/I                   generation of decision table I (metaq's)  DecisionTableKey
+ROOT/metaq/spark/Q                    newest decision of query Q (metaq's own)  QueryKey
 ROOT/metaq/epochs/G/T/B-p             number of claims so far (metaq's own)     OwnerEpochKey
 """
 
@@ -117,6 +119,16 @@ class JournalKey:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionTableKey:
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryKey:
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerEpochKey:
     group: str
     topic: str
@@ -136,6 +148,8 @@ NodeKey = (
     | StoredOffsetKey
     | ReplicationKey
     | JournalKey
+    | DecisionTableKey
+    | QueryKey
     | OwnerEpochKey
 )
 
@@ -191,6 +205,10 @@ class Paths:
                 return f"{self.root}/metaq/brokers/{broker_id}/replication"
             case JournalKey(broker_id):
                 return f"{self.root}/metaq/journals/{broker_id}"
+            case DecisionTableKey(table_id):
+                return f"{self.root}/metaq/tables/{check_name(table_id)}"
+            case QueryKey(query):
+                return f"{self.root}/metaq/spark/{check_name(query)}"
             case OwnerEpochKey(group, topic, partition):
                 return f"{self.root}/metaq/epochs/{check_name(group)}/{check_name(topic)}/{partition}"
         assert_never(key)
@@ -225,6 +243,10 @@ class Paths:
                 return ReplicationKey(int(broker))
             case ["metaq", "journals", broker] if _NUMBER.fullmatch(broker):
                 return JournalKey(int(broker))
+            case ["metaq", "tables", table_id] if table_id:
+                return DecisionTableKey(table_id)
+            case ["metaq", "spark", query] if query:
+                return QueryKey(query)
             case ["metaq", "epochs", group, topic, name] if group and topic:
                 claimed = Partition.maybe_parse(name)
                 return None if claimed is None else OwnerEpochKey(group, topic, claimed)

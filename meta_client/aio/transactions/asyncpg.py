@@ -229,4 +229,5 @@ def _open_over(connect: Connect, schema: str | None = None) -> SqlTable:
         if isinstance(error, FAILURES):
             raise Unreachable(DATABASE, one_line(error)) from error
         raise
-    return SqlTable(AsyncpgConnection(connection), identity, POSTGRES.statements(quoted(schema, TABLE), "%s"), FAILURES)
+    statements = POSTGRES.statements(f"{quoted(schema)}.", "%s")
+    return SqlTable(AsyncpgConnection(connection), identity, statements, FAILURES)
