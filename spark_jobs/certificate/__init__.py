@@ -1,6 +1,6 @@
 """A certificate: a database and brokers' journals, transaction by transaction, signed.
 
 Read: sides (each side's rows), classes (joins them, and judges; pure transforms) -> database (PostgreSQL's columns as
-DataFrames, one snapshot), broker_side (a journal and its audit) -> statement (what is stated, with counts that must add
-up) -> certify (runs all) -> signing, page (HTML).
+DataFrames, one snapshot), broker_side (a journal and its audit) -> join (both sides, judged, with counts that must add
+up; reconciliation/ shares it) -> statement -> certify -> signing, page (HTML).
 """

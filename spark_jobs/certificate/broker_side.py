@@ -14,12 +14,12 @@ from spark_jobs.audit import transforms
 from spark_jobs.audit.audit import audit_journal, keep
 from spark_jobs.audit.checkpoint_files import read_checkpoints
 from spark_jobs.audit.report import AuditReport
-from spark_jobs.certificate.sides import branch_states, message_owners
+from spark_jobs.certificate.sides import branch_contents, branch_states, message_owners
 from spark_jobs.source.directory import plan
 
 
 class JournalSide:
-    """One directory, as read: whose it is, its audit, its branches and the ids of its messages."""
+    """One directory, as read: whose it is, its audit, its branches, their messages, and the ids of those."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,9 +36,19 @@ class JournalSide:
         self.report: AuditReport
         self.branches: DataFrame
         self.owners: DataFrame
+        self.contents: DataFrame
         self.ends: dict[tuple[str, int], int] = {}
 
-    def read(self, spark: SparkSession, qualifier: str, kept: ExitStack, on_progress: Callable[[str], None]) -> None:
+    def read(
+        self,
+        spark: SparkSession,
+        qualifier: str,
+        kept: ExitStack,
+        on_progress: Callable[[str], None],
+        *,
+        with_contents: bool = False,
+    ) -> None:
+        """Audit the journal and read its side. *with_contents*: where each branch's messages are, too."""
         checkpoints = read_checkpoints(self.path)
 
         def also(records: DataFrame, by_branch: DataFrame) -> None:
@@ -46,6 +56,9 @@ class JournalSide:
             self.branches = keep(kept, branch_states(by_branch, self.number, qualifier, promised))
             self.owners = keep(kept, message_owners(records, qualifier))
             self.branches.count(), self.owners.count()  # while Spark has the records
+            if with_contents:
+                self.contents = keep(kept, branch_contents(records, self.number, qualifier))
+                self.contents.count()
             ends = transforms.offset_ranges(records).groupBy("topic", "partition").agg(F.max("end").alias("end"))
             self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
 

@@ -3,6 +3,7 @@
 The classes exclude each other, and every transaction is in one: their counts must add up (accounts.py).
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -19,16 +20,20 @@ CLASSES: Final = {
     "unknown": "one side committed, and nothing is left that would tell what the other did",
     "mixed": "one side committed and another rolled back",
     "orphan": "messages are published, and the database has no row of the transaction",
-    "missing": "the database has the row, and no broker has a branch",
+    "missing": "the database has the row, and a broker that should have a branch has none",
     "duplicate": "a row or a branch of one transaction is there twice",
 }
 BROKEN: Final = ("mixed", "orphan", "missing", "duplicate")
 
 
+UNREADABLE: Final = -1  # stands for brokers that a decision row names illegibly
+
+
 def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) -> DataFrame:
     """Return one row a transaction that any side knows, with what each says.
 
-    *branches*: sides.py. *markers*: (marker, gtrid) of each business row. *decisions*: (gtrid, outcome).
+    *branches*: sides.py. *markers*: (marker, gtrid) of each business row. *decisions*: (gtrid, outcome, named), with
+    the brokers that a commit names.
     """
     state = F.col("state")
     of_journals = branches.groupBy("gtrid").agg(
@@ -39,6 +44,7 @@ def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) 
         F.count_if(state == "open").alias("open"),
         F.count_if(state == "decided twice").alias("twice"),
         F.count_distinct(F.when(state == "committed", F.col("broker"))).alias("brokers"),
+        F.collect_set("broker").alias("at"),
         F.sum("messages").cast(SUM).alias("messages"),
         F.max("last_ms").alias("last_ms"),
     )
@@ -48,16 +54,28 @@ def transactions(branches: DataFrame, markers: DataFrame, decisions: DataFrame) 
         .groupBy("gtrid")
         .agg(F.sum("rows").alias("rows"), F.max("rows").alias("rows_of_one"))
     )
-    both = of_journals.join(of_rows, "gtrid", "full").join(decisions.select("gtrid", "outcome"), "gtrid", "full")
-    numbers = [name for name in (*of_journals.columns, *of_rows.columns) if name not in ("gtrid", "last_ms")]
-    return both.na.fill(0, [name for name in numbers if name != "messages"]).withColumn(
-        "messages", F.coalesce("messages", F.lit(0).cast(SUM))
+    both = of_journals.join(of_rows, "gtrid", "full").join(
+        decisions.select("gtrid", "outcome", "named"), "gtrid", "full"
+    )
+    numbers = [name for name in (*of_journals.columns, *of_rows.columns) if name not in ("gtrid", "last_ms", "at")]
+    is_unreadable = (F.col("outcome") == "commit") & F.col("named").isNull()
+    absent = F.array_except(
+        F.coalesce("named", F.array().cast("array<bigint>")), F.coalesce("at", F.array().cast("array<bigint>"))
+    )
+    return (
+        both.na.fill(0, [name for name in numbers if name != "messages"])
+        .withColumn("messages", F.coalesce("messages", F.lit(0).cast(SUM)))
+        .withColumn("absent", F.when(is_unreadable, F.array(F.lit(UNREADABLE))).otherwise(absent))
+        .drop("named")
     )
 
 
-def judged(joined: DataFrame, *, has_markers: bool, by_message: bool, is_complete: bool) -> DataFrame:
-    """Add column `class`. *has_markers*: rows of the database mark every transaction; *by_message*: every message.
-    *is_complete*: the journals were read from their birth on, so that a branch which is not there never was."""
+def judged(
+    joined: DataFrame, *, read: Collection[int], has_markers: bool, by_message: bool, is_complete: bool
+) -> DataFrame:
+    """Add column `class`. *read*: ids of the brokers whose journals were read. *has_markers*: rows of the database mark
+    every transaction; *by_message*: every message. *is_complete*: the journals were read from their birth on, so that a
+    branch which is not there never was."""
     branches, rows, outcome = F.col("branches"), F.col("rows"), F.col("outcome")
     committed, rolled_back = F.col("committed"), F.col("rolled_back")
     database_committed = (rows > 0) | (outcome == "commit")
@@ -71,10 +89,15 @@ def judged(joined: DataFrame, *, has_markers: bool, by_message: bool, is_complet
         | F.coalesce((outcome == "rollback") & (rows > 0), F.lit(False))
     )
     lacks_rows = (rows == 0) | ((rows < F.col("messages")) if by_message else F.lit(False))
+    # Brokers that the decision names and that have no branch: of one that was not read, nobody knows.
+    lacks_branch = F.size("absent") > 0
+    was_read = F.size(F.array_except("absent", F.array(*(F.lit(number).cast("long") for number in read)))) == 0
+    lacking: Column = F.when(was_read & F.lit(is_complete), "missing").otherwise("unknown")
     repeats = (F.col("rows_of_one") > 1) | (committed > F.col("brokers"))
     verdict: Column = (
-        F.when((branches == 0) & is_committed, "missing" if is_complete else "unknown")
+        F.when((branches == 0) & is_committed & ~lacks_branch, "missing" if is_complete else "unknown")
         .when(contradicts, "mixed")
+        .when(lacks_branch, lacking)
         .when(repeats, "duplicate")
         .when((committed > 0) & lacks_rows & F.lit(has_markers), "orphan")
         .when(F.col("in_doubt") > 0, "in doubt")

@@ -17,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from meta_client.transactions.names import TableName
+
 FORMAT: Final = "metaq-postgres-column"
 ROWS_PER_TASK: Final = 500_000
 TASKS_MAX: Final = 16
@@ -73,8 +75,22 @@ class DatabaseSnapshot:
     table_id: str
     wal_lsn: str
     read_at: str
-    decisions: list[tuple[str, str]]  # gtrid, outcome: rows not deleted yet, few
+    generation: int  # of the decision table: meta_client/transactions/generation.py
+    decisions: list["DecisionRow"]  # rows not deleted yet, few
     markers: list[MarkerInfo]
+
+    @property
+    def qualifier(self) -> str:
+        """Qualifier of the branches that this database decides."""
+        return TableName(self.table_id).qualifier
+
+
+class DecisionRow(NamedTuple):
+    """One row of the decision table. *brokers*: as its text."""
+
+    gtrid: str
+    outcome: str
+    brokers: str
 
 
 @contextmanager
@@ -90,15 +106,24 @@ def snapshot(url: str, markers: list[Marker]) -> Iterator[DatabaseSnapshot]:
                 url,
                 name,
                 f"{info.dbname} at {info.host or 'localhost'}:{info.port}",
-                _one(connection, "SELECT table_id FROM metaq_decision_table"),
+                _table_id(connection),
                 _one(connection, f"SELECT (CASE WHEN pg_is_in_recovery() THEN {wal} END)::text"),
                 _one(connection, "SELECT now()::text"),
-                connection.execute("SELECT gtrid, outcome FROM metaq_decision").fetchall(),
+                int(_one(connection, "SELECT generation FROM metaq_decision_table")),
+                [DecisionRow(*row) for row in connection.execute("SELECT gtrid, outcome, brokers FROM metaq_decision")],
                 [_info(connection, marker) for marker in markers],
             )
             yield found
     except psycopg.Error as error:
         raise DatabaseProblem(str(error).strip().splitlines()[0]) from error
+
+
+def _table_id(connection: psycopg.Connection[Any]) -> str:
+    found = _one(connection, "SELECT table_id FROM metaq_decision_table")
+    try:
+        return TableName(found).table_id
+    except ValueError as error:
+        raise DatabaseProblem(f"metaq_decision_table is damaged: {error}") from error
 
 
 def _one(connection: psycopg.Connection[Any], query: str) -> str:

@@ -3,14 +3,10 @@
 Transactions are named by the hexadecimal form of their gtrid, which any bytes have.
 """
 
-from typing import Final
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.audit.findings import SUM
-
-BRANCH_COLUMNS: Final = ("broker", "branch_lsn", "gtrid", "state", "messages", "last_ms")
 
 
 def gtrid_of_text(column: str) -> Column:
@@ -19,7 +15,8 @@ def gtrid_of_text(column: str) -> Column:
 
 
 def branch_states(by_branch: DataFrame, broker: int, qualifier: str, promised: list[int]) -> DataFrame:
-    """Return the branches that the database decides: broker, branch_lsn, gtrid, state, messages published, last_ms.
+    """Return the branches that the database decides: broker, branch_lsn, gtrid, state, messages published, last_ms,
+    last_lsn.
 
     *by_branch*: `branches` of transaction_check.py. *qualifier*: of the database's keys. *promised*: first LSNs of
     branches that a checkpoint calls prepared though their PREPARE is deleted.
@@ -42,6 +39,7 @@ def branch_states(by_branch: DataFrame, broker: int, qualifier: str, promised: l
         state.alias("state"),
         F.when(commits > 0, F.col("taken_messages")).otherwise(0).cast(SUM).alias("messages"),
         "last_ms",
+        "last_lsn",
     )
 
 
@@ -55,3 +53,30 @@ def message_owners(records: DataFrame, qualifier: str) -> DataFrame:
     return records.where(
         (F.col("kind") == "TX_PUT") & (F.size(parts) == 5) & (F.element_at(parts, 5) == qualifier)
     ).select(F.lower(F.element_at(parts, 3)).alias("gtrid"), F.explode(ids).alias("id"))
+
+
+def branch_contents(records: DataFrame, broker: int, qualifier: str) -> DataFrame:
+    """Return messages by branch and partition: broker, branch_lsn, gtrid, topic, partition, messages, and the offset of
+    the first one, null unless committed."""
+    parts = F.split("key", ":")
+    ours = records.where((F.size(parts) == 5) & (F.element_at(parts, 5) == qualifier))
+    named = ("branch_lsn", F.lower(F.element_at(parts, 3)).alias("gtrid"))
+    put = ours.where(F.col("kind") == "TX_PUT").select(
+        *named, "topic", "partition", "messages", F.lit(None).cast("long").alias("taken"), F.lit(None).alias("offset")
+    )
+    one = F.col("one")
+    taken = (
+        ours.where(F.col("kind") == "COMMIT")
+        .select(*named, F.explode("assignments").alias("one"))
+        .select(
+            *("branch_lsn", "gtrid", one["topic"].alias("topic"), one["partition"].alias("partition")),
+            F.lit(None).cast("long").alias("messages"),
+            *(one["messages"].alias("taken"), one["base"].alias("offset")),
+        )
+    )
+    return (
+        put.unionAll(taken)
+        .groupBy("branch_lsn", "gtrid", "topic", "partition")
+        .agg(F.coalesce(F.max("taken"), F.sum("messages")).alias("messages"), F.max("offset").alias("offset"))
+        .withColumn("broker", F.lit(broker).cast("long"))
+    )

@@ -81,8 +81,8 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
 
         from spark_jobs.certificate.certify import make_certificate
         from spark_jobs.certificate.database import DatabaseProblem, Marker
+        from spark_jobs.certificate.join import JoinRequest
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
-        from spark_jobs.certificate.statement import CertificateRequest
         from spark_jobs.source.cluster import ClusterAway
         from spark_jobs.source.directory import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
@@ -91,7 +91,7 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
     try:
         key = None if given["key"] is None else read_private_key(given["key"])
         markers = tuple(Marker.parse(text) for text in given["markers"])
-        request = CertificateRequest(directories, url, markers, since_ms, given["offsets"])
+        request = JoinRequest(directories, url, markers, since_ms, given["offsets"])
         checked_master(given["master"])
         for directory in directories:
             plan(directory)

@@ -20,7 +20,7 @@ from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.certificate.certify import make_certificate
 from spark_jobs.certificate.database import Marker
-from spark_jobs.certificate.statement import CertificateRequest
+from spark_jobs.certificate.join import JoinRequest
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import World, make_postgres, running_world
@@ -30,7 +30,7 @@ SOLD, SENT = Marker.parse("sold.gtrid"), Marker.parse("public.sent.id")
 
 
 def certified(spark: SparkSession, world: World, *directories: Path, markers: tuple[Marker, ...]) -> dict[str, Any]:
-    return make_certificate(spark, CertificateRequest(directories, world.deciding.url, markers, 0))
+    return make_certificate(spark, JoinRequest(directories, world.deciding.url, markers, 0))
 
 
 def counts(body: dict[str, Any]) -> dict[str, int]:
@@ -116,7 +116,7 @@ def test_an_honest_run_and_every_lie(world: World, spark: SparkSession, tmp_path
         if "segments" in line and not during:
             during.append(sell(world, 8, "bills"))
 
-    request = CertificateRequest(tuple(directories), world.deciding.url, (SOLD, SENT), 0)
+    request = JoinRequest(tuple(directories), world.deciding.url, (SOLD, SENT), 0)
     body = make_certificate(spark, request, commits)
     assert counts(body) == {"committed": 8, "rolled back": 1}, json.dumps(body, indent=1)
     assert (len(during), body["refused"]) == (1, [])

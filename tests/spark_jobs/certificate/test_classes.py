@@ -7,8 +7,10 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.certificate.classes import judged, transactions
 
-# name: (branches as (broker, state), rows by marker, decision row, class)
-CASES: dict[str, tuple[list[tuple[int, str]], dict[str, int], str | None, str]] = {
+Decision = str | tuple[str, list[int] | None]  # its outcome, and the brokers of a commit: those with a branch, if none
+
+# name: (branches as (broker, state), rows by marker, decision row, class); journals of brokers 0 and 1 were read
+CASES: dict[str, tuple[list[tuple[int, str]], dict[str, int], Decision | None, str]] = {
     "both": ([(0, "committed"), (1, "committed")], {"sold": 1}, None, "committed"),
     "its row is not deleted yet": ([(0, "committed")], {"sold": 1}, "commit", "committed"),
     "undone": ([(0, "rolled back")], {}, None, "rolled back"),
@@ -28,6 +30,10 @@ CASES: dict[str, tuple[list[tuple[int, str]], dict[str, int], str | None, str]] 
     "no row, though decided": ([(0, "committed")], {}, "commit", "orphan"),
     "no branch": ([], {"sold": 1}, None, "missing"),
     "decided, and no branch": ([], {}, "commit", "missing"),
+    "decided, and one of two has no branch": ([(0, "committed")], {"sold": 1}, ("commit", [0, 1]), "missing"),
+    "decided, and of one nobody knows": ([(0, "committed")], {"sold": 1}, ("commit", [0, 2]), "unknown"),
+    "decided for nobody knows whom": ([(0, "committed")], {"sold": 1}, ("commit", None), "unknown"),
+    "one of two to be committed": ([(0, "committed"), (1, "in doubt")], {"sold": 1}, ("commit", [0, 1]), "in doubt"),
     "two rows": ([(0, "committed")], {"sold": 2}, None, "duplicate"),
     "a row in each of two tables": ([(0, "committed")], {"sold": 1, "paid": 1}, None, "committed"),
     "published twice": ([(0, "committed"), (0, "committed")], {"sold": 1}, None, "duplicate"),
@@ -42,19 +48,23 @@ def joined(spark: SparkSession) -> Any:
         for number, (broker, state) in enumerate(states)
     ]
     rows = [(marker, name) for name, (_, by, _, _) in CASES.items() for marker, many in by.items() for _ in range(many)]
-    decisions = [(name, outcome) for name, (_, _, outcome, _) in CASES.items() if outcome is not None]
+    decisions = [
+        (name, *((said, [broker for broker, _ in states]) if isinstance(said, str) else said))
+        for name, (states, _, said, _) in CASES.items()
+        if said is not None
+    ]
     return transactions(
         spark.createDataFrame(
             [(*one[:4], int(one[4]), one[5]) for one in branches],
             "broker long, branch_lsn long, gtrid string, state string, messages int, last_ms long",
         ),
         spark.createDataFrame(rows, "marker string, gtrid string"),
-        spark.createDataFrame(decisions, "gtrid string, outcome string"),
+        spark.createDataFrame(decisions, "gtrid string, outcome string, named array<bigint>"),
     ).persist()
 
 
-def classes(joined: Any, **how: bool) -> dict[str, str]:
-    rows = judged(joined, **{"has_markers": True, "by_message": False, "is_complete": True} | how)
+def classes(joined: Any, *, has_markers: bool = True, is_complete: bool = True) -> dict[str, str]:
+    rows = judged(joined, read=(0, 1), has_markers=has_markers, by_message=False, is_complete=is_complete)
     return {row["gtrid"]: row["class"] for row in rows.select("gtrid", "class").collect()}
 
 
@@ -70,4 +80,5 @@ def test_what_is_unknown_without_markers_or_without_the_beginning(joined: Any) -
         "no row, though decided": "committed",
         "no branch": "unknown",
         "decided, and no branch": "unknown",
+        "decided, and one of two has no branch": "unknown",
     }

@@ -1,0 +1,262 @@
+"""Both sides of every transaction, joined and judged; a certificate and a reconciliation state what came of it.
+
+Reads the database first, then each broker's journal with an audit of it. In this order a live system does no harm:
+branches are prepared before the database commits, so what the snapshot has is in the journals that are read later.
+What commits in between shows as an orphan, and is looked up once more.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
+
+from journal.errors import StorageFailed
+from meta_client.transactions.table import parse_brokers
+from spark_jobs.audit.audit import keep
+from spark_jobs.audit.report import AuditVerdict
+from spark_jobs.certificate.broker_side import JournalSide
+from spark_jobs.certificate.classes import BROKEN, CLASSES, judged, transactions
+from spark_jobs.certificate.database import (
+    DatabaseSnapshot,
+    DecisionRow,
+    Marker,
+    column,
+    rows_now,
+    snapshot,
+    stored_offsets,
+)
+from spark_jobs.certificate.sides import gtrid_of_text
+
+RECHECKED_MAX: Final = 100_000
+UNKNOWN_ID: Final = "id "  # before a message id that no broker knows, in place of a gtrid
+COUNTS: Final = ("transactions", "branches", "messages", "rows")
+_DECISIONS: Final = pa.schema(
+    [("text", pa.string()), ("outcome", pa.string()), ("named", pa.list_(pa.field("element", pa.int64())))]
+)
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Sides to join: brokers' directories, and a database with its marker columns. Transactions with news since
+    *since_ms*, Unix milliseconds, are in scope. *offsets*: a table of consumers' offsets, if any."""
+
+    directories: tuple[Path, ...]
+    url: str
+    markers: tuple[Marker, ...]
+    since_ms: int
+    offsets: str | None = None
+
+
+@contextmanager
+def joined_sides(
+    spark: SparkSession, request: JoinRequest, on_progress: Progress, *, with_contents: bool = False
+) -> Iterator["JoinedSides"]:
+    """Read and join both sides; what Spark keeps of them goes with the block. *with_contents*: read, too, where each
+    branch's messages are.
+
+    Raises DatabaseProblem, StorageFailed, ForeignJournal.
+    """
+    brokers = [JournalSide(path) for path in request.directories]
+    names = [(broker.cluster, broker.number) for broker in brokers]
+    if len(set(names)) < len(names):
+        raise StorageFailed("two directories are of one broker: name one of them")
+    with ExitStack() as kept:
+        with snapshot(request.url, list(request.markers)) as database:
+            on_progress(f"reading the database, as of WAL {database.wal_lsn}")
+            columns = [keep(kept, column(spark, database, info)) for info in database.markers]
+            counted = [rows.count() for rows in columns]  # read now: an open transaction holds back VACUUM
+        for broker in brokers:
+            broker.read(spark, database.qualifier, kept, on_progress, with_contents=with_contents)
+        on_progress("joining both sides")
+        yield JoinedSides(spark, request, brokers, database, columns, counted, kept)
+
+
+class JoinedSides:
+    """The joined sides, and what is counted of them. *rows*: one a transaction, with its class (classes.py)."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        request: JoinRequest,
+        brokers: list[JournalSide],
+        database: DatabaseSnapshot,
+        columns: list[DataFrame],
+        counted: list[int],
+        kept: ExitStack,
+    ) -> None:
+        self._spark = spark
+        self.request = request
+        self.brokers = brokers
+        self.database = database
+        self._counted = counted
+        self.branches = reduce(DataFrame.unionAll, [broker.branches for broker in brokers])
+        self._owners = reduce(DataFrame.unionAll, [broker.owners for broker in brokers])
+        self.is_complete = all(broker.report.totals.first_lsn == 0 for broker in brokers)
+        self.markers = keep(kept, self._marked(columns))
+        self._decisions = spark.createDataFrame(_decision_table(database.decisions)).select(
+            gtrid_of_text("text").alias("gtrid"), "outcome", "named"
+        )
+        self._prefix = f"{database.qualifier}-".encode().hex()
+        is_ours = self._is_known(self.markers)
+        ours = self.markers.where(is_ours)
+        self._foreign = self.markers.where(~is_ours).count()
+        self._later_rows = 0
+        rows = self._judged(ours)
+        if (later := self._later(rows)) is not None:
+            self._later_rows = later.count()
+            rows = self._judged(ours.unionAll(later))
+        self.rows = keep(kept, rows)
+        in_scope = F.coalesce(F.col("last_ms") >= request.since_ms, F.lit(True))
+        self.in_scope, self._before = self.rows.where(in_scope), self.rows.where(~in_scope)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return transactions, branches, messages and rows of each class, of what is in scope."""
+        return self._by_class(self.in_scope)
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return what was counted by classes, and the same counted at its source."""
+        return list(self._accounts())
+
+    def refusals(self, accounts: list[dict[str, Any]]) -> list[str]:
+        """Return what forbids to rely on the classes: an account that differs, an audit that fails."""
+        found = [
+            f"{account['what']}: {account['counted']}, not {account['expected']}"
+            for account in accounts
+            if account["counted"] != account["expected"]
+        ]
+        found += [
+            f"the audit of {broker.path}: {broker.report.sentence}"
+            for broker in self.brokers
+            if any(check.verdict in (AuditVerdict.FAILS, AuditVerdict.UNPROVEN) for check in broker.report.checks)
+        ]
+        return found
+
+    def _marked(self, columns: list[DataFrame]) -> DataFrame:
+        """Return (marker, gtrid) of each row; a message id that no broker knows stands for itself."""
+        found = [self._spark.createDataFrame([], "marker string, gtrid string")]
+        for info, values in zip(self.database.markers, columns, strict=True):
+            marker = F.lit(str(info.marker)).alias("marker")
+            if info.is_message_id:
+                # One row a message: a transaction may have several, so each id is a marker of its own.
+                named = values.join(self._owners, values["number"] == self._owners["id"], "left").select(
+                    F.concat(F.lit(f"{info.marker}:"), F.col("number").cast("string")).alias("marker"),
+                    F.coalesce("gtrid", F.concat(F.lit(UNKNOWN_ID), F.col("number").cast("string"))).alias("gtrid"),
+                )
+                found.append(named)
+            else:
+                found.append(values.select(marker, gtrid_of_text("text").alias("gtrid")))
+        return reduce(DataFrame.unionAll, found)
+
+    def _judged(self, markers: DataFrame) -> DataFrame:
+        return judged(
+            transactions(self.branches, markers, self._decisions),
+            read=[broker.number for broker in self.brokers],
+            has_markers=bool(self.database.markers),
+            by_message=all(info.is_message_id for info in self.database.markers),
+            is_complete=self.is_complete,
+        )
+
+    def _later(self, rows: DataFrame) -> DataFrame | None:
+        """Return the rows that orphans have by now: of transactions that committed after the snapshot."""
+        orphans = rows.where((F.col("class") == "orphan") & (F.col("rows") == 0)).select("gtrid").limit(RECHECKED_MAX)
+        names = {bytes.fromhex(row["gtrid"]).decode(errors="replace"): row["gtrid"] for row in orphans.collect()}
+        if not names:
+            return None
+        found: list[tuple[str, str]] = []
+        for info in self.database.markers:
+            if info.is_message_id:
+                of_orphans = self._owners.join(F.broadcast(orphans), "gtrid").select("id", "gtrid").collect()
+                ids = {str(row["id"]): row["gtrid"] for row in of_orphans}
+                now = rows_now(self.request.url, info.marker, list(ids))
+                found += [(f"{info.marker}:{value}", ids[value]) for value in now]
+            else:
+                now = rows_now(self.request.url, info.marker, list(names))
+                found += [(str(info.marker), names[value]) for value in now]
+        return self._spark.createDataFrame(found, "marker string, gtrid string") if found else None
+
+    def _by_class(self, rows: DataFrame) -> dict[str, dict[str, int]]:
+        counted = rows.groupBy("class").agg(
+            F.count("*").alias("transactions"), *(F.sum(name).alias(name) for name in COUNTS[1:])
+        )
+        by_class = {row["class"]: row for row in counted.collect()}
+        return {
+            name: {count: int(by_class[name][count] or 0) if name in by_class else 0 for count in COUNTS}
+            for name in CLASSES
+        }
+
+    def _accounts(self) -> Iterator[dict[str, Any]]:
+        classes, before = self._by_class(self.in_scope), self._by_class(self._before)
+
+        def total(count: str) -> int:
+            return sum(one[count] for by_class in (classes, before) for one in by_class.values())
+
+        row = self.branches.agg(F.count("*").alias("branches"), F.sum("messages").alias("messages")).first()
+        assert row is not None
+        names = (
+            self.branches.select("gtrid")
+            .unionAll(self.markers.select("gtrid"))
+            .unionAll(self._decisions.select("gtrid"))
+        )
+        known = names.where(self._is_known(names)).distinct().count()
+        rows = sum(info.rows for info in self.database.markers)
+        for what, counted, expected in (
+            ("transactions in all classes, and those before the time asked for", total("transactions"), known),
+            ("branches", total("branches"), row["branches"]),
+            ("messages published", total("messages"), int(row["messages"] or 0)),
+            (
+                "marked rows, those of other databases' transactions too",
+                total("rows") + self._foreign,
+                rows + self._later_rows,
+            ),
+            ("marked rows read by Spark", sum(self._counted), rows),
+        ):
+            yield {"what": what, "counted": counted, "expected": expected}
+
+    def _is_known(self, rows: DataFrame) -> Column:
+        gtrid = rows["gtrid"]
+        return gtrid.startswith(self._prefix) | gtrid.startswith(UNKNOWN_ID)
+
+    def consumers(self) -> list[dict[str, Any]]:
+        """Return each group's offsets in the database, and whether they are within the journals."""
+        if self.request.offsets is None:
+            return []
+        ends = {
+            (topic, f"{broker.number}-{partition}"): end
+            for broker in self.brokers
+            for (topic, partition), end in broker.ends.items()
+        }
+        found = []
+        for one in stored_offsets(self.request.url, self.request.offsets):
+            end = ends.get((one.topic, one.partition))
+            if end is None:
+                state = "unknown: no record of the partition"
+            else:
+                state = "beyond the end" if one.offset > end else "within"
+            found.append({**one._asdict(), "end": end, "state": state})
+        return found
+
+
+def _decision_table(decisions: list[DecisionRow]) -> pa.Table:
+    """Return decision rows for Spark; `named`: brokers of a commit, null if they can't be read."""
+    named = [parse_brokers(one.brokers) if one.outcome == "commit" else () for one in decisions]
+    columns = ([one.gtrid for one in decisions], [one.outcome for one in decisions], named)
+    return pa.Table.from_arrays(
+        [pa.array(one, field.type) for one, field in zip(columns, _DECISIONS, strict=True)], schema=_DECISIONS
+    )
+
+
+def name_of(gtrid: str) -> str:
+    """Return a transaction's name as people know it."""
+    return gtrid if gtrid.startswith(UNKNOWN_ID) else bytes.fromhex(gtrid).decode(errors="replace")
+
+
+def came_apart(classes: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Return the number of transactions in each class that should have none."""
+    return {name: classes[name]["transactions"] for name in BROKEN if classes[name]["transactions"]}
