@@ -114,7 +114,7 @@ def _in_doubt(facts: RestoreFacts) -> Iterator[CheckFinding]:
         )
     yield CheckFinding(
         Severity.NOTE,
-        "transactions committed after the back-up have rows in their databases and no messages: nothing lists them",
+        "transactions committed after the back-up have rows in their databases and no messages: see metaq reconcile",
     )
 
 

@@ -45,6 +45,7 @@ SUMMARIES: Final = {
     "journal": "Read a broker's log offline: dump, check, cuts; and repair it.",
     "audit": "Prove with Spark that nothing was lost or doubled.",
     "certify": "Certify that a database and brokers agree, transaction by transaction, signed.",
+    "reconcile": "List what a restored database or broker has pulled apart, and the commands that mend it.",
 }
 
 

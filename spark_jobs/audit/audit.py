@@ -175,13 +175,14 @@ class _Audit:
         # Without the journal's beginning and without a checkpoint, the start of a partition's log is unknown.
         default_start = 0 if is_from_birth or self._checkpoints.newest is not None else None
         kept, partitions, live = self._checkpoints.rows(self._spark, first_lsn)
+        skips = transforms.skips(records)
         newest = self._checkpoints.newest
         outcomes = transforms.outcome_findings(by_branch, first_lsn).unionAll(
             transforms.assignment_findings(records, by_branch, first_lsn)
         )
         checkpoints = (
             transforms.position_findings(records, kept, first_lsn)
-            .unionAll(transforms.partition_findings(ranges, kept, partitions, starts, first_lsn))
+            .unionAll(transforms.partition_findings(ranges.unionAll(skips), kept, partitions, starts, first_lsn))
             .unionAll(transforms.branch_findings(records, by_branch, kept, live, first_lsn, newest))
             .unionAll(self._checkpoints.damage(self._spark))
         )

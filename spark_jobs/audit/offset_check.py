@@ -24,8 +24,18 @@ def offset_ranges(records: DataFrame) -> DataFrame:
         "segment",
         "lsn",
     )
-    assignments = (
-        records.where(F.col("kind") == RecordType.COMMIT.name)
+    return puts.unionAll(_assigned(records, RecordType.COMMIT))
+
+
+def skips(records: DataFrame) -> DataFrame:
+    """Return, as `offset_ranges` does, the empty range at which each partition goes on after a repair or a restoration:
+    the offsets before it are given up."""
+    return _assigned(records, RecordType.LOST)
+
+
+def _assigned(records: DataFrame, kind: RecordType) -> DataFrame:
+    return (
+        records.where(F.col("kind") == kind.name)
         .select("segment", "lsn", F.explode("assignments").alias("assignment"))
         .select(
             "assignment.topic",
@@ -37,7 +47,6 @@ def offset_ranges(records: DataFrame) -> DataFrame:
             "lsn",
         )
     )
-    return puts.unionAll(assignments)
 
 
 def offset_findings(ranges: DataFrame, starts: DataFrame, default_start: int | None) -> DataFrame:

@@ -8,7 +8,7 @@ from spark_jobs.audit.checksums import frame_findings, life_findings, record_fin
 from spark_jobs.audit.findings import all_findings, mark_explained
 from spark_jobs.audit.identity_check import batch_findings, id_findings
 from spark_jobs.audit.index_check import index_findings
-from spark_jobs.audit.offset_check import offset_findings, offset_ranges
+from spark_jobs.audit.offset_check import offset_findings, offset_ranges, skips
 from spark_jobs.audit.relocation_check import commit_sum_findings, commit_sums, confirmed, relocated_branch_findings
 from spark_jobs.audit.transaction_check import assignment_findings, branches, outcome_findings
 
@@ -33,4 +33,5 @@ __all__ = [
     "position_findings",
     "record_findings",
     "relocated_branch_findings",
+    "skips",
 ]

@@ -14,7 +14,7 @@ from spark_jobs.audit import transforms
 from spark_jobs.audit.audit import audit_journal, keep
 from spark_jobs.audit.checkpoint_files import read_checkpoints
 from spark_jobs.audit.report import AuditReport
-from spark_jobs.certificate.sides import branch_contents, branch_states, message_owners
+from spark_jobs.certificate.sides import branch_contents, branch_states, message_owners, writer_epochs
 from spark_jobs.source.directory import plan
 
 
@@ -37,6 +37,7 @@ class JournalSide:
         self.branches: DataFrame
         self.owners: DataFrame
         self.contents: DataFrame
+        self.epochs: list[dict[str, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
 
     def read(
@@ -59,7 +60,9 @@ class JournalSide:
             if with_contents:
                 self.contents = keep(kept, branch_contents(records, self.number, qualifier))
                 self.contents.count()
-            ends = transforms.offset_ranges(records).groupBy("topic", "partition").agg(F.max("end").alias("end"))
+                self.epochs = [row.asDict() for row in writer_epochs(records).collect()]
+            ranges = transforms.offset_ranges(records).unionAll(transforms.skips(records))
+            ends = ranges.groupBy("topic", "partition").agg(F.max("end").alias("end"))
             self.ends = {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
 
         self.report = audit_journal(spark, self.path, also=also, on_progress=on_progress)

@@ -124,8 +124,9 @@ class JoinedSides:
         """Return what was counted by classes, and the same counted at its source."""
         return list(self._accounts())
 
-    def refusals(self, accounts: list[dict[str, Any]]) -> list[str]:
-        """Return what forbids to rely on the classes: an account that differs, an audit that fails."""
+    def refusals(self, accounts: list[dict[str, Any]], *, may_lack: frozenset[str] = frozenset()) -> list[str]:
+        """Return what forbids to rely on the classes: an account that differs, an audit that fails in other checks than
+        *may_lack*."""
         found = [
             f"{account['what']}: {account['counted']}, not {account['expected']}"
             for account in accounts
@@ -134,7 +135,11 @@ class JoinedSides:
         found += [
             f"the audit of {broker.path}: {broker.report.sentence}"
             for broker in self.brokers
-            if any(check.verdict in (AuditVerdict.FAILS, AuditVerdict.UNPROVEN) for check in broker.report.checks)
+            if any(
+                check.verdict in (AuditVerdict.FAILS, AuditVerdict.UNPROVEN)
+                for check in broker.report.checks
+                if check.name not in may_lack
+            )
         ]
         return found
 

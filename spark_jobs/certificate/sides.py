@@ -80,3 +80,19 @@ def branch_contents(records: DataFrame, broker: int, qualifier: str) -> DataFram
         .agg(F.coalesce(F.max("taken"), F.sum("messages")).alias("messages"), F.max("offset").alias("offset"))
         .withColumn("broker", F.lit(broker).cast("long"))
     )
+
+
+def writer_epochs(records: DataFrame) -> DataFrame:
+    """Return from which to which record each epoch has written: epoch, since_lsn, until_lsn, since_ms, until_ms. Each
+    but the first begins with a promotion, or a restoration, which lacks what the epoch before wrote later."""
+    return (
+        records.where(F.col("epoch").isNotNull())
+        .groupBy("epoch")
+        .agg(
+            F.min("lsn").alias("since_lsn"),
+            F.max("end").alias("until_lsn"),
+            F.min("time_ms").alias("since_ms"),
+            F.max("time_ms").alias("until_ms"),
+        )
+        .orderBy("epoch")
+    )

@@ -1,7 +1,6 @@
 """`metaq certify`: join a database with brokers' journals, transaction by transaction, and sign what was found."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from journal.errors import JournalError
 from spark_jobs.cli.audit import telling_line
-from spark_jobs.cli.options import spark_options
+from spark_jobs.cli.options import spark_options, time_ms
 from zk.errors import JavaNotFound
 
 
@@ -57,7 +56,7 @@ def certify(
         return
     if url is None or since is None or not directories:
         raise click.UsageError("give --database, --since and --dir, one for each broker")
-    since_ms = _time_ms(since)
+    since_ms = time_ms(since)
     envelope = _run(url, since_ms, directories, **given)
     body = envelope["certificate"]
     if given["out"] is None:
@@ -143,14 +142,6 @@ def verify_command(file: Path, key: Path | None) -> None:
         click.echo(f"verified: signed by key {fingerprint}")
     click.echo(_shown(body["sentence"]))
     raise SystemExit(1 if key is None else 0)
-
-
-def _time_ms(text: str) -> int:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a time: 2026-01-31T12:00:00Z", param_hint="--since") from None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _write(path: Path, text: str) -> None:

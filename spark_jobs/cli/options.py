@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -49,3 +50,12 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
         command(settings=given, **others)
 
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_OPTIONS), called)
+
+
+def time_ms(text: str) -> int:
+    """Return the time of --since, ISO 8601 and UTC without a zone, in ms since 1970. Raises click.BadParameter."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a time: 2026-01-31T12:00:00Z", param_hint="--since") from None
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -181,7 +181,10 @@ def _fill(head: RecordRow, header: RecordHeader, record: Record) -> RecordRow:
             return head._replace(topic=topic, reason=state.name)
         case DeadLetter(topic=topic, partition=partition, offset=offset, state=state):
             return head._replace(topic=topic, partition=partition, base_offset=offset, reason=state.name)
-        case Pad() | DroppedRecords():
+        case DroppedRecords(ends):
+            skips = (OffsetAssignmentRow(one.name.topic, one.name.partition, one.end, 0, 0) for one in ends)
+            return head._replace(assignments=tuple(skips) or None)
+        case Pad():
             return head
     assert_never(record)
 

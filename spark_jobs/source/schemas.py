@@ -86,7 +86,7 @@ class RecordRow(NamedTuple):
     messages: MaybeLong = None  # of the body, or promised by a PREPARE, or that a HEURISTIC decided about
     bytes: MaybeLong = None  # as messages
     body_lsn: MaybeLong = None  # PUT, PUT_BATCH, TX_PUT, CARRY: where the message frames begin
-    assignments: MaybeOffsetAssignments = None  # COMMIT
+    assignments: MaybeOffsetAssignments = None  # COMMIT; LOST: where partitions go on, without messages
     one_phase: MaybeFlag = None  # COMMIT
     producer: MaybeText = None  # PUT_BATCH: whose batch it is
     sequence: MaybeLong = None  # PUT_BATCH: its number among those of its producer to the partition

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from zk.brokers.json_node import JsonNode
+from zk.session.session import ZooKeeperSession
 from zk.tree.paths import DecisionTableKey
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -22,3 +23,13 @@ class TableGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
 _NODES = JsonNode(TableGeneration, DecisionTableKey, 1024, "what a resolver writes about its decision table")
 read_generation, write_generation = _NODES.read, _NODES.write
+
+
+def read_generations(session: ZooKeeperSession) -> dict[str, int]:
+    """Read the generation of every decision table that has a node, by table id. Raises MalformedNode,
+    ZooKeeperUnavailable."""
+    found: dict[str, int] = {}
+    for table_id in session.children(f"{session.paths.root}/metaq/tables"):
+        if (node := read_generation(session, table_id).node) is not None:
+            found[table_id] = node.generation
+    return found

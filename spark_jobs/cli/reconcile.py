@@ -1,0 +1,152 @@
+"""`metaq reconcile`: list what a restored database or broker has pulled apart, and the commands that mend it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import click
+
+from journal.errors import JournalError
+from meta_client.cli.options import connected
+from meta_client.cli.security_options import security_options
+from spark_jobs.cli.audit import telling_line
+from spark_jobs.cli.options import spark_options, time_ms
+from zk.brokers.cluster import known_broker_ids
+from zk.decisions.generation import read_generations
+from zk.errors import JavaNotFound
+
+LIMIT: Final = 1_000
+
+
+@click.command()
+@click.option(
+    "--database", "url", envvar="DATABASE_URL", show_envvar=True, required=True, metavar="URL", help="PostgreSQL."
+)
+@click.option(
+    "--dir",
+    "directories",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="A broker's data directory, live, dead or restored; once for each broker.",
+)
+@click.option(
+    "--marker", "markers", multiple=True, metavar="TABLE.COLUMN", help="Holds gtrids, or message ids (bigint)."
+)
+@click.option(
+    "--since", metavar="TIME", help="ISO 8601; UTC without a zone. Transactions with news from then on alone."
+)
+@click.option("--offsets", metavar="TABLE", help="Consumers' offsets in the database: are they within the journals?")
+@click.option(
+    "--zk",
+    envvar="METAQ_ZK",
+    show_envvar=True,
+    metavar="HOST:PORT[/CHROOT]",
+    help="ZooKeeper, which knows whether the database went back in time, and all brokers.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=LIMIT, show_default=True, help="Transactions listed of each class."
+)
+@security_options
+@spark_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def reconcile(
+    url: str,
+    directories: tuple[Path, ...],
+    markers: tuple[str, ...],
+    since: str | None,
+    offsets: str | None,
+    zk: str | None,
+    limit: int,
+    master: str,
+    settings: Mapping[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    """List what has come apart after a database or a broker was restored to an earlier time, and the commands.
+
+    Reads one snapshot of the database and the journals of all brokers, and joins them as metaq certify does. Changes
+    nothing. Of each transaction that came apart it shows both sides, topics, offsets, LSNs and times, and what to do:
+
+    \b
+    in doubt   prepared, and its end is unknown: metaq txn commit, or rollback
+    missing    rows are there, messages are gone (a restored broker): send them again from the rows
+    orphan     messages are published, rows are gone (a restored database): make the rows again, or compensate
+    mixed      one side has committed, another has rolled back
+    duplicate  a row, or a branch, is there twice
+
+    Stop coordinators first: they roll back what their logs do not know. Resolvers may run with --zk known to them: a
+    database that went back in time is noticed, and nothing is rolled back there before metaq txn init --restored.
+
+    \b
+    metaq reconcile --database $DATABASE_URL --marker orders.gtrid --zk zk1:2181
+                    --dir /var/lib/metaq/0 --dir /var/lib/metaq/1
+
+    Without --marker, a column that names each transaction or message, nothing tells of rows whose decision is deleted:
+    what only messages tell of counts as unknown.
+
+    Exit code: 0 nothing needs a person, 1 something does, or the counts do not add up, 2 it could not be done.
+    """
+    since_ms = 0 if since is None else time_ms(since)
+    found = _run(url, since_ms, directories, markers, offsets, zk, limit, master, settings)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        from spark_jobs.reconciliation.text import lines
+
+        for line in lines(found):
+            click.echo(line)
+    raise SystemExit(1 if found["needs_person"] else 0)
+
+
+def _run(
+    url: str,
+    since_ms: int,
+    directories: tuple[Path, ...],
+    markers: tuple[str, ...],
+    offsets: str | None,
+    zk: str | None,
+    limit: int,
+    master: str,
+    settings: Mapping[str, str],
+) -> dict[str, Any]:
+    try:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
+        from pyspark.errors import PySparkException
+
+        from spark_jobs.certificate.database import DatabaseProblem, Marker
+        from spark_jobs.certificate.join import JoinRequest
+        from spark_jobs.reconciliation.reconcile import ClusterFacts
+        from spark_jobs.reconciliation.reconcile import reconcile as reconciled
+        from spark_jobs.source.cluster import ClusterAway
+        from spark_jobs.source.directory import plan
+        from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
+    except ModuleNotFoundError as error:
+        _fail(f"no module {error.name}: run pip install 'metaq-broker[spark,postgres]'")
+    try:
+        request = JoinRequest(directories, url, tuple(map(Marker.parse, markers)), since_ms, offsets)
+        checked_master(master)
+        for directory in directories:
+            plan(directory)
+        facts = None
+        if zk is not None:
+            with connected(zk) as client:  # before the database is read: resolvers raise generations meanwhile
+                brokers = frozenset(known_broker_ids(client.session))
+                facts = ClusterFacts(read_generations(client.session), brokers)
+        with spark_session(master, name="metaq reconcile", options=settings) as spark:
+            try:
+                return reconciled(spark, request, facts, limit, _progress)
+            except (PySparkException, Py4JError) as error:
+                _fail(f"Spark at {master} failed: {telling_line(str(error))}: see its messages above")
+    except (JournalError, JavaNotFound, InvalidMaster, ClusterAway, DatabaseProblem) as error:
+        _fail(str(error))
+
+
+def _progress(line: str) -> None:
+    click.echo(f"reconcile: {line}", err=True)
+
+
+def _fail(line: str) -> NoReturn:
+    click.echo(f"error: {line}", err=True)
+    raise SystemExit(2)
