@@ -3,8 +3,8 @@
 Read: protocol/ (pure: the wire) -> errors -> net/ (connections) -> metadata/ (brokers and partitions of a topic) ->
 producer/ (batches, local transactions, XA branches) -> consumer/ (with its offset stores and dead letters) -> client
 (entry point) -> cli/. coordinator/ is built on a producer, transactions/ (a row and a message, decided by the database)
-on both. admin/ serves metrics and health of any process. console/ is a web page over the commands. aio/ is the same for
-asyncio, with the same rules over its own sockets and timers.
+on both, batches/ (Spark's micro-batches) on all three. admin/ serves metrics and health of any process. console/ is a
+web page over the commands. aio/ is the same for asyncio, with the same rules over its own sockets and timers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -5,11 +5,11 @@ columns), segment_reader (records and unreadable ranges of one segment), rows (r
 pushes down), data_source, cluster (is there one?), session (a Spark for one command) -> audit: findings (a check's
 rows), the checks (checksums, *_check; pure DataFrame transforms, gathered in transforms), checkpoint_files,
 index_files, range_check -> report (the answer), audit (runs all) -> certificate (a database and journals, joined and
-signed) -> cli: `metaq audit`, `metaq certify`.
+signed), reconciliation (what a restore has pulled apart) -> cli: `metaq audit`, `metaq certify`, `metaq reconcile`.
 
 messages: columns, frames (where messages stand), batches (messages as Arrow), names, branches, segments, published
 (what a segment publishes), selection, journal (reads directories) -> options, cluster, fetching (reads brokers),
-planning, stream -> sink: names, options, decision (what commits a batch), commit (carries it out), writers -> formats:
+planning, stream -> sink: options, commit (carries out what meta_client/batches decides), writers -> formats:
 what Spark finds by name.
 
 Directories are only read, without a lock: that of a running broker, of a stopped one, or an archive.

@@ -8,6 +8,8 @@ from typing import Final
 
 import click
 
+from meta_client.batches.finishing import BatchCounts, BatchFinisher
+from meta_client.batches.names import QUALIFIER
 from meta_client.cli.options import connected
 from meta_client.cli.output import confirm, json_option, zk_option
 from meta_client.client import Client
@@ -123,8 +125,9 @@ def resolver(
     """End what crashed services left of the transactions that a database decides about, until Ctrl-C.
 
     Every --interval it looks at branches that have been prepared for longer than --age: a row in the decision table
-    says that one commits; otherwise a row is written that it is rolled back. Any number may run beside services and
-    beside each other. Every change of the counts is a line. Exit status of --once: 1 if row and message of one may
+    says that one commits; otherwise a row is written that it is rolled back. Micro-batches that a Spark query has
+    decided, and has not carried out for as long, are finished, too. Any number may run beside services and beside each
+    other. Every change of the counts is a line. Exit status of --once: 1 if row and message of one may
     differ, or something could not be asked.
     """
     set_up_logs(log_level, log_format)
@@ -134,6 +137,8 @@ def resolver(
         table.close()
         generations = Generations(client.session, name)
         found = Resolver(_brokers(client, name), name, lambda: table_at(url), age_s, generations=generations)
+        verbs = XaVerbs(client.topology, client.connections, QUALIFIER, NAME)
+        batches = BatchFinisher(client.session, verbs, age_s)
         with contextlib.ExitStack() as stack:
             stack.callback(found.close)
             if admin_port is not None:
@@ -141,36 +146,40 @@ def resolver(
 
                 stack.enter_context(serve_resolver_admin(found, admin_port))
             if once:
-                _look_once(found, age_s)
+                _look_once(found, batches, age_s)
             else:
-                _look_for_ever(found, interval_s, as_json=as_json)
-        _show(found.counts, as_json=as_json)
-        if once and (found.counts.hazards or found.counts.errors):
+                _look_for_ever(found, batches, interval_s, as_json=as_json)
+        _show(found.counts, batches.counts, as_json=as_json)
+        if once and (found.counts.hazards or found.counts.errors or batches.counts.batches_failed):
             raise SystemExit(1)
 
 
-def _look_once(found: Resolver, age_s: float) -> None:
+def _look_once(found: Resolver, batches: BatchFinisher, age_s: float) -> None:
     """Run two passes, the age apart: a branch is first seen, and resolved if it is still there."""
     found.look()
+    batches.look()
     time.sleep(age_s)
     found.look()
+    batches.look()
 
 
-def _look_for_ever(found: Resolver, interval_s: float, *, as_json: bool) -> None:
-    before = Counts()
+def _look_for_ever(found: Resolver, batches: BatchFinisher, interval_s: float, *, as_json: bool) -> None:
+    before = Counts(), BatchCounts()
     while True:
         found.look()
-        if found.counts != before:
-            before = found.counts
-            _show(before, as_json=as_json)
+        batches.look()
+        if (counts := (found.counts, batches.counts)) != before:
+            before = counts
+            _show(*counts, as_json=as_json)
         time.sleep(interval_s)
 
 
-def _show(counts: Counts, *, as_json: bool) -> None:
+def _show(counts: Counts, batches: BatchCounts, *, as_json: bool) -> None:
+    shown = asdict(counts) | batches._asdict()
     if as_json:
-        click.echo(json.dumps(asdict(counts)))
+        click.echo(json.dumps(shown))
     else:
-        click.echo(" ".join(f"{name}={count}" for name, count in asdict(counts).items()))
+        click.echo(" ".join(f"{name}={count}" for name, count in shown.items()))
 
 
 def _brokers(client: Client, name: TableName) -> Brokers:

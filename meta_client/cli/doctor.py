@@ -15,6 +15,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from meta_client.batches.decision import Decisions
 from meta_client.cli.branches import OnlineBranches
 from meta_client.cli.doctor_text import COLUMNS, IN_TABLE, Row, block, problem_row, row_of, tell
 from meta_client.cli.options import connected
@@ -86,6 +87,7 @@ def doctor(
             lambda qualifier: verbs_for(client, qualifier),
             lambda: known_broker_ids(client.session),
             lambda table: check_newest(client.session, table),
+            lambda query: Decisions(client.session, query).read(),
             databases,
             logs,
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from journal.records.xid import XaKey
+from meta_client.batches.decision import Decisions
 from meta_client.cli.branches import OnlineBranches
 from meta_client.cli.doctor import problems, verbs_for
 from meta_client.cli.doctor_text import row_of
@@ -131,6 +132,7 @@ def _sources(settings: ConsoleSettings) -> Sources:
         lambda qualifier: verbs_for(client, qualifier),
         lambda: known_broker_ids(client.session),
         lambda table: check_newest(client.session, table),
+        lambda query: Decisions(client.session, query).read(),
         settings.databases,
         settings.logs,
     )

@@ -85,6 +85,10 @@ def _ask(case: Case, side: Side) -> Advice:
     if case.owner is Owner.FOREIGN:
         reason = f"a transaction manager other than metaq's began it, which alone knows{others}"
         return Advice(reason, tuple(_end(side, "commit", "rollback")), PUBLISHES)
+    if case.owner is Owner.BATCH:
+        reason = f"{case.decision.by}: it does when it is started again, and repeats the batch. If it never is:"
+        risk = "a query that is at work fails, and repeats the batch"
+        return Advice(reason, tuple(_end(side, "rollback")), risk)
     if case.decision.said is OwnerAnswer.OPEN:
         reason = f"{case.decision.by}, yet this has been prepared for long: look why"
         if case.owner is Owner.LOG:
@@ -104,6 +108,8 @@ def _unknown(case: Case, side: Side, again: str) -> Advice:
         )
     if case.decision.table is not None and case.decision.table.restored is not None:
         return Advice(case.decision.by, tuple(_end(side, "commit", "rollback")), PUBLISHES)
+    if case.owner is Owner.BATCH:
+        return Advice(case.decision.by, (again, *_end(side, "commit", "rollback")), PUBLISHES)
     option = "--database URL" if case.owner is Owner.TABLE else "--decisions DIR"
     reason = _nobody(case)
     ends = tuple(_end(side, "commit", "rollback"))

@@ -124,8 +124,11 @@ def _end_at_broker(case: Case, side: Side, outcome: OwnerAnswer, one: BrokerBran
     if case.owner is Owner.TABLE and outcome is OwnerAnswer.ROLLBACK:
         ended = Brokers(verbs, TableName(case.owner_name)).rollback(case.name, broker_id)
         return "it had been committed meanwhile" if ended is BranchEnd.COMMITTED else "rolled back"
+    if case.owner is Owner.BATCH and outcome is OwnerAnswer.ROLLBACK:
+        one.rollback()
+        return "rolled back"
     # Without STATUS, a row's branch that was prepared and is gone counts as committed, as the row says.
-    is_news = commit_once(one, branch(key.xid, b""), "", is_repeated=case.owner is Owner.TABLE)
+    is_news = commit_once(one, branch(key.xid, b""), "", is_repeated=case.owner is not Owner.LOG)
     return "committed" if is_news else "it had been committed meanwhile"
 
 

@@ -8,6 +8,8 @@ from urllib.parse import unquote
 from journal.errors import InvalidRecord
 from journal.records.ledger import RESTORED_BY
 from journal.records.xid import InvalidXid, XaKey, Xid
+from meta_client.batches.decision import BatchOutcome
+from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.coordinator.names import BROKER, DATABASE, branch, log_of
 from meta_client.coordinator.receipts import Receipts
 from meta_client.doctor.evidence import (
@@ -86,6 +88,7 @@ class _Gathered:
     owner: Owner
     owner_name: str
     xid: Xid
+    decision: OwnerDecision | None  # of a Spark batch: about these branches of it, and not all
     at_brokers: dict[BranchAt, Report | None] = field(default_factory=dict)
     xacts: list[tuple[DatabaseEvidence, PreparedXact]] = field(default_factory=list)
 
@@ -99,6 +102,8 @@ def owner_of(at: BranchAt) -> tuple[Owner, str]:
             return Owner.TABLE, table_id
     if key.xid.bqual == BROKER and (log := log_of(key.xid)) is not None:
         return Owner.LOG, log.prefix.decode().rstrip(".")
+    if key.qualifier == QUALIFIER and (batch := BatchName.of(key.xid)) is not None:
+        return Owner.BATCH, batch.query
     return Owner.FOREIGN, key.qualifier
 
 
@@ -144,16 +149,17 @@ def to_ask(found: Evidence) -> tuple[set[BranchAt], dict[Xid, Receipts]]:
 
 def cases_of(found: Evidence, now_ms: int, age_s: float) -> list[Case]:
     """Return every transaction known to some side, the longest in doubt first."""
-    gathered: dict[tuple[Owner, str, int, bytes], _Gathered] = {}
+    gathered: dict[tuple[Owner, str, int, bytes, OwnerDecision | None], _Gathered] = {}
 
-    def case_for(owner: Owner, name: str, xid: Xid) -> _Gathered:
+    def case_for(owner: Owner, name: str, xid: Xid, decision: OwnerDecision | None = None) -> _Gathered:
         whole = xid if owner is Owner.FOREIGN else branch(xid, b"")
-        return gathered.setdefault((owner, name, xid.format_id, xid.gtrid), _Gathered(owner, name, whole))
+        made = _Gathered(owner, name, whole, decision)
+        return gathered.setdefault((owner, name, xid.format_id, xid.gtrid, decision), made)
 
     for at, report in found.brokers.reports.items():
-        case_for(*owner_of(at), at[1].xid).at_brokers[at] = report
+        case_for(*owner_of(at), at[1].xid, _by_batch(at, found)).at_brokers[at] = report
     for at in found.brokers.findings:
-        case_for(*owner_of(at), at[1].xid).at_brokers.setdefault(at)
+        case_for(*owner_of(at), at[1].xid, _by_batch(at, found)).at_brokers.setdefault(at)
     for database in found.databases:
         for row in database.rows.values():
             if database.table is None:
@@ -272,12 +278,29 @@ def _committing_side(one: _Gathered, receipts: Receipts | None, age: Age, found:
 
 
 def _decision(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:
+    if one.decision is not None:
+        return one.decision
     match one.owner:
         case Owner.TABLE:
             return _by_table(one, found, age_s)
         case Owner.LOG:
             return _by_log(one, found.logs)
     return OwnerDecision(OwnerAnswer.SILENT, "no table or log of metaq's decides about it")
+
+
+def _by_batch(at: BranchAt, found: Evidence) -> OwnerDecision | None:
+    """Return the decision about a Spark batch's branch: of several attempts of a task one is committed. None: another
+    owner's."""
+    broker_id, key = at
+    if owner_of(at)[0] is not Owner.BATCH or (batch := BatchName.of(key.xid)) is None:
+        return None
+    if (decision := found.batches.get(batch.query)) is None:
+        return OwnerDecision(OwnerAnswer.SILENT, f"the decision of Spark query {batch.query} can't be read")
+    outcome = decision.outcome_of(batch.batch, BranchName.of(key.xid, broker_id))
+    if outcome is BatchOutcome.OPEN:
+        return OwnerDecision(OwnerAnswer.OPEN, f"Spark query {batch.query} has not decided about batch {batch.batch}")
+    by = f"the decision of Spark query {batch.query} about batch {decision.batch}"
+    return OwnerDecision(OwnerAnswer.COMMIT if outcome is BatchOutcome.COMMIT else OwnerAnswer.ROLLBACK, by)
 
 
 def _by_table(one: _Gathered, found: Evidence, age_s: float) -> OwnerDecision:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from journal.records.xid import XaKey, Xid
+from meta_client.batches.decision import BatchDecision
 from meta_client.coordinator.names import LogName
 from meta_client.doctor.verdicts import BranchAnswer
 from meta_client.protocol.answers import BranchStatus
@@ -121,5 +122,6 @@ class Evidence:
     brokers: BrokerEvidence
     databases: tuple[DatabaseEvidence, ...] = ()
     logs: tuple[LogEvidence, ...] = ()
+    batches: Mapping[str, BatchDecision] = field(default_factory=dict)  # by query: the newest decision
     problems: Mapping[str, str] = field(default_factory=dict)
     outcomes: Mapping[Xid, Answer] = field(default_factory=dict)  # of database branches that are not prepared

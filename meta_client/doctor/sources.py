@@ -17,6 +17,7 @@ import msgspec
 from journal.errors import JournalError
 from journal.records.xid import InvalidXid, XaKey, Xid, parse_key
 from journal.wal.storage import DirectoryStorage
+from meta_client.batches.decision import NOTHING, BatchDecision
 from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
 from meta_client.coordinator.place import is_copy
@@ -40,6 +41,7 @@ from meta_client.protocol.errors import MetaError, XaError
 from meta_client.transactions.databases import place_of_url, table_at
 from meta_client.transactions.errors import NoDecisionTable, RestoredTable
 from meta_client.transactions.table import DecisionTable
+from zk.errors import ZooKeeperError
 
 AGE_S: Final = 10.0  # PREPARE is answered within half of that, or has failed
 ROWS_MAX: Final = 10_000  # of one table, besides those of prepared branches
@@ -81,6 +83,7 @@ class Sources:
     verbs: Callable[[str], XaVerbs]
     known: Callable[[], Iterable[int]] = tuple  # every broker with a node in ZooKeeper
     check: Callable[[DecisionTable], object] = lambda table: None  # as generation.check_newest
+    read_batch: Callable[[str], BatchDecision] = lambda query: BatchDecision(NOTHING)  # as Decisions.read
     databases: tuple[str, ...] = ()
     logs: tuple[Path, ...] = ()
 
@@ -90,6 +93,12 @@ def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
     brokers = _ask_brokers(sources, age_s, step)
     with step("reading decision logs"):
         logs, problems = read_logs(sources.logs)
+    batches: dict[str, BatchDecision] = {}
+    for query in sorted({owner_of(at)[1] for at in brokers.reports if owner_of(at)[0] is Owner.BATCH}):
+        try:
+            batches[query] = sources.read_batch(query)
+        except ZooKeeperError as error:
+            problems[f"decision of Spark query {query}"] = str(error)
     databases = []
     for url in dict.fromkeys(sources.databases):
         label, address = names_of(url)
@@ -99,7 +108,7 @@ def gather(sources: Sources, age_s: float, step: Step) -> Evidence:
             )
         if len(databases[-1].rows) >= ROWS_MAX:
             problems[label] = f"it has more than {ROWS_MAX} rows in its decision table, of which not all were looked at"
-    found = Evidence(brokers, tuple(databases), tuple(logs), problems)
+    found = Evidence(brokers, tuple(databases), tuple(logs), batches, problems)
     branches, places = to_ask(found)
     with step(f"asking brokers about {len(branches)} branches"):
         brokers = _ask_again(sources.verbs, brokers, sorted(branches))

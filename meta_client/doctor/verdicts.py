@@ -15,6 +15,7 @@ class Owner(Enum):
 
     TABLE = "decision table"
     LOG = "decision log"
+    BATCH = "Spark query"
     FOREIGN = "another transaction manager"
 
 

@@ -69,7 +69,7 @@ def _in_doubt(one: Apart, table: TableName, *, has_markers: bool, is_newest: boo
     return Remedy(
         "the database has neither decision nor rows, and may have had both before it was restored",
         commands,
-        "what its caller may have been told: committing it instead publishes messages without rows",
+        "its rows, if it had any. A commit instead publishes its messages without them, as its caller may expect",
     )
 
 

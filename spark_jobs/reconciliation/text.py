@@ -77,7 +77,7 @@ def _transaction(one: dict[str, Any]) -> Iterator[str]:
         for content in branch["contents"]:
             where = "" if content["offset"] is None else f" from offset {content['offset']} on"
             place = f"{content['topic']} {branch['broker']}-{content['partition']}"
-            yield f"    {place}: {content['messages']} messages{where}"
+            yield f"    {place}: messages: {content['messages']}{where}"
     for number in one["absent"]:
         name = "a broker whose name can't be read" if number == UNREADABLE_BROKER else f"broker {number}"
         yield f"  {name}: named by the decision, and no branch"
@@ -85,4 +85,4 @@ def _transaction(one: dict[str, Any]) -> Iterator[str]:
     for command in one["commands"]:
         yield f"  $ {command}"
     if one["dead_end"]:
-        yield f"  no command brings it back: {one['dead_end']}"
+        yield f"  beyond any command: {one['dead_end']}"

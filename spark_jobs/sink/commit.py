@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from meta_client.batches.decision import BatchDecision, Decisions, SinkFailed
+from meta_client.batches.finishing import commit_branch
+from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.client import Client
+from meta_client.coordinator.errors import HeuristicOutcome, Unreachable
 from meta_client.net.identity import new_session_id
 from meta_client.producer.xa_verbs import XaVerbs
-from meta_client.protocol.answers import BranchStatus
 from meta_client.protocol.errors import MetaError, XaError
 from meta_client.protocol.requests import TransactionVerb
-from meta_client.protocol.xa import XaCode
 from spark_jobs.messages.options import ClusterAddress
-from spark_jobs.sink.decision import BatchDecision, Decisions, SinkFailed
-from spark_jobs.sink.names import QUALIFIER, BatchName, BranchName
 from zk.errors import ZooKeeperError
 
 PATIENCE_S: Final = 60.0  # with a broker that is away; then the query fails, and its next start goes on
@@ -90,23 +90,17 @@ class BatchEnd:
                 time.sleep(RETRY_S)
         self.decisions.finish(decision)
 
-    def _commit(self, name: BatchName, branch: BranchName) -> XaError | None:
+    def _commit(self, name: BatchName, branch: BranchName) -> Unreachable | None:
         """Commit a branch; return why that is not known to have happened. Raises SinkFailed if it can't."""
-        key = branch.key(name)
         try:
-            self._verbs.ask(TransactionVerb.COMMIT_TWO_PHASE, key, branch.broker_id)
-        except XaError as error:
-            if error.code in (XaCode.XAER_RMFAIL, XaCode.XAER_RMERR):
-                return error
-            try:
-                status = self._verbs.status(key.xid, branch.broker_id)
-            except XaError as away:
-                return away
-            if status in (BranchStatus.COMMITTED, BranchStatus.HEURISTICALLY_COMMITTED):
-                return None
+            commit_branch(self._verbs, name, branch)
+        except Unreachable as error:
+            return error
+        except HeuristicOutcome as error:
             raise SinkFailed(
-                f"{name.gtrid} is decided, and its branch {branch.bqual} at broker {branch.broker_id} is {status}: "
-                f"an operator ended it, or its outcome is forgotten; look with `metaq txn list` and in the topic"
+                f"{name.gtrid} is decided, and its branch {branch.bqual} at broker {branch.broker_id} is not "
+                f"committed: an operator ended it, or its outcome is forgotten ({error}); look with `metaq txn list` "
+                f"and in the topic"
             ) from error
         return None
 

@@ -13,11 +13,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from journal.records.xid import Xid
+from meta_client.batches.decision import SinkFailed
+from meta_client.batches.names import BatchName, BranchName, attempt_name, branch_at
 from meta_client.producer.partitioners import ByAttribute
 from meta_client.transactions.branches import OpenBranches
 from spark_jobs.sink.commit import BatchEnd, connected, verbs_of
-from spark_jobs.sink.decision import SinkFailed
-from spark_jobs.sink.names import BatchName, BranchName, attempt_name, branch_at
 from spark_jobs.sink.options import WriteOptions
 
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # properties that Spark sets for a stream's tasks

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from meta_client.batches.names import BatchName, BranchName
 from meta_client.net.connection import Connection
 from spark_jobs.messages.options import ClusterAddress
 from spark_jobs.sink.commit import BatchEnd, connected
-from spark_jobs.sink.names import BatchName, BranchName
 from spark_jobs.sink.options import WriteOptions
 from spark_jobs.sink.writers import write_task
 from zk.session.session import ZooKeeperSession

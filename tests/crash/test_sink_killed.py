@@ -15,9 +15,9 @@ from random import Random
 
 import pytest
 
+from meta_client.batches.names import QUALIFIER
 from meta_client.client import Client
 from spark_jobs.sink.commit import verbs_of
-from spark_jobs.sink.names import QUALIFIER
 from tests.fixtures.broker import BrokerProcess, running_broker
 from tests.fixtures.reading import read_whole
 from tests.fixtures.replicas import wait_until

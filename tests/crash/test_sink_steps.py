@@ -18,10 +18,10 @@ from random import Random
 
 import pytest
 
+from meta_client.batches.decision import SinkFailed
+from meta_client.batches.names import QUALIFIER, BatchName, BranchName
 from meta_client.client import Client
 from spark_jobs.sink.commit import BatchEnd, verbs_of
-from spark_jobs.sink.decision import SinkFailed
-from spark_jobs.sink.names import QUALIFIER, BatchName, BranchName
 from spark_jobs.sink.writers import Prepared, write_task
 from tests.crash.sink_child import options_of, rows_of
 from tests.fixtures.broker import BrokerProcess, running_broker

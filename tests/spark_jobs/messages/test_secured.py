@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from meta_client.batches.names import BatchName
 from meta_client.errors import InvalidSecurity
 from spark_jobs.formats import MetaqReader
 from spark_jobs.messages.options import InvalidOption, read_options
 from spark_jobs.sink.commit import BatchEnd, connected
-from spark_jobs.sink.names import BatchName
 from spark_jobs.sink.options import write_options
 from spark_jobs.sink.writers import write_task
 from tests.crash.sink_child import rows_of

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from meta_client.batches.names import QUALIFIER
 from spark_jobs.sink.commit import verbs_of
-from spark_jobs.sink.names import QUALIFIER
 from tests.spark_jobs.conftest import SmallCluster
 
 WAIT_S = 120

@@ -5,14 +5,15 @@ without it is rolled back. One node a query, below ``/meta/metaq/spark/``: Spark
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 import msgspec
 
-from spark_jobs.sink.names import BatchName, BranchName
+from meta_client.batches.names import BatchName, BranchName
 from zk.errors import MalformedNode
 from zk.session.session import ZooKeeperSession
-from zk.tree.paths import check_name
+from zk.tree.paths import QueryKey
 
 NODE_BYTES_MAX: Final = 900_000  # ZooKeeper takes a megabyte, its own bytes included
 NOTHING: Final = -1  # batch of a node that only forbids earlier decisions
@@ -22,12 +23,27 @@ class SinkFailed(RuntimeError):
     """A batch could not be written or decided. The text says what is true of it."""
 
 
+class BatchOutcome(Enum):
+    """Outcome of one branch, as its query has decided."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    OPEN = "open"  # its batch is not decided: its query decides, now or when it is started again
+
+
 class BatchDecision(msgspec.Struct, frozen=True):
     """Batch *batch* commits *branches*, and no others. *is_done*: every broker has confirmed."""
 
     batch: int
     branches: tuple[BranchName, ...] = ()
     is_done: bool = False
+
+    def outcome_of(self, batch: int, branch: BranchName) -> BatchOutcome:
+        """Return the outcome of *branch* of *batch*. An earlier batch was finished before this one was decided."""
+        if batch > self.batch:
+            return BatchOutcome.OPEN
+        is_named = batch == self.batch and branch in self.branches
+        return BatchOutcome.COMMIT if is_named else BatchOutcome.ROLLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +57,7 @@ class Decisions:
 
     def __init__(self, session: ZooKeeperSession, query: str) -> None:
         self._session = session
-        self._path = f"{session.paths.root}/metaq/spark/{check_name(query)}"
+        self._path = session.paths.of(QueryKey(query))
 
     def read(self) -> BatchDecision:
         """Return the newest decision; one about batch NOTHING if there is none."""
@@ -91,3 +107,8 @@ class Decisions:
 
 def _encode(decision: BatchDecision) -> bytes:
     return msgspec.json.encode(decision)
+
+
+def known_queries(session: ZooKeeperSession) -> list[str]:
+    """Return the queries and writes that have a decision. Raises ZooKeeperUnavailable."""
+    return session.children(f"{session.paths.root}/metaq/spark")

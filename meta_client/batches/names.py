@@ -38,6 +38,11 @@ class BranchName(NamedTuple):
     broker_id: int
     bqual: str
 
+    @classmethod
+    def of(cls, xid: Xid, broker_id: int) -> "BranchName":
+        """Return the name of the branch *xid* at a broker."""
+        return cls(broker_id, xid.bqual.decode(errors="replace"))
+
     def key(self, batch: BatchName) -> XaKey:
         """Return the broker's key of the branch."""
         return XaKey(Xid.of(batch.gtrid, self.bqual, _FORMAT_ID), QUALIFIER)
