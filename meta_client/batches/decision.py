@@ -99,10 +99,15 @@ class Decisions:
     def _read(self) -> _Read:
         if (node := self._session.read(self._path)) is None:
             return _Read(BatchDecision(NOTHING), None)
-        try:
-            return _Read(msgspec.json.decode(node.data, type=BatchDecision), node.version)
-        except msgspec.DecodeError as error:  # a ValidationError is one
-            raise MalformedNode(self._path, node.data, "a batch number and its branches") from error
+        return _Read(decode_decision(self._path, node.data), node.version)
+
+
+def decode_decision(path: str, data: bytes) -> BatchDecision:
+    """Decode the *data* of the node at *path*. Raises MalformedNode."""
+    try:
+        return msgspec.json.decode(data, type=BatchDecision)
+    except (ValueError, RecursionError) as error:  # msgspec's errors, and those of UTF-8, are ValueErrors
+        raise MalformedNode(path, data, "a batch number and its branches") from error
 
 
 def _encode(decision: BatchDecision) -> bytes:

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from meta_client.batches.decision import decode_decision
 from zk.brokers.journal_position import decode_position
 from zk.brokers.replication import decode_replication
+from zk.decisions.generation import decode_generation
 from zk.errors import MalformedNode, RefusedNode
 from zk.session.session import ZooKeeperSession
 from zk.tree.claims import decode_epoch
@@ -19,11 +21,13 @@ from zk.tree.paths import (
     BrokerKey,
     ConsumerKey,
     ConsumerParentKey,
+    DecisionTableKey,
     JournalKey,
     MasterKey,
     NodeKey,
     OwnerEpochKey,
     OwnerKey,
+    QueryKey,
     ReplicationKey,
     SlaveKey,
     StoredOffsetKey,
@@ -57,6 +61,8 @@ def examine(session: ZooKeeperSession) -> Iterator[MalformedTreeNode]:
         f"{paths.root}/metaq/brokers",
         f"{paths.root}/metaq/journals",
         f"{paths.root}/metaq/epochs",
+        f"{paths.root}/metaq/tables",
+        f"{paths.root}/metaq/spark",
     ]
     for root in roots:
         yield from _examine_below(session, root)
@@ -104,6 +110,10 @@ def _decode(path: str, key: NodeKey, node: Node) -> None:
             decode_replication(path, node.data)
         case JournalKey():
             decode_position(path, node.data)
+        case DecisionTableKey():
+            decode_generation(path, node.data)
+        case QueryKey():
+            decode_decision(path, node.data)
         case OwnerEpochKey():
             decode_epoch(path, node.data)
 
@@ -123,6 +133,13 @@ def _advice(key: NodeKey) -> str:
                 f"an older copy of broker {broker_id}'s directory is told by it: make sure that its directory is the "
                 f"newest, then delete it, and the next start writes it"
             )
+        case DecisionTableKey():
+            return (
+                "a database that was restored to an earlier time is told by it, and until it can be read nothing is "
+                "rolled back for want of a row: make sure that none was restored, then delete it"
+            )
+        case QueryKey(query):
+            return f"it decides about the newest batch of Spark query {query}: end its branches by hand, then delete it"
         case OwnerKey():
             return "no consumer made it: delete it"
     return "end the process that wrote it, or delete it"

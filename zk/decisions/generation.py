@@ -22,7 +22,7 @@ class TableGeneration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NODES = JsonNode(TableGeneration, DecisionTableKey, 1024, "what a resolver writes about its decision table")
-read_generation, write_generation = _NODES.read, _NODES.write
+read_generation, decode_generation, write_generation = _NODES.read, _NODES.decode, _NODES.write
 
 
 def read_generations(session: ZooKeeperSession) -> dict[str, int]:

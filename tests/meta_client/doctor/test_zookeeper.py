@@ -24,6 +24,8 @@ OTHERS = {
     "/meta/consumers/g/offsets/t/0-0": b"far",
     "/meta/consumers/g/owners/t/0-7": b"nobody",
     "/meta/metaq/brokers/7/replication": b"{}",
+    "/meta/metaq/tables/0123": b'{"generation":-1}',
+    "/meta/metaq/spark/query": b"\xff",
 }
 DENIED = "/meta/consumers/secret"
 
