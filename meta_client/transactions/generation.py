@@ -20,37 +20,32 @@ ADVANCE_S: Final = 10.0  # a table that is restored to a moment less than that b
 
 
 class Generations:
-    """Generation of one table, compared with its node in ZooKeeper. One thread at a time."""
+    """Generation of one table, compared with its node in ZooKeeper. Stateless."""
 
-    def __init__(self, session: ZooKeeperSession, name: TableName, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: ZooKeeperSession, name: TableName, clock: Callable[[], float] = time.time) -> None:
+        """*clock*: seconds since 1970; only how often the generation is raised depends on it."""
         self._session = session
         self._name = name
         self._clock = clock
-        self._seen = -1
-        self._since = 0.0  # when `_seen` was new
 
     def check(self, table: DecisionTable) -> None:
         """Do as check_newest, and raise the generation now and then."""
         noted, generation = check_newest(self._session, table)
-        now = self._clock()
-        if generation != self._seen:
-            self._seen, self._since = generation, now
-        if noted is None or now - self._since >= ADVANCE_S:
+        if noted is None or abs(self._clock() - noted.time_ms / 1000) >= ADVANCE_S:
             self._advance(table, generation, generation + 1)
 
     def accept(self, table: DecisionTable) -> int:
         """Make *table*, restored to an earlier time, the newest again; return its generation. Raises Unreachable."""
         while True:
-            generation = table.generation()
-            newest = max(generation, noted_generation(self._session, self._name) or 0) + 1
+            noted, generation = noted_generation(self._session, self._name), table.generation()
+            newest = max(generation, 0 if noted is None else noted.generation) + 1
             if self._advance(table, generation, newest):
                 return newest
 
     def _advance(self, table: DecisionTable, generation: int, to: int) -> bool:
         if not table.advance(generation, to):
             return False  # another resolver has
-        self._seen, self._since = to, self._clock()
-        node = TableGeneration(generation=to, time_ms=time.time_ns() // 1_000_000)
+        node = TableGeneration(generation=to, time_ms=int(self._clock() * 1000))
         try:
             while True:
                 before = read_generation(self._session, self._name.table_id)
@@ -62,26 +57,25 @@ class Generations:
             raise Unreachable("ZooKeeper", str(error)) from error
 
 
-def check_newest(session: ZooKeeperSession, table: DecisionTable) -> tuple[int | None, int]:
-    """Return if a missing row of *table* proves that nothing was decided: with the generation that ZooKeeper has noted,
-    None if none, and the table's. Changes nothing. Raises RestoredTable, and Unreachable if that is unknown."""
+def check_newest(session: ZooKeeperSession, table: DecisionTable) -> tuple[TableGeneration | None, int]:
+    """Return if a missing row of *table* proves that nothing was decided: with its node in ZooKeeper, if there is one,
+    and its generation. Changes nothing. Raises RestoredTable, and Unreachable if that is unknown."""
     name = table.identity.name
     noted = noted_generation(session, name)  # before the table, which may be raised meanwhile
     generation = table.generation()
-    if noted is not None and noted > generation:
+    if noted is not None and noted.generation > generation:
         raise RestoredTable(
             DATABASE,
-            f"decision table {name.table_id} is at generation {generation}, and ZooKeeper has noted {noted}: the "
-            f"database was restored to an earlier time, or is a copy. Nothing without a row is rolled back: run "
-            f"`metaq reconcile`, end what it lists, then `metaq txn init --restored`",
+            f"decision table {name.table_id} is at generation {generation}, and ZooKeeper has noted "
+            f"{noted.generation}: the database was restored to an earlier time, or is a copy. Nothing without a row is "
+            f"rolled back: run `metaq reconcile`, end what it lists, then `metaq txn init --restored`",
         )
     return noted, generation
 
 
-def noted_generation(session: ZooKeeperSession, name: TableName) -> int | None:
-    """Return the generation in ZooKeeper; None: no resolver has noted one. Raises Unreachable."""
+def noted_generation(session: ZooKeeperSession, name: TableName) -> TableGeneration | None:
+    """Return the table's node in ZooKeeper; None: no resolver has noted anything. Raises Unreachable."""
     try:
-        node = read_generation(session, name.table_id).node
+        return read_generation(session, name.table_id).node
     except ZooKeeperError as error:
         raise Unreachable("ZooKeeper", str(error)) from error
-    return None if node is None else node.generation

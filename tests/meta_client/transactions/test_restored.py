@@ -45,8 +45,10 @@ def test_a_table_below_its_node_was_restored(deciding: Deciding, session: ZooKee
     name = deciding.identity.name
     one, other = (Generations(session, name, clock) for _ in range(2))
 
-    def noted() -> tuple[int | None, int]:
-        return noted_generation(session, name), table.generation()
+    def noted() -> tuple[int, int]:
+        node = noted_generation(session, name)
+        assert node is not None
+        return node.generation, table.generation()
 
     with closing(deciding.table()) as table, closing(deciding.table()) as again:
         one.check(table)
