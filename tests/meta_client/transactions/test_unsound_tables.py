@@ -36,7 +36,8 @@ def test_postgres(world: World, match: str) -> None:
 @pytest.fixture
 def role(world: World) -> Iterator[str]:
     """A role without any right to the table."""
-    world.deciding.execute("CREATE ROLE packer LOGIN PASSWORD 'p'; GRANT SELECT ON metaq_decision_table TO packer")
+    world.deciding.execute("CREATE ROLE packer LOGIN PASSWORD 'p'")
+    world.deciding.execute("GRANT SELECT, UPDATE (generation) ON metaq_decision_table TO packer")
     yield "packer"
     world.deciding.execute("DROP OWNED BY packer; DROP ROLE packer")
 
@@ -48,6 +49,14 @@ def test_each_right_is_needed(world: World, role: str, missing: str) -> None:
     world.deciding.execute(f"GRANT {rights} ON metaq_decision TO {role}")
     with closing(psycopg.connect(world.deciding.url, user=role, password="p")) as connection:
         refused(world, connection, "GRANT SELECT, INSERT, UPDATE, DELETE ON metaq_decision TO packer")
+
+
+def test_the_right_to_raise_the_generation_is_needed(world: World, role: str) -> None:
+    """Without it a resolver never notices that the database was restored."""
+    world.deciding.execute(f"GRANT ALL ON metaq_decision TO {role}; REVOKE UPDATE ON metaq_decision_table FROM {role}")
+    world.deciding.execute(f"REVOKE UPDATE (generation) ON metaq_decision_table FROM {role}")
+    with closing(psycopg.connect(world.deciding.url, user=role, password="p")) as connection:
+        refused(world, connection, r"UPDATE \(generation\) ON metaq_decision_table TO packer")
 
 
 def test_rows_that_a_policy_hides(world: World, role: str) -> None:
