@@ -188,6 +188,8 @@ class PostgresSession:
     def rollback(self) -> None:
         block, self._block = self._block, None
         try:
+            if self._is_streaming():
+                raise psycopg.OperationalError("a stream or COPY that was not ended holds it")
             if block is None:
                 self._connection.rollback()
             else:
@@ -195,6 +197,12 @@ class PostgresSession:
         except psycopg.Error as error:
             log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
             self._connection.close()
+
+    def _is_streaming(self) -> bool:
+        """True if a generator of the caller's, as of Cursor.stream(), may hold psycopg's lock: ROLLBACK would wait for
+        it without end."""
+        is_active = self._connection.info.transaction_status is TransactionStatus.ACTIVE
+        return is_active and self._connection.pgconn.pipeline_status == PipelineStatus.OFF
 
     def opener(self) -> Opener:
         if self._connect is not None:

@@ -118,3 +118,23 @@ def test_sqlalchemy(world: World) -> None:
     engine.dispose()
     world.wait_quiet()
     world.check([])
+
+
+def test_a_stream_that_was_left(world: World) -> None:
+    """It holds psycopg's lock, so that ROLLBACK would wait without end: the connection is closed instead."""
+    for fails in (True, False):
+        with closing(world.deciding.connect()) as connection:
+            with (
+                pytest.raises(ZeroDivisionError if fails else PrepareFailed, match=r"zero|leave pipelines and streams"),
+                world.client.transaction(connection) as transaction,
+            ):
+                connection.execute("INSERT INTO numbers VALUES (1)")
+                transaction.send("orders", b"1")
+                rows = connection.cursor().stream("SELECT generate_series(1, 1000)")
+                next(rows)
+                if fails:
+                    raise ZeroDivisionError("zero")
+            assert connection.closed
+            rows.close()
+    world.wait_quiet()
+    world.check([])

@@ -31,3 +31,19 @@ async def test_it_is_told(world: World, way: str) -> None:
             await transaction.send("orders", b"3")
         await asyncio.to_thread(world.wait_quiet)
     world.check([3])
+
+
+@in_loop
+async def test_a_stream_that_was_left(world: World) -> None:
+    """It holds psycopg's lock, so that ROLLBACK would wait without end: the connection is closed instead."""
+    async with Client(world.zookeeper) as client, opened("psycopg", world.deciding.url) as one:
+        with pytest.raises(PrepareFailed, match="leave pipelines and streams"):
+            async with client.transaction(one.connection) as transaction:
+                await one.execute("INSERT INTO numbers VALUES (1)")
+                await transaction.send("orders", b"1")
+                rows = one.connection.cursor().stream("SELECT generate_series(1, 1000)")
+                await anext(rows)
+        assert await one.is_closed()
+        await rows.aclose()
+        await asyncio.to_thread(world.wait_quiet)
+    world.check([])
