@@ -116,9 +116,8 @@ class PostgresSession:
             raise TransactionMisuse(INSIDE_ITS_OWN)
         try:
             if status is TransactionStatus.IDLE and not self._is_managed:
-                block = self._new_block()
-                block.__enter__()
-                self._block = block
+                self._block = self._new_block()
+                self._block.__enter__()
             connection.execute(MARK)  # begins a framework's transaction, like any first statement
             if connection.info.transaction_status is TransactionStatus.IDLE:
                 raise CannotEnlist("the database connection is in autocommit mode: each statement commits alone")
@@ -189,14 +188,20 @@ class PostgresSession:
         block, self._block = self._block, None
         try:
             if self._is_streaming():
-                raise psycopg.OperationalError("a stream or COPY that was not ended holds it")
+                raise psycopg.OperationalError("a statement, stream or COPY that was not ended holds it")
             if block is None:
                 self._connection.rollback()
             else:
                 block.__exit__(_Undone, _Undone(), None)
+                if self._is_unusable():  # psycopg logs an error of ROLLBACK, and raises none
+                    raise psycopg.OperationalError("ROLLBACK failed, or BEGIN was interrupted")
         except psycopg.Error as error:
             log.warning("database connection could not be rolled back, and is closed reason=%s", one_line(error))
             self._connection.close()
+
+    def _is_unusable(self) -> bool:
+        is_idle = self._connection.info.transaction_status is TransactionStatus.IDLE
+        return not is_idle or bool(getattr(self._connection, "_num_transactions", 0))
 
     def _is_streaming(self) -> bool:
         """True if a generator of the caller's, as of Cursor.stream(), may hold psycopg's lock: ROLLBACK would wait for

@@ -22,6 +22,7 @@ from meta_client.coordinator.errors import CoordinatorError
 from meta_client.transactions.mysql import parameters
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.replicas import wait_until
+from tests.fixtures.tcp_proxy import TcpProxy
 from tests.meta_client.transactions.conftest import World, do, make, running_world
 from tests.meta_client.transactions.crashing import engine_of
 
@@ -158,3 +159,22 @@ def test_at_commit(any_world: World, commits: bool) -> None:
             work(any_world, connection, 1)
     any_world.wait_quiet()
     any_world.check([1] if commits else [])
+
+
+def test_while_it_is_entered(world: World, alarm: Alarm) -> None:
+    """The connection is closed, rather than left in a transaction that neither commit() nor rollback() ends."""
+    where: Any = psycopg.conninfo.conninfo_to_dict(world.deciding.url)
+    with TcpProxy(int(where["port"])) as proxy:
+        connection = psycopg.connect(world.deciding.url, port=proxy.port)
+        world.work(1, connection=connection, connect=world.deciding.connect)
+        proxy.swallow()
+        with (
+            alarm.after(0.2),
+            pytest.raises(SoftTimeLimit),
+            world.client.transaction(connection, connect=world.deciding.connect),
+        ):
+            pytest.fail("the block must not be entered")
+        assert connection.closed
+        proxy.heal()
+    world.wait_quiet()
+    world.check([1])
