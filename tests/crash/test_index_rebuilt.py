@@ -29,7 +29,7 @@ from tests.fixtures.wire import WireClient
 
 ORDERS = [PartitionName("orders", number) for number in range(4)]
 MANY = 200_000  # runs: seconds of reading, so that what happens meanwhile can be seen
-REBUILDING_S = 2.0
+WAIT_S = 60.0  # for an end, on a machine that does much else
 
 
 def lose(index: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_start_does_not_wait_until_a_lost_index_is_rebuilt(tmp_path: Path) -> 
         told = time.monotonic()
         assert broker.stop() == 0
         assert "index rebuilt" not in broker.log
-        assert time.monotonic() - told < REBUILDING_S / 2 + 3
+        assert time.monotonic() - told < WAIT_S
         seen = len(broker.log)
         broker.start()
         wait_rebuilt(broker, seen, 1)

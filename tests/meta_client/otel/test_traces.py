@@ -25,7 +25,7 @@ from meta_client.coordinator import Coordinator
 from meta_client.errors import NoPartition
 from meta_client.otel import disable_tracing, enable_tracing
 from tests.fixtures.broker import BrokerProcess
-from tests.fixtures.forked import start_module
+from tests.fixtures.forked import run_metaq, start_module
 from tests.fixtures.scrape import wait_for
 from tests.meta_client.transactions.conftest import World, do
 from zk.embedded.chroot import Chroot
@@ -110,6 +110,11 @@ class Service(HTTPServer):
 def test_one_trace_from_a_request_to_the_consumer(world: World, spans: Spans) -> None:
     received: list[ReceivedMessage] = []
     trace = uuid.uuid4().hex
+    # The broker holds thousands of messages of other tests, perhaps.
+    assert (
+        run_metaq("groups", "reset", "billing", "orders", "--to", "latest", "--yes", "--zk", world.zookeeper).returncode
+        == 0
+    )
 
     def listen(message: ReceivedMessage) -> None:
         received.append(message)
