@@ -40,33 +40,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # One worker's: a Spark session takes its time to start, and grows quicker with every query.
 SPARK: Final = "tests/spark_jobs/"
+SPARK_CLUSTER: Final = "tests/spark_jobs/test_cluster.py"  # in processes of its own
 DOCS: Final = "tests/test_docs.py"
+BLOCKS: Final = f"{DOCS}::test_every_block_runs"
 # What takes longest begins first, so that no worker is left alone with it; in order of processor time.
 LONGEST: Final = (
+    SPARK_CLUSTER,
     SPARK,
     "tests/integration/test_demo.py",
-    "tests/meta_client/transactions/test_crashes.py",
-    f"{DOCS}::test_every_block_runs[inspect.md]",
-    "tests/meta_client/aio/transactions/test_transaction.py",
-    "tests/meta_client/cli/test_messages.py",
-    "tests/meta_client/transactions/test_interrupted.py",
-    "tests/meta_client/transactions/test_plain_drivers.py",
-    "tests/meta_broker/replication/master/test_lost_tail.py",
-    "tests/meta_client/transactions/test_barrier.py",
-    "tests/meta_client/aio/transactions/",
-    "tests/meta_client/doctor/",
-    f"{DOCS}::test_readme_and_tutorial",
-    "tests/meta_broker/cluster/test_membership.py",
-    "tests/meta_client/transactions/test_mysql.py",
-    "tests/crash/test_consume_and_produce_killed.py",
+    f"{BLOCKS}[spark.md]",
+    f"{BLOCKS}[certificate.md]",
     "tests/crash/test_decision_row.py",
-    f"{DOCS}::test_every_block_runs",
+    "tests/crash/test_consume_and_produce_killed.py",
+    f"{BLOCKS}[audit.md]",
+    "tests/meta_client/doctor/test_rows.py",
+    f"{BLOCKS}[inspect.md]",
+    "tests/meta_client/doctor/test_races.py",
+    "tests/meta_client/transactions/test_crashes.py",
+    "tests/crash/test_replication_hosts.py",
+    "tests/meta_client/transactions/test_interrupted.py",
+    "tests/meta_client/aio/transactions/",
+    "tests/meta_broker/cluster/test_membership.py",
+    "tests/meta_broker/replication/master/test_lost_tail.py",
+    "tests/crash/test_groups.py",
+    f"{DOCS}::test_readme_and_tutorial",
+    "tests/meta_client/cli/test_messages.py",
+    "tests/meta_client/transactions/test_plain_drivers.py",
+    "tests/meta_client/transactions/test_barrier.py",
+    "tests/meta_client/doctor/",
+    "tests/crash/",
+    BLOCKS,
+    "tests/meta_client/console/",
+    "tests/meta_client/transactions/",
     "tests/meta_client/coordinator/",
     "tests/journal/state/test_every_storage_call.py",
-    "tests/crash/",
     "tests/meta_broker/app/test_bad_start.py",
     "tests/journal/repair/test_repair.py",
-    "tests/meta_client/transactions/",
     "tests/meta_client/cli/",
     "tests/integration/",
     "tests/model/",
@@ -116,7 +125,7 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no 
     """Gives each worker whole files, and one of them all that share a Spark session. Documents share nothing."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK):
+        if nodeid.startswith(SPARK) and not nodeid.startswith(SPARK_CLUSTER):
             return SPARK
         return nodeid if nodeid.startswith(DOCS) else nodeid.partition("::")[0]
 
