@@ -1,12 +1,16 @@
 """An archive in a directory, on the same disk or another."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from journal.errors import StorageFailed
 from journal.wal.file_move import sync_directory
 from journal.wal.storage import TMP_SUFFIX, Storage
 from journal.wal.storage_file import StorageFile
+
+BLOCK_BYTES: Final = 1024 * 1024
 
 
 class DirectoryPlace:
@@ -30,6 +34,25 @@ class DirectoryPlace:
             return None
         except OSError as error:
             raise StorageFailed(f"{self._path / name}: {error.strerror}") from error
+
+    def names(self) -> set[str]:
+        try:
+            return {entry.name for entry in self._path.iterdir()}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise StorageFailed(f"{self._path}: {error.strerror}") from error
+
+    def download(self, name: str, write: Callable[[bytes], object]) -> bool:
+        try:
+            with (self._path / name).open("rb") as reader:
+                while block := reader.read(BLOCK_BYTES):
+                    write(block)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StorageFailed(f"{self._path / name}: {error.strerror}") from error
+        return True
 
     def replace(self, name: str, data: bytes) -> None:
         target, temporary = self._path / name, self._path / (name + TMP_SUFFIX)

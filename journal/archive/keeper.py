@@ -1,4 +1,4 @@
-"""Stores a segment in an archive, then lists it in the manifest, before the journal drops it.
+"""Stores a segment in an archive, then lists it in the manifest, and its index, before the journal drops it.
 
 Each step may be repeated: a crash between two of them leaves a segment in both places, or stored and not listed, and
 the next attempt goes on. A segment that is listed is stored.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
+from journal.archive.manifest import NAME, ArchiveManifest, archived_index_name, decode_archive_manifest
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import JournalIdentity, read_header
 from journal.wal.storage import Storage
@@ -40,14 +40,47 @@ class ArchivePlace(Protocol):
         """Make *name* hold *data*: all of it or, after a crash, its former content. Durable on return."""
 
 
+class ArchiveReader(Protocol):
+    """What can be read of a directory or an object store. Methods block, for minutes if a store does not answer, and
+    raise StorageFailed, with the place, if it is away."""
+
+    @property
+    def name(self) -> str:
+        """Name of the place, for messages."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a whole file; None if there is none."""
+
+    def names(self) -> set[str]:
+        """Return the names of all files; none, if the place does not exist."""
+
+    def download(self, name: str, write: Callable[[bytes], object]) -> bool:
+        """Give a file to *write*, in blocks. False: there is none."""
+
+
+class IndexSource(Protocol):
+    """The archived indexes that are not in the archive yet."""
+
+    def waiting(self) -> list[tuple[Storage, str, int]]:
+        """Return them in the order of their cuts: storage, file name and cut. Listed ones may be among them."""
+
+    def listed(self, manifest: ArchiveManifest) -> None:
+        """Take note that the archive has what *manifest* lists, durably. Any thread."""
+
+
 class SegmentKeeper:
     """Keeps the segments of one journal in one place. One thread at a time, except `close`."""
 
-    def __init__(self, place: ArchivePlace, refusal: Callable[[], str | None] = lambda: None) -> None:
-        """*refusal*: why no segment may be dropped now; asked before each is stored, and again before it goes."""
+    def __init__(
+        self, place: ArchivePlace, refusal: Callable[[], str | None] = lambda: None, indexes: IndexSource | None = None
+    ) -> None:
+        """*refusal*: why no segment may be dropped now; asked before each is stored, and again before it goes.
+        *indexes*: of what is dropped, stored and listed before the first segment goes."""
         self._place = place
         self._refusal = refusal
+        self._indexes = indexes
         self._manifest: ArchiveManifest | None = None
+        self._stored: bytes | None = None  # its bytes in the place
         self._using_storage = threading.Lock()
         self._is_closed = False
 
@@ -76,11 +109,41 @@ class SegmentKeeper:
                 manifest = manifest.with_segment(base, file.size, sha256)
             except ValueError as error:
                 raise StorageFailed(f"{self._place.name}: {error}: give every broker its own archive") from error
-            self._place.replace(NAME, manifest.encode())
-            self._manifest = manifest
+            self._write_manifest(manifest)
+        if self._indexes is not None:
+            # Behind the segment: an archive that belongs to another history has refused that.
+            self._keep_indexes(manifest, self._indexes)
         with self._using_storage:
             self._check(storage, name)
             yield
+
+    def _keep_indexes(self, manifest: ArchiveManifest, indexes: IndexSource) -> None:
+        known = {entry.name for entry in manifest.indexes}
+        for storage, name, cut in indexes.waiting():
+            if name in known:
+                continue
+            file = storage.open(name, writable=False)
+            try:
+                sha256 = digest(file)
+                if archived_index_name(cut, sha256) != name:
+                    raise StorageFailed(f"{storage.path}/{name}: does not read back as it was written")
+                self._place.put(storage, name, file, sha256)
+                manifest = manifest.with_index(cut, file.size, sha256)
+            finally:
+                file.close()
+            self._write_manifest(manifest)
+        indexes.listed(manifest)
+
+    def _write_manifest(self, manifest: ArchiveManifest) -> None:
+        """Replace the manifest, unless somebody else has meanwhile. Checked, not locked: places have no locks."""
+        if self._place.read(NAME) != self._stored:
+            self._manifest = None  # read again with the next attempt
+            raise StorageFailed(
+                f"{self._place.name}/{NAME} was changed since it was read: stop the other broker that archives there"
+            )
+        data = manifest.encode()
+        self._place.replace(NAME, data)
+        self._manifest, self._stored = manifest, data
 
     def _check(self, storage: Storage, name: str) -> None:
         reason = "the broker stops" if self._is_closed else self._refusal()
@@ -89,7 +152,7 @@ class SegmentKeeper:
 
     def _read_manifest(self, identity: JournalIdentity) -> ArchiveManifest:
         if self._manifest is None:
-            data = self._place.read(NAME)
+            data = self._stored = self._place.read(NAME)
             try:
                 self._manifest = ArchiveManifest(identity) if data is None else decode_archive_manifest(data)
             except InvalidContent as error:

@@ -146,7 +146,7 @@ def load(
     check_access(file.access, where)
     check_hosts(section, zookeeper is not None, where)
     check_zookeeper(file.zookeeper, where)
-    check_retention(file.retention, data, where)
+    check_retention(file.retention, data, section.segment_bytes, where)
     if reason := why_not_slave(slave, is_slave=role == "slave", has_zookeeper=zookeeper is not None):
         raise ConfigError(f"{where}: slave: {reason}")
     _check_replication(file.replication, where)

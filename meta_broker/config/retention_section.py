@@ -20,10 +20,11 @@ class RetentionSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     bytes: int | None = None  # everything before the journal's newest bytes may be dropped
     policy: Literal["delete", "archive"] = "delete"
     archive: str | None = None  # directory, or URL of an object store, for policy "archive"
+    archive_cache_bytes: int | None = None  # consumers read the archive, through files of that size here; None: no
     when: float | str = 60.0  # seconds between two runs, or a cron expression in UTC
 
 
-def check_retention(section: RetentionSection, data: Path, where: str) -> None:
+def check_retention(section: RetentionSection, data: Path, segment_bytes: int, where: str) -> None:
     """Raise ConfigError for a value of *section* that can't be; *where* names the file."""
     if section.hours is not None:
         check_range(f"{where}: retention.hours", section.hours, 0.001, 1e6)
@@ -40,6 +41,11 @@ def check_retention(section: RetentionSection, data: Path, where: str) -> None:
         raise ConfigError(
             f'{where}: retention.archive, a directory or URL, and policy = "archive" need each other: give both'
         )
+    if section.archive_cache_bytes is not None:
+        if section.archive is None:
+            raise ConfigError(f"{where}: retention.archive_cache_bytes: needs retention.archive, which it reads")
+        # What one consumer reads, and what another one waits for.
+        check_range(f"{where}: retention.archive_cache_bytes", section.archive_cache_bytes, 2 * segment_bytes, 1 << 60)
     if section.archive is None:
         return
     if is_url(section.archive):

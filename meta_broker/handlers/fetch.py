@@ -62,14 +62,17 @@ class FetchHandler:
         self._reading.answer(fetch, peer, functools.partial(self._look_up, fetch))
 
     def _look_up(self, fetch: Fetch) -> Answer:
-        """Return the answer at this moment, and count it: it is looked up again if this raises IndexCold."""
+        """Return the answer at this moment, and count it: it is looked up again if this raises IndexCold or
+        ArchiveCold."""
         index = visible_index(self._context, _name(fetch))
         answer: Answer | None = self._rejection(fetch, index)
         if answer is None:
             if index is None or fetch.offset == index.end:
                 answer = answer_line(self._context, fetch, 0, fetch.offset)
+            elif (found := self._reading.index_at(_name(fetch), index, fetch.offset)) is not None:
+                answer = self._reading.messages(fetch, found, index)
             else:
-                answer = self._reading.messages(fetch, index)
+                answer = outside(self._context, fetch, self._reading.start_of(_name(fetch), index), index.end)
         if isinstance(answer, bytes):
             missed(self._context, fetch)
         self._count(fetch)
@@ -87,6 +90,8 @@ class FetchHandler:
         if fetch.epoch is not None and (stale := self._stale(fetch, fetch.epoch, name)) is not None:
             return stale
         start, end = (index.start, index.end) if index is not None else (0, 0)
+        if context.store.tier is not None and fetch.offset < start:
+            return None  # the look-up asks the archive
         return None if start <= fetch.offset <= end else outside(context, fetch, start, end)
 
     def _end_to_wait_for(self, fetch: Fetch) -> int | None:

@@ -16,7 +16,7 @@ from meta_client.protocol.status import Status
 class GetHandler:
     """Answers gets and offset queries. Only acknowledged messages are visible.
 
-    A look-up counts its request at its end: it is repeated if it raises IndexCold.
+    A look-up counts its request at its end: it is repeated if it raises IndexCold or ArchiveCold.
     """
 
     def __init__(self, context: Context, reading: MessageReader) -> None:
@@ -34,7 +34,8 @@ class GetHandler:
 
     def _look_up(self, get: Get) -> Answer:
         context = self._context
-        index = visible_index(context, PartitionName(get.topic, get.partition))
+        name = PartitionName(get.topic, get.partition)
+        index = visible_index(context, name)
         answer: Answer
         is_valid = True
         if context.topics.is_closed(get.topic, get.partition):
@@ -43,10 +44,10 @@ class GetHandler:
             answer = unknown_partition(get)
         elif get.bytes_max <= 0:
             answer, is_valid = bad_size(get), False
-        elif index.start <= get.offset < index.end:
-            answer = self._reading.messages(get, index)
+        elif (found := self._reading.index_at(name, index, get.offset)) is not None:
+            answer = self._reading.messages(get, found, index)
         else:
-            answer = outside(context, get, index.start, index.end)
+            answer = outside(context, get, self._reading.start_of(name, index), index.end)
         if isinstance(answer, bytes) and is_valid:
             missed(context, get)
         context.counters.gets += 1
@@ -54,18 +55,24 @@ class GetHandler:
         return answer
 
     def _look_up_offset(self, query: OffsetQuery) -> Answer:
-        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        name = PartitionName(query.topic, query.partition)
+        index = visible_index(self._context, name)
         if index is None:
             answer = unknown_partition(query)
         else:
-            answer = encode_result(Status.SUCCESS, b"%d" % index.nearest(query.offset), query.opaque)
+            nearest = (self._reading.index_at(name, index, query.offset) or index).nearest(query.offset)
+            if nearest == index.start > query.offset:
+                nearest = self._reading.start_of(name, index)
+            answer = encode_result(Status.SUCCESS, b"%d" % nearest, query.opaque)
         self._count(query)
         return answer
 
     def _look_up_offsets(self, query: Offsets) -> Answer:
-        index = visible_index(self._context, PartitionName(query.topic, query.partition))
+        name = PartitionName(query.topic, query.partition)
+        index = visible_index(self._context, name)
         if index is not None:
-            found = PartitionOffsets(index.start, index.end, index.at_time(query.time_ms))
+            start, at = self._reading.start_of(name, index), self._reading.at_time(name, index, query.time_ms)
+            found = PartitionOffsets(start, index.end, at)
             answer = encode_result(Status.SUCCESS, format_offset_range(found), query.opaque)
         elif self._context.topics.offers(query.topic, query.partition):
             answer = encode_result(Status.SUCCESS, format_offset_range(PartitionOffsets(0, 0, 0)), query.opaque)

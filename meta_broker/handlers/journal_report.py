@@ -35,6 +35,13 @@ def journal_lines(context: Context) -> Iterator[str]:
     hours = "-" if section.hours is None else f"{section.hours:g}"
     size = "-" if section.bytes is None else str(section.bytes)
     yield f"retention hours {hours} bytes {size} policy {section.policy}"
+    if (tier := store.tier) is not None:
+        cache = tier.cache
+        yield (
+            f"archive reads {tier.reads} hits {cache.hits} downloads {cache.downloads} failures {cache.failures} "
+            f"downloaded_bytes {cache.bytes_downloaded} "
+            f"cache_bytes {cache.bytes_held} cache_bytes_max {cache.bytes_max}"
+        )
     yield from _segments(journal.segments)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from zlib import crc32
@@ -9,11 +10,13 @@ from zlib import crc32
 import msgspec
 
 from journal.errors import StorageFailed
+from journal.records.record import PartitionName
 from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.store.cold_read import ColdRead
+from meta_broker.store.archive_cache import ArchiveCold, ObjectDamaged, ObjectMissing
+from meta_broker.store.cold_read import ColdRead, SegmentReaders
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.index_file import IndexCold, IndexDamaged
 from meta_broker.store.partition_index import JournalSlice, PartitionIndex
@@ -27,6 +30,9 @@ log = logging.getLogger(__name__)
 
 # A slave sends a reader back below this part of the distance at which the master sends it away: hysteresis.
 LEAVE_RATIO: float = 0.5
+
+# A connection waits that long for the archive, its other partitions too; then the client asks again.
+ARCHIVE_WAIT_S: float = 2.0
 
 T = TypeVar("T")
 IndexRequest = Get | Fetch | OffsetQuery | Offsets
@@ -47,6 +53,7 @@ class ToFilter(msgspec.Struct, frozen=True):
     name: str
     index: PartitionIndex
     bytes_max: int
+    log: PartitionIndex  # the partition's own
 
 
 Answer = bytes | Messages | ToFilter
@@ -67,27 +74,64 @@ class MessageReader:
         self._cold_reader = ColdReader()
         self._by_peer: dict[Peer, asyncio.Task[None]] = {}
 
-    def messages(self, request: Get | Fetch, index: PartitionIndex) -> Answer:
-        """Look up the messages at the offset of *request*, which the partition has. Raises IndexDamaged, IndexCold."""
+    def start_of(self, name: PartitionName, index: PartitionIndex) -> int:
+        """Return the first offset of a partition that can be read. Raises ArchiveCold, StorageFailed."""
+        tier = self._store.tier
+        return index.start if tier is None else tier.start_of(name, index)
+
+    def at_time(self, name: PartitionName, index: PartitionIndex, time_ms: int) -> int:
+        """Return the first offset of *time_ms* or later. Raises IndexDamaged, IndexCold, ArchiveCold, StorageFailed."""
+        found, tier = index.at_time(time_ms), self._store.tier
+        return found if tier is None or found > index.start else tier.at_time(name, index, time_ms)
+
+    def index_at(self, name: PartitionName, index: PartitionIndex, offset: int) -> PartitionIndex | None:
+        """Return *index*, or an archived one, whichever has *offset*; None: neither has. Raises ArchiveCold,
+        StorageFailed."""
+        tier = self._store.tier
+        if index.start <= offset < index.end:
+            return index
+        return tier.index_at(name, index, offset) if tier is not None and offset < index.start else None
+
+    def messages(self, request: Get | Fetch, index: PartitionIndex, log: PartitionIndex) -> Answer:
+        """Look up the messages at the offset of *request*, which *index* has: *log*, the partition's own, or an
+        archived one.
+
+        Raises IndexDamaged, IndexCold, ArchiveCold, StorageFailed.
+        """
         context = self._context
         bytes_max = min(request.bytes_max, context.config.broker.transfer_bytes_max)
         if (of_topic := context.config.filters.get(request.topic)) is not None and request.group in of_topic:
-            return ToFilter(of_topic[request.group], index, bytes_max)
-        places = list(index.places(request.offset, bytes_max))
+            return ToFilter(of_topic[request.group], index, bytes_max, log)
+        places = self._places(index, request.offset, bytes_max)
         if not places:
             return _in_gap(index, request)
+        if index is not log and self._store.tier is not None:
+            self._store.tier.reads += 1
         size = sum(place.bytes for place in places)
-        line = _head_line(context, request, size, index, places)
-        return Messages(line, size, places, ColdRead(self._store.journal, places))
+        # No slave has the archive of its master.
+        line = _head_line(context, request, size, log.end, places if index is log else ())
+        return Messages(line, size, places, ColdRead(self._segments, places))
+
+    @property
+    def _segments(self) -> SegmentReaders:
+        return self._store.tier or self._store.journal
+
+    def _places(self, index: PartitionIndex, offset: int, bytes_max: int) -> list[JournalSlice]:
+        places, tier = list(index.places(offset, bytes_max)), self._store.tier
+        return places if tier is None or not places else tier.at_hand(places)
 
     def answer(self, request: IndexRequest, peer: Peer, look_up: LookUp) -> None:
-        """Answer *request* with what *look_up* returns; while that raises IndexCold, load the index and repeat it."""
+        """Answer *request* with what *look_up* returns; while that raises IndexCold or ArchiveCold, load what it lacks
+        and repeat it."""
         try:
             found = look_up()
         except IndexDamaged as error:
             peer.send(index_damaged(error, request.opaque))
             return
-        except IndexCold:
+        except StorageFailed as error:
+            peer.send(self._unavailable(request, error))
+            return
+        except (IndexCold, ArchiveCold):
             found = None
         if found is None or not self._send(request, peer, look_up, found):
             peer.pause()
@@ -125,8 +169,8 @@ class MessageReader:
         except IndexDamaged as error:
             peer.send(index_damaged(error, request.opaque))
         except StorageFailed as error:
-            if found is None:  # out of file descriptors: nothing is damaged
-                peer.send(encode_result(Status.UNAVAILABLE, str(error).encode(), request.opaque))
+            if found is None:
+                peer.send(self._unavailable(request, error))
             else:
                 assert isinstance(request, Get | Fetch)
                 peer.send(unreadable(self._context, request, error))
@@ -134,12 +178,19 @@ class MessageReader:
         del self._by_peer[peer]
         peer.resume()
 
+    def _unavailable(self, request: IndexRequest, error: StorageFailed) -> bytes:
+        """Return the reply to a request that can't be looked up now: the archive is away, or descriptors ran out."""
+        if isinstance(error, ObjectDamaged | ObjectMissing):
+            self._context.counters.gets_unreadable += 1
+            return encode_result(Status.INTERNAL_ERROR, str(error).encode(), request.opaque)
+        return encode_result(Status.UNAVAILABLE, str(error).encode(), request.opaque)
+
     def _filter(self, request: Get | Fetch, peer: Peer, look_up: LookUp, found: ToFilter) -> None:
         """Answer *request* once the filter has processed its messages."""
         index = found.index
 
         def places() -> list[JournalSlice]:
-            return list(index.places(request.offset, found.bytes_max)) if index.start <= request.offset else []
+            return self._places(index, request.offset, found.bytes_max) if index.start <= request.offset else []
 
         async def run(process: FilterProcess) -> None:
             if not index.start <= request.offset < index.end:  # deleted before its turn
@@ -147,7 +198,12 @@ class MessageReader:
                 return
             # Read only now: a waiting request holds no bytes.
             try:
-                chunk = await self._read(await self._when_loaded(places))
+                try:
+                    found_places = await self._when_loaded(places)
+                except StorageFailed as error:
+                    peer.send(self._unavailable(request, error))
+                    return
+                chunk = await self._read(found_places)
                 if not chunk:
                     peer.send(await self._when_loaded(lambda: _in_gap(index, request)))
                     return
@@ -170,7 +226,7 @@ class MessageReader:
                 return
             self._context.traffic.sent(request.topic, answer.size)
             # No places: a filtered reader is not sent to a slave, whose configuration may lack the filter.
-            peer.send(_head_line(self._context, request, answer.size, index, ()) + chunk[: answer.size])
+            peer.send(_head_line(self._context, request, answer.size, found.log.end, ()) + chunk[: answer.size])
 
         times = self._context.times
         durations, began = times.of(request), times.defer()
@@ -185,7 +241,7 @@ class MessageReader:
         """Return the bytes of *places*. Raises StorageFailed."""
         if not places:
             return b""
-        read = ColdRead(self._store.journal, places)
+        read = ColdRead(self._segments, places)
         if (data := self._cached(places, read)) is not None:
             return b"".join(data)
         return await self._cold_reader.read(read)
@@ -195,13 +251,21 @@ class MessageReader:
 
     async def _when_loaded(self, ask: Callable[[], T]) -> T:
         """Return the result of *ask*, which reads an index; load what is not in memory. Raises as *ask*,
-        StorageFailed.
+        StorageFailed, also if the archive takes longer than ARCHIVE_WAIT_S.
         """
+        left_s = ARCHIVE_WAIT_S
         while True:
             try:
                 return ask()
             except IndexCold as cold:
                 await self._cold_reader.read(cold)
+            except ArchiveCold as cold:
+                began = time.monotonic()
+                await asyncio.wait([cold.loading], timeout=left_s)
+                if not cold.loading.done():
+                    raise StorageFailed("it is being read from the archive: ask again later") from None
+                cold.loading.result()
+                left_s = max(left_s - (time.monotonic() - began), 0.0)
 
     def peer_closed(self, peer: Peer) -> None:
         """Cancel the read of a closed connection."""
@@ -214,11 +278,11 @@ class MessageReader:
 
 
 def _head_line(
-    context: Context, request: Get | Fetch, size: int, index: PartitionIndex, places: Sequence[JournalSlice]
+    context: Context, request: Get | Fetch, size: int, log_end: int, places: Sequence[JournalSlice]
 ) -> bytes:
     """Return the header for *size* bytes of messages at *places*."""
     if isinstance(request, Fetch):
-        return answer_line(context, request, size, index.end, places)
+        return answer_line(context, request, size, log_end, places)
     return value_line(size, request.opaque)
 
 

@@ -7,7 +7,7 @@ from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
 from meta_broker.metrics.broker_samples import connection_samples, process_samples, request_samples, topic_samples
-from meta_broker.metrics.journal_samples import disk_samples, journal_samples, transaction_samples
+from meta_broker.metrics.journal_samples import archive_samples, disk_samples, journal_samples, transaction_samples
 from meta_broker.metrics.replication_samples import master_samples, slave_samples
 from meta_broker.metrics.status import BrokerStatus
 from meta_broker.net.tls_listener import PortTls
@@ -47,6 +47,7 @@ def samples(status: BrokerStatus) -> Iterator[Sample]:
     yield from request_samples(context)
     yield from topic_samples(context)
     yield from journal_samples(context)
+    yield from archive_samples(context)
     yield from disk_samples(context)
     yield from transaction_samples(context)
     if context.master is not None:

@@ -62,6 +62,16 @@ DISK_FULL: Final = Family(
     "metaq_disk_full", G, "1 while the disk is full or low: a master refuses messages, a copy waits."
 )
 
+# -- the archive, if consumers read it ------------------------------------------------------------------------
+
+ARCHIVE_READS: Final = Family("metaq_archive_reads_total", C, "Gets and fetches of messages in the archive.")
+ARCHIVE_HITS: Final = Family("metaq_archive_cache_hits_total", C, "Times a file of the archive was in the cache.")
+ARCHIVE_DOWNLOADS: Final = Family("metaq_archive_downloads_total", C, "Files read from the archive.")
+ARCHIVE_FAILURES: Final = Family("metaq_archive_downloads_failed_total", C, "Files that could not be read from there.")
+ARCHIVE_BYTES: Final = Family("metaq_archive_downloaded_bytes_total", C, "Bytes of the files read from there.")
+ARCHIVE_CACHE: Final = Family("metaq_archive_cache_bytes", G, "Bytes of the cache, downloads under way included.")
+ARCHIVE_CACHE_MAX: Final = Family("metaq_archive_cache_max_bytes", G, "archive_cache_bytes of [retention].")
+
 # -- transactions ---------------------------------------------------------------------------------------------
 
 BRANCHES: Final = Family("metaq_branches_live", G, "Branches that are not over, local ones included.")

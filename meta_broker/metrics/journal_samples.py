@@ -33,6 +33,20 @@ def journal_samples(context: Context) -> Iterator[Sample]:
     yield Sample(f.REPLAY_BYTES, max(end - store.source.durable_checkpoint_lsn, 0))
 
 
+def archive_samples(context: Context) -> Iterator[Sample]:
+    """Yield nothing unless consumers read the archive."""
+    if (tier := context.store.tier) is None:
+        return
+    cache = tier.cache
+    yield Sample(f.ARCHIVE_READS, tier.reads)
+    yield Sample(f.ARCHIVE_HITS, cache.hits)
+    yield Sample(f.ARCHIVE_DOWNLOADS, cache.downloads)
+    yield Sample(f.ARCHIVE_FAILURES, cache.failures)
+    yield Sample(f.ARCHIVE_BYTES, cache.bytes_downloaded)
+    yield Sample(f.ARCHIVE_CACHE, cache.bytes_held)
+    yield Sample(f.ARCHIVE_CACHE_MAX, cache.bytes_max)
+
+
 def _checkpoint_age_s(context: Context) -> float | None:
     """Return the age of the newest checkpoint's file; None: there is none, or it can't be seen."""
     try:

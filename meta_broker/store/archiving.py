@@ -9,19 +9,24 @@ from pathlib import Path
 from typing import Final
 
 from journal.archive.directory import DirectoryPlace
-from journal.archive.keeper import SegmentKeeper
+from journal.archive.keeper import IndexSource, SegmentKeeper
 from meta_broker.config.retention_section import RetentionSection, is_url
 from meta_broker.store.object_place import ObjectPlace
 
 STOP_WAIT_S: Final = 5.0  # for an upload: a journal that is closed is not touched by it any more
 
 
-def segment_keeper(section: RetentionSection, refusal: Callable[[], str | None]) -> SegmentKeeper | None:
-    """Return the archive that *section* names, if any. Touches nothing yet. *refusal*: as in SegmentKeeper."""
-    if section.archive is None:
-        return None
-    place = ObjectPlace(section.archive) if is_url(section.archive) else DirectoryPlace(Path(section.archive))
-    return SegmentKeeper(place, refusal)
+def archive_place(archive: str) -> DirectoryPlace | ObjectPlace:
+    """Return the directory or object store that *archive* names. Touches nothing yet."""
+    return ObjectPlace(archive) if is_url(archive) else DirectoryPlace(Path(archive))
+
+
+def segment_keeper(
+    section: RetentionSection, refusal: Callable[[], str | None], indexes: IndexSource | None
+) -> SegmentKeeper | None:
+    """Return the archive that *section* names, if any. Touches nothing yet. *refusal*, *indexes*: as in
+    SegmentKeeper."""
+    return None if section.archive is None else SegmentKeeper(archive_place(section.archive), refusal, indexes)
 
 
 class DropThread:

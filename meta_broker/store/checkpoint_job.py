@@ -17,6 +17,7 @@ from journal.wal.high_watermark import HighWatermark
 from journal.wal.reserve import is_full
 from journal.wal.storage import DirectoryStorage
 from meta_broker.config.broker_config import BrokerConfig
+from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.checkpoint_taking import note
 from meta_broker.store.clock import Clock, ClockStep
 from meta_broker.store.disk_space import CHECK_S, DiskSpace
@@ -57,6 +58,7 @@ class CheckpointJob:
         clock: Clock,
         high_watermark: HighWatermark,
         space: DiskSpace,
+        tier: ArchiveTier | None = None,
     ) -> None:
         self._storage = storage
         self._source = source
@@ -72,7 +74,7 @@ class CheckpointJob:
         self._not_before = 0.0
         self._listener: Callable[[Checkpoint], None] = lambda checkpoint: None
         self._repair = IndexRepair(indexes, self._journal)
-        self._retention = Retention(config.retention, source, indexes, clock)
+        self._retention = Retention(config.retention, source, indexes, clock, tier)
         self._requests: list[CheckpointAnswer] = []  # for the next checkpoint
         self._task: asyncio.Task[None] | None = None
         self._reached: asyncio.Future[Collected] | None = None

@@ -1,7 +1,7 @@
 """One read of messages: at once if the page cache has them, else as a worker thread's job."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from journal.wal.open_journal import OpenJournal
 from journal.wal.storage_file import FileReader
@@ -34,17 +34,24 @@ class _Group(NamedTuple):
     places: list[JournalSlice]
 
 
+class SegmentReaders(Protocol):
+    """A journal, or the tier that has its archived segments, too."""
+
+    def reader(self, lsn: int) -> tuple[int, FileReader]:
+        """Return the base of the segment that holds *lsn*, and a reader of its file."""
+
+
 class ColdRead:
     """Read of some slices. Constructed on the loop thread; keeps their segments open, even if they are deleted
     meanwhile.
     """
 
-    def __init__(self, journal: OpenJournal, places: Sequence[JournalSlice]) -> None:
+    def __init__(self, segments: SegmentReaders, places: Sequence[JournalSlice]) -> None:
         self._groups: list[_Group] = []
         base, end, merging = 0, 0, list[JournalSlice]()
         for place in places:
             if not base <= place.lsn < end:
-                base, file = journal.reader(place.lsn)
+                base, file = segments.reader(place.lsn)
                 end, merging = base + file.size, []
                 self._groups.append(_Group(base, file, merging))
             merging.append(place)

@@ -27,6 +27,7 @@ from journal.checksum import crc32
 from journal.errors import StorageFailed
 from journal.state.checkpoint import IndexFileEntry
 from journal.wal.open_file import OpenFile
+from journal.wal.storage_file import FileReader
 from meta_broker.store import index_layout
 from meta_broker.store.index_layout import (
     ENTRY,
@@ -95,7 +96,7 @@ class IndexFile:
     )
 
     def __init__(
-        self, name: str = "", file: OpenFile | None = None, entries: int = 0, crc: int = 0, last_ms: int = 0
+        self, name: str = "", file: FileReader | None = None, entries: int = 0, crc: int = 0, last_ms: int = 0
     ) -> None:
         self._name = name
         self._file = file
@@ -205,7 +206,7 @@ class IndexFile:
         assert self._file is not None
         return self._read(self._file, chunk)
 
-    def _read(self, file: OpenFile, chunk: int) -> bytes:
+    def _read(self, file: FileReader, chunk: int) -> bytes:
         start = chunk * index_layout.CHUNK_BYTES
         count = min(self.entries - chunk * index_layout.CHUNK_ENTRIES, index_layout.CHUNK_ENTRIES)
         size = count * ENTRY_BYTES

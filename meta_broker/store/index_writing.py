@@ -23,7 +23,7 @@ def write(path: Path, spill: Spill, before: IndexFile) -> IndexFile:
     before.open()
     if not spill.data:
         return before
-    data, crc = _sealed(path.name, spill.first, spill.data, before.crc)
+    data, crc = sealed(path.name, spill.first, spill.data, before.crc)
     is_new = spill.first == 0
     target = path.with_name(path.name + TEMPORARY_SUFFIX) if is_new else path
     try:
@@ -53,7 +53,7 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
         kept = before.entries - unneeded + len(spill.data) // ENTRY_BYTES
         file = OpenFile(path, fd, position(kept))  # which closes it
         for piece in itertools.chain(before.blocks(unneeded), [memoryview(spill.data)]):
-            data, crc = _sealed(path.name, entries, piece, crc)
+            data, crc = sealed(path.name, entries, piece, crc)
             _write_all(fd, data, position(entries))
             entries += len(piece) // ENTRY_BYTES
         os.fsync(fd)
@@ -63,7 +63,7 @@ def renew(path: Path, spill: Spill, before: IndexFile, unneeded: int) -> IndexFi
     return IndexFile(path.name, file, entries, crc, spill.last_ms if spill.data else before.last_ms)
 
 
-def _sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[bytes, int]:
+def sealed(name: str, first: int, data: bytes | memoryview, crc: int) -> tuple[bytes, int]:
     """Return entries from number *first* on with the seals between them, and the checksum of the last chunk.
 
     *crc*: of the last chunk before.

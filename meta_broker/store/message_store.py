@@ -5,6 +5,7 @@ watermark has passed them, and runs checkpoints. Loop thread only, except for th
 """
 
 import errno
+import functools
 import logging
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -20,12 +21,14 @@ from journal.state.recovery import Recovered
 from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.high_watermark import LSN_MAX, YIELD, Action, HighWatermark, Yield
 from journal.wal.inline_commit import LoopHooks
-from journal.wal.open_journal import JournalConfig
+from journal.wal.open_journal import JournalConfig, OpenJournal
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_watermark
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
+from meta_broker.store.archive_tier import ArchiveTier
+from meta_broker.store.archiving import archive_place
 from meta_broker.store.checkpoint_job import CheckpointJob
 from meta_broker.store.checkpoint_taking import take_checkpoint
 from meta_broker.store.clock import Clock
@@ -51,8 +54,9 @@ class MessageStore:
         config: BrokerConfig,
         clock: Clock,
         limit: Lsn = LSN_MAX,
+        tier: ArchiveTier | None = None,
     ) -> None:
-        """*limit*: as in `limit_acknowledged`."""
+        """*limit*: as in `limit_acknowledged`. *tier*: reads the archive; None: consumers do not."""
         self._storage = storage
         self._config = config
         self.source = source
@@ -68,7 +72,10 @@ class MessageStore:
             PartitionName, None
         ] = {}  # watched, and published to since the high watermark began to move
         self.space = DiskSpace(self.journal, config.broker.disk_free_bytes_min)
-        self.checkpoints = CheckpointJob(storage, source, indexes, config, clock, self.high_watermark, self.space)
+        self.tier = tier
+        self.checkpoints = CheckpointJob(
+            storage, source, indexes, config, clock, self.high_watermark, self.space, self.tier
+        )
         self.watermark: WatermarkKeeper | None = None  # for a master in mode sync
 
     @classmethod
@@ -188,10 +195,11 @@ class MessageStore:
         source = open_source(storage, indexes)
         try:
             indexes.make_directory()  # only now: a directory of another broker stays unchanged
+            tier = _archive_tier(config, source.journal)
         except StorageFailed:
             source.close()
             raise
-        return cls(storage, source, indexes, config, clock, limit)
+        return cls(storage, source, indexes, config, clock, limit, tier)
 
     @property
     def transactions(self) -> JournalTransactionStore:
@@ -295,7 +303,18 @@ class MessageStore:
         try:
             self.checkpoints.close()
             self.source.close()
+            if self.tier is not None:
+                self.tier.close()
             if self.watermark is not None:
                 self.watermark.close()
         finally:
             self._storage.close()
+
+
+def _archive_tier(config: BrokerConfig, journal: OpenJournal) -> ArchiveTier | None:
+    """Return what reads the archive, if the configuration has it read. Raises StorageFailed."""
+    section = config.retention
+    if section.archive is None or section.archive_cache_bytes is None:
+        return None
+    place = functools.partial(archive_place, section.archive)
+    return ArchiveTier(config.data, journal, place, section.archive_cache_bytes, config.broker.disk_free_bytes_min)

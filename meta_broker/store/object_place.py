@@ -6,6 +6,7 @@ configuration files. A put must be atomic, as those of object stores are.
 
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from journal.archive.keeper import BLOCK_BYTES
@@ -53,6 +54,29 @@ class ObjectPlace:
             return bytes(files.cat_file(at)) if files.exists(at) else None
         except Exception as error:
             raise self._failed(name, error) from error
+
+    def names(self) -> set[str]:
+        files, at = self._path("")
+        try:
+            files.invalidate_cache()
+            return {path.rpartition("/")[2] for path in files.ls(at.rstrip("/"), detail=False)}
+        except FileNotFoundError:
+            return set()
+        except Exception as error:
+            raise self._failed("", error) from error
+
+    def download(self, name: str, write: Callable[[bytes], object]) -> bool:
+        files, at = self._path(name)
+        try:
+            files.invalidate_cache()
+            with files.open(at, "rb", block_size=BLOCK_BYTES, cache_type="readahead") as reader:
+                while block := reader.read(BLOCK_BYTES):
+                    write(block)
+        except FileNotFoundError:
+            return False
+        except Exception as error:
+            raise self._failed(name, error) from error
+        return True
 
     def replace(self, name: str, data: bytes) -> None:
         files, at = self._path(name)

@@ -101,6 +101,10 @@ class PartitionIndex:
         self._notice()
         return False
 
+    def read_archived(self, file: IndexFile, start: int, end: int) -> None:
+        """Become an index of the archived messages [start, end), to read from: *file* has all of its entries."""
+        self.start, self.end, self._file = start, end, file
+
     def publish(self, update: IndexUpdate) -> None:
         """Add a run at the end. Publishing an existing run changes nothing. A run of no bytes ends a gap."""
         self.publish_runs(update.base, (update.extent,))

@@ -64,18 +64,22 @@ def retention_point(
     needed: int,
     indexes: Mapping[PartitionName, Covered],
     ends: Mapping[PartitionName, int],
+    *,
+    is_tiered: bool = False,
 ) -> RetentionPoint | None:
     """Return the largest cut at or below *floor* and *needed*; None: no segment can be dropped.
 
-    *indexes*: every partition's, as of a checkpoint; *ends*: where it ends there. Reads all of them: a worker's job.
-    Raises RetentionPointUnknown.
+    *indexes*: every partition's, as of a checkpoint; *ends*: where it ends there. *is_tiered*: messages stay readable,
+    so one to be kept may go to the archive with those before it. Reads all indexes: a worker's job. Raises
+    RetentionPointUnknown.
     """
     bases = [base for base, _ in segments]
     limit, starts, surveys = min(floor, needed), dict[PartitionName, int](), dict[PartitionName, IndexSurvey]()
     for name, index in indexes.items():
         try:
             survey = surveys[name] = IndexSurvey(index)
-            limit = min(limit, survey.lowest_kept(floor))
+            if not is_tiered:
+                limit = min(limit, survey.lowest_kept(floor))
         except IndexDamaged as error:
             raise RetentionPointUnknown(name, error) from error
     cut = max((base for base in bases if base <= limit), default=bases[0])

@@ -4,6 +4,8 @@
 2. After the next checkpoint both of the two newest include it. Delete older ones, then the segments, oldest first, each
    once the archive has it, if there is one. Uploads run on a thread of their own.
 
+If the archive is read through the broker, an archived index has what partitions lose in step 1 before they do.
+
 Whichever checkpoint a start finds, the journal begins no later than it needs, and every offset it names is stored.
 """
 
@@ -22,13 +24,17 @@ from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
 from meta_broker.config.retention_section import RetentionSection, is_url
 from meta_broker.config.schedule import Schedule
+from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.archiving import STOP_WAIT_S, DropThread, segment_keeper
 from meta_broker.store.clock import STEP_MS, Clock
+from meta_broker.store.index_file import IndexDamaged
 from meta_broker.store.indexes import Collected, Indexes
 from meta_broker.store.partition_index import Covered
 from meta_broker.store.retention import RetentionPoint, RetentionPointUnknown, floor_of, retention_point
 
 log = logging.getLogger(__name__)
+
+INDEXED_SEGMENTS_MAX = 4  # dropped in one run with an archived index, of which a reader downloads all
 
 
 class Retention:
@@ -40,8 +46,11 @@ class Retention:
         source: CheckpointedState,
         indexes: Indexes,
         clock: Clock,
+        tier: ArchiveTier | None = None,
     ) -> None:
+        """*tier*: reads the archive, if consumers may."""
         self._section = section
+        self._tier = tier
         self._source = source
         self._indexes = indexes
         self._clock = clock
@@ -49,8 +58,9 @@ class Retention:
         self._newest_at = clock.steady_ms()
         self._schedule = Schedule(section.when)
         self._due = time.monotonic() + self._schedule.first_s(_now())
-        self._keeper = segment_keeper(section, lambda: "an index is being rebuilt" if indexes.damaged else None)
+        self._keeper = segment_keeper(section, lambda: "an index is being rebuilt" if indexes.damaged else None, tier)
         self._uploads = DropThread()
+        self._is_limited = False  # more may go with the next run, at once
         self._chosen: RetentionPoint | None = None  # in no durable checkpoint yet
         self._durable: tuple[RetentionPoint, int] | None = None  # with the first checkpoint that has it
 
@@ -71,6 +81,8 @@ class Retention:
             return True
         if time.monotonic() < self._due or self._section.hours is self._section.bytes is None:
             return False
+        if self._tier is not None and not self._tier.is_ready:
+            return False  # what is archived next continues what is archived: unknown while the archive is away
         journal = self._source.journal
         if not len(journal.segments):
             return False  # a copy that waits for its first bytes
@@ -84,7 +96,14 @@ class Retention:
         self._due = time.monotonic()
 
     def _floor(self, end: int) -> int:
-        return floor_of(self._source.journal.segments, end, self._age_ms, self._section)
+        segments = self._source.journal.segments
+        floor = floor_of(segments, end, self._age_ms, self._section)
+        if self._tier is not None and len(bases := [base for base, _ in segments]) > INDEXED_SEGMENTS_MAX:
+            self._is_limited = floor > bases[INDEXED_SEGMENTS_MAX]
+            floor = min(floor, bases[INDEXED_SEGMENTS_MAX])
+        else:
+            self._is_limited = False
+        return floor
 
     def _age_ms(self, time_ms: int) -> int:
         """Return the least age of a record of *time_ms*: by the clock here, and by the newest record and the time
@@ -111,21 +130,42 @@ class Retention:
         """Choose a cut if one is due, and trim the partitions to it; return *checkpoint* with the new starts."""
         if self._durable is not None or not self.wants_checkpoint or not collected.is_complete:
             return checkpoint
-        self._due = time.monotonic() + self._schedule.next_s(_now())
         by_name = self._indexes.by_name
         floor, segments = self._floor(checkpoint.lsn), self._source.journal.segments
+        self._due = time.monotonic() + (0.0 if self._is_limited else self._schedule.next_s(_now()))
+        covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
         try:
-            covered = {name: by_name[name].covered_with(spill) for name, spill in collected.every()}
-            self._chosen = await loop.run_in_executor(worker, _choose, segments, floor, checkpoint, covered)
+            choose = functools.partial(_choose, segments, floor, checkpoint, covered, is_tiered=self._tier is not None)
+            self._chosen = await loop.run_in_executor(worker, choose)
         except RetentionPointUnknown as error:
             by_name[error.name].damaged()
             log.warning("nothing dropped error=%s", error)
             return checkpoint
         if self._chosen is None:
             return checkpoint
+        if self._tier is not None and not await self._index(loop, worker, self._tier, self._chosen, covered):
+            self._chosen = None
+            return checkpoint
         for name, start in self._chosen.starts.items():
             by_name[name].trim(start)
         return self._source.trim(checkpoint, self._chosen.starts)
+
+    async def _index(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        worker: Executor,
+        tier: ArchiveTier,
+        point: RetentionPoint,
+        covered: dict[PartitionName, Covered],
+    ) -> bool:
+        """Keep what the partitions lose at *point* in an archived index. False: it could not be written."""
+        taken = {name: (covered[name], start) for name, start in point.starts.items()}
+        try:
+            tier.add(await loop.run_in_executor(worker, tier.write, point.lsn, taken, tier.ranges))
+        except (StorageFailed, IndexDamaged) as error:
+            log.error("nothing dropped, no archived index could be written error=%s", error)
+            return False
+        return True
 
     async def checkpoint_written(self, loop: asyncio.AbstractEventLoop, worker: Executor, number: int) -> None:
         """Delete what the checkpoint before *number* dropped, now that *number*, returned by `choose`, is durable.
@@ -174,13 +214,13 @@ class Retention:
 
 
 def _choose(
-    segments: Segments, floor: int, checkpoint: Checkpoint, covered: dict[PartitionName, Covered]
+    segments: Segments, floor: int, checkpoint: Checkpoint, covered: dict[PartitionName, Covered], *, is_tiered: bool
 ) -> RetentionPoint | None:
     """Choose a cut. A worker's job: reads every index. Raises RetentionPointUnknown."""
     ends = {PartitionName(entry.topic, entry.partition): entry.end for entry in checkpoint.partitions}
     extents = (extent.lsn for branch in checkpoint.branches for extent in branch.extents)
     needed = min(chain([checkpoint.lsn], extents))
-    return retention_point(segments, floor, needed, covered, ends)
+    return retention_point(segments, floor, needed, covered, ends, is_tiered=is_tiered)
 
 
 def _now() -> datetime.datetime:

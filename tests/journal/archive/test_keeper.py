@@ -91,3 +91,15 @@ def test_an_archive_of_another_journal_or_with_a_changed_manifest_is_refused(
     with pytest.raises(StorageFailed, match="give every broker an archive of its own"):
         segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
     assert held(tmp_path / "data")[0] == SIZE
+
+
+def test_of_two_that_archive_at_once_one_stops(tmp_path: Path, segments: Segments) -> None:
+    """A former master that goes on, say: what the other one listed is never undone."""
+    archive = tmp_path / "archive"
+    first = SegmentKeeper(DirectoryPlace(archive))
+    segments.drop_before(SIZE, first)
+    segments.drop_before(2 * SIZE, SegmentKeeper(DirectoryPlace(archive)))
+    with pytest.raises(StorageFailed, match="was changed since it was read: stop the other broker"):
+        segments.drop_before(3 * SIZE, first)
+    assert listed(archive) == [0, SIZE]
+    assert held(tmp_path / "data")[0] == 2 * SIZE

@@ -48,3 +48,17 @@ def test_a_change_is_named_with_its_line(change, reason: str) -> None:  # type: 
 def test_a_manifest_that_is_cut_off_says_so() -> None:
     with pytest.raises(InvalidContent, match="line 4: cut off"):
         decode_archive_manifest(manifest(0, 4096, 8192).encode()[:-1])
+
+
+def test_indexes_stand_between_segments_in_the_same_chain() -> None:
+    made = manifest(0, 4096).with_index(8192, 100, SHA[3])
+    assert made.with_index(8192, 100, SHA[3]) is made
+    made = made.with_segment(8192, 4096, SHA[2])
+    assert decode_archive_manifest(made.encode()) == made
+    assert [entry.base for entry in made.entries] == [0, 4096, 8192]
+    assert [entry.name for entry in made.indexes] == [f"{8192:020d}.{SHA[3]}.index"]
+    lines = made.encode().splitlines()
+    with pytest.raises(InvalidContent, match="line 4: the chain breaks at segment 8192"):
+        decode_archive_manifest(b"\n".join([*lines[:3], lines[4], b""]))
+    with pytest.raises(InvalidContent, match="line 4: the chain breaks at index 8192"):
+        decode_archive_manifest(b"\n".join([*lines[:3], lines[3].replace(b":100", b":101"), lines[4], b""]))
