@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from journal.archive.places import is_url
 from meta_broker.config.broker_section import SECONDS_MAX, check_range
 from meta_broker.config.schedule import Schedule
 from meta_broker.errors import ConfigError
@@ -55,8 +56,3 @@ def check_retention(section: RetentionSection, data: Path, segment_bytes: int, w
             )
     elif Path(section.archive).resolve() == data.resolve():
         raise ConfigError(f"{where}: retention.archive {section.archive} is the data directory: name another one")
-
-
-def is_url(archive: str) -> bool:
-    """Return True if *archive* names an object store and not a directory."""
-    return "://" in archive

@@ -9,13 +9,14 @@ from zlib import crc32
 
 import msgspec
 
+from journal.archive.download import ObjectDamaged, ObjectMissing
 from journal.errors import StorageFailed
 from journal.records.record import PartitionName
 from meta_broker.filters.emulation import Skip, decide
 from meta_broker.filters.process import FilterFailed, FilterProcess
 from meta_broker.filters.runner import Filters
 from meta_broker.handlers.context import Context, Peer
-from meta_broker.store.archive_cache import ArchiveCold, ObjectDamaged, ObjectMissing
+from meta_broker.store.archive_cache import ArchiveCold
 from meta_broker.store.cold_read import ColdRead, SegmentReaders
 from meta_broker.store.cold_reader import ColdReader
 from meta_broker.store.index_file import IndexCold, IndexDamaged

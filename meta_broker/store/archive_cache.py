@@ -5,7 +5,6 @@ before anybody reads it, and stays readable to those who do when it is evicted.
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import threading
@@ -15,8 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from journal.archive.download import ArchivedFile, ObjectDamaged, download
 from journal.archive.keeper import ArchiveReader
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.storage import TMP_SUFFIX
@@ -39,29 +39,10 @@ class ArchiveCold(Exception):
         self.loading = loading
 
 
-class ObjectMissing(StorageFailed):
-    """The archive lacks a file that its manifest lists."""
-
-
-class ObjectDamaged(StorageFailed):
-    """A file of the archive is not the one its manifest lists. Nothing of it was read."""
-
-
 def retrieved(loading: "asyncio.Future[T]") -> "asyncio.Future[T]":
     """Return *loading*, of which a failure need not be seen: the next request for the same gets it again."""
     loading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return loading
-
-
-class ArchivedFile(Protocol):
-    """A file that the manifest lists."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def sha256(self) -> str: ...
 
 
 class ArchiveThreads:
@@ -197,10 +178,7 @@ class ArchiveCache:
                     f"{where} has {wanted.size} bytes, and {free} are free: broker.disk_free_bytes_min must stay"
                 )
             with temporary.open("wb") as writer:
-                received = _Received(where, wanted.size, writer.write)
-                if not place.download(wanted.name, received.add):
-                    raise ObjectMissing(f"{where} is missing: put it back; what is left of the archive stays readable")
-            received.check(wanted.sha256)
+                download(place, wanted, writer.write)
             temporary.rename(path)
             return opened(path)
         except InvalidContent as error:
@@ -210,29 +188,3 @@ class ArchiveCache:
             raise StorageFailed(f"{path}: {error.strerror}: {where} was not kept") from error
         finally:
             temporary.unlink(missing_ok=True)
-
-
-class _Received:
-    """What a download has brought so far."""
-
-    def __init__(self, where: str, size: int, write: Callable[[bytes], object]) -> None:
-        self._where = where
-        self._size = size
-        self._write = write
-        self._digest = hashlib.sha256()
-        self._count = 0
-
-    def add(self, block: bytes) -> None:
-        self._count += len(block)
-        if self._count > self._size:
-            raise ObjectDamaged(f"{self._where} is longer than the {self._size} bytes that the manifest lists")
-        self._digest.update(block)
-        self._write(block)
-
-    def check(self, sha256: str) -> None:
-        """Raise ObjectDamaged if it is not what the manifest lists."""
-        if (found := self._digest.hexdigest()) != sha256:
-            raise ObjectDamaged(
-                f"{self._where} is damaged: {self._count} bytes with SHA-256 {found}, the manifest lists {self._size} "
-                f"with {sha256}: restore it from a copy"
-            )

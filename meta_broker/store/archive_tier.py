@@ -14,16 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from journal.archive.download import ObjectMissing
 from journal.archive.keeper import ArchiveReader
 from journal.archive.manifest import INDEX_SUFFIX, ArchivedIndex, ArchiveManifest
+from journal.archive.view import ArchiveView, kept_from, read_manifest
 from journal.errors import InvalidContent, StorageFailed
 from journal.records.record import PartitionName
 from journal.wal.open_journal import OpenJournal
 from journal.wal.segments import JournalIdentity
 from journal.wal.storage import TMP_SUFFIX, DirectoryStorage, Storage
 from journal.wal.storage_file import FileReader
-from meta_broker.store.archive_cache import ArchiveCache, ArchiveCold, ArchiveThreads, ObjectMissing, retrieved
-from meta_broker.store.archive_view import ArchiveView, read_view
+from meta_broker.store.archive_cache import ArchiveCache, ArchiveCold, ArchiveThreads, retrieved
 from meta_broker.store.archived_index import ArchivedIndexFile, ArchivedRange, open_file, write_archived_index
 from meta_broker.store.index_survey import IndexSurvey
 from meta_broker.store.partition_index import Covered, JournalSlice, PartitionIndex
@@ -76,6 +77,20 @@ class ArchiveTier:
         except (ArchiveCold, StorageFailed):
             return False
         return True
+
+    async def prepare(self, seconds_max: float) -> None:
+        """Wait until it `is_ready`; or has failed to be, or *seconds_max* are over."""
+        deadline = time.monotonic() + seconds_max
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                self._ranges()
+            except ArchiveCold as cold:
+                await asyncio.wait([cold.loading], timeout=left_s)
+                if cold.loading.done() and cold.loading.exception() is None:
+                    continue
+            except StorageFailed as error:
+                log.error("not known what the archive has error=%s", error)
+            return
 
     def start_of(self, name: PartitionName, log: PartitionIndex) -> int:
         """Return the first offset of *name* that can be read: from the archive, or from *log*, its index."""
@@ -231,13 +246,20 @@ class ArchiveTier:
 
     async def _list(self) -> None:
         try:
-            view = await self._threads.run(lambda place: read_view(place, self._identity))
+            view = await self._threads.run(self._read_view)
         except StorageFailed as error:
             log.error("archive not listed error=%s", error)
             raise
         self._list_at = time.monotonic() + REFRESH_S
         if self._view is None or len(view.manifest.lines) >= len(self._view.manifest.lines):
             self._look(view)
+
+    def _read_view(self, place: ArchiveReader) -> ArchiveView:
+        """Read manifest and names. A thread's job. Raises StorageFailed, also for another journal's archive."""
+        manifest = read_manifest(place) or ArchiveManifest(self._identity)
+        if (owner := manifest.identity) != self._identity:
+            raise StorageFailed(f"{place.name} is the archive of {owner}: give every broker one of its own")
+        return ArchiveView(manifest, kept_from(manifest, place.names()))
 
     # -- writing ----------------------------------------------------------------------------------------------
 

@@ -5,20 +5,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Final
 
-from journal.archive.directory import DirectoryPlace
 from journal.archive.keeper import IndexSource, SegmentKeeper
-from meta_broker.config.retention_section import RetentionSection, is_url
-from meta_broker.store.object_place import ObjectPlace
+from journal.archive.places import archive_place
+from meta_broker.config.retention_section import RetentionSection
 
 STOP_WAIT_S: Final = 5.0  # for an upload: a journal that is closed is not touched by it any more
-
-
-def archive_place(archive: str) -> DirectoryPlace | ObjectPlace:
-    """Return the directory or object store that *archive* names. Touches nothing yet."""
-    return ObjectPlace(archive) if is_url(archive) else DirectoryPlace(Path(archive))
 
 
 def segment_keeper(

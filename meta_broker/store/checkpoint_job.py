@@ -137,6 +137,7 @@ class CheckpointJob:
         """Delete now what retention allows, whatever the schedule; nothing else may be running. Raises
         StorageFailed.
         """
+        await self._retention.prepare()
         for _ in range(2):  # the first checkpoint chooses, the second deletes
             self._retention.run_soon()
             if self._retention.wants_checkpoint:

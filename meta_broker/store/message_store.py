@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
+from journal.archive.places import archive_place
 from journal.errors import StorageFailed
 from journal.records.header import Lsn, Offset
 from journal.records.index_updates import IndexUpdate, IndexUpdates, chunks
@@ -28,7 +29,6 @@ from journal.wal.watermark_file import SavedWatermark, read_watermark, remove_wa
 from meta_broker.config.broker_config import BrokerConfig
 from meta_broker.errors import with_remedy
 from meta_broker.store.archive_tier import ArchiveTier
-from meta_broker.store.archiving import archive_place
 from meta_broker.store.checkpoint_job import CheckpointJob
 from meta_broker.store.checkpoint_taking import take_checkpoint
 from meta_broker.store.clock import Clock

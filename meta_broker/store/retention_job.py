@@ -17,12 +17,14 @@ import time
 from concurrent.futures import Executor
 from itertools import chain
 
+from journal.archive.places import is_url
 from journal.errors import StorageFailed
+from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.state.checkpoint import Checkpoint, remove_checkpoints_below
 from journal.state.checkpointed import CheckpointedState
 from journal.wal.segments import Segments
-from meta_broker.config.retention_section import RetentionSection, is_url
+from meta_broker.config.retention_section import RetentionSection
 from meta_broker.config.schedule import Schedule
 from meta_broker.store.archive_tier import ArchiveTier
 from meta_broker.store.archiving import STOP_WAIT_S, DropThread, segment_keeper
@@ -34,7 +36,9 @@ from meta_broker.store.retention import RetentionPoint, RetentionPointUnknown, f
 
 log = logging.getLogger(__name__)
 
-INDEXED_SEGMENTS_MAX = 4  # dropped in one run with an archived index, of which a reader downloads all
+# Dropped in one run with an archived index, of which a reader downloads all: the larger of both.
+INDEXED_SEGMENTS_MAX = 4
+INDEXED_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Retention:
@@ -95,15 +99,15 @@ class Retention:
         """Run now, whatever the schedule: the disk is full."""
         self._due = time.monotonic()
 
-    def _floor(self, end: int) -> int:
+    def _floor(self, end: int) -> Lsn:
         segments = self._source.journal.segments
         floor = floor_of(segments, end, self._age_ms, self._section)
-        if self._tier is not None and len(bases := [base for base, _ in segments]) > INDEXED_SEGMENTS_MAX:
-            self._is_limited = floor > bases[INDEXED_SEGMENTS_MAX]
-            floor = min(floor, bases[INDEXED_SEGMENTS_MAX])
-        else:
-            self._is_limited = False
-        return floor
+        if self._tier is None:
+            return floor
+        first = next(iter(segments))[0]
+        limit = Lsn(first + max(INDEXED_SEGMENTS_MAX * segments.segment_bytes, INDEXED_BYTES_MAX))
+        self._is_limited = floor > limit
+        return min(floor, limit)
 
     def _age_ms(self, time_ms: int) -> int:
         """Return the least age of a record of *time_ms*: by the clock here, and by the newest record and the time
@@ -160,6 +164,8 @@ class Retention:
     ) -> bool:
         """Keep what the partitions lose at *point* in an archived index. False: it could not be written."""
         taken = {name: (covered[name], start) for name, start in point.starts.items()}
+        if not taken:
+            return True
         try:
             tier.add(await loop.run_in_executor(worker, tier.write, point.lsn, taken, tier.ranges))
         except (StorageFailed, IndexDamaged) as error:
@@ -203,6 +209,11 @@ class Retention:
         """Drop nothing from now on; an upload may still run, and changes nothing here."""
         if self._keeper is not None:
             self._keeper.close()
+
+    async def prepare(self) -> None:
+        """Wait until it is known what the archive has, if it is read; for some seconds only."""
+        if self._tier is not None:
+            await self._tier.prepare(STOP_WAIT_S)
 
     async def finish(self) -> None:
         """Wait for an upload, for some seconds only."""

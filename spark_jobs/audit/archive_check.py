@@ -6,7 +6,6 @@ The workers take the SHA-256 of every file; the driver compares some hundred byt
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -15,12 +14,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from journal.archive.manifest import NAME, ArchiveManifest, decode_archive_manifest
+from journal.archive.places import archive_place
 from journal.errors import InvalidContent, StorageFailed
 from journal.wal.segments import segment_base, segment_name
+from spark_jobs.source.places import Place
 from spark_jobs.source.schemas import FindingRow, Long, Text, arrow_schema, spark_schema
 
 FORMAT: Final = "metaq-archive-files"
-BLOCK_BYTES: Final = 1024 * 1024
 
 
 class ArchivedFileRow(NamedTuple):
@@ -42,29 +42,30 @@ class ArchiveResult:
     listed_end: int | None
 
 
-def is_archive(path: Path) -> bool:
-    """Return True if *path* has a manifest."""
-    return (path / NAME).is_file()
+def is_archive(place: Place) -> bool:
+    """Return True if *place* has a manifest; a URL names nothing else."""
+    return isinstance(place, str) or (place / NAME).is_file()
 
 
-def check_archive(spark: SparkSession, path: Path, directory_from: int | None) -> ArchiveResult:
-    """Compare the archive *path* with its manifest. *directory_from*: LSN from which on the broker's directory, listed
-    before this call, has the segments itself; None: there is none.
+def check_archive(spark: SparkSession, archive: Place, directory_from: int | None) -> ArchiveResult:
+    """Compare *archive* with its manifest. *directory_from*: LSN from which on the broker's directory, listed before
+    this call, has the segments itself; None: there is none.
 
     Raises StorageFailed.
     """
+    path = str(archive if isinstance(archive, str) else archive.absolute())
+    place = archive_place(path)
+    files = {base for name in place.names() if (base := segment_base(name)) is not None}
     try:
-        files = {base for entry in path.iterdir() if (base := segment_base(entry.name)) is not None}
-        manifest = decode_archive_manifest((path / NAME).read_bytes())
-    except FileNotFoundError:
-        return ArchiveResult([], [f"{path} has no {NAME}: nothing tells which segments it should hold"], 0, None)
-    except OSError as error:
-        raise StorageFailed(f"{path}: {error.strerror}: name an archive") from error
+        data = place.read(NAME)
+        manifest = None if data is None else decode_archive_manifest(data)
     except InvalidContent as error:
-        found = FindingRow("manifest damaged", 0, 0, str(path), f"does not read back: {error}")
+        found = FindingRow("manifest damaged", 0, 0, path, f"does not read back: {error}")
         return ArchiveResult([found], [], 0, None)
+    if manifest is None:
+        return ArchiveResult([], [f"{path} has no {NAME}: nothing tells which segments it should hold"], 0, None)
     spark.dataSource.register(ArchivedFiles)
-    rows = spark.read.format(FORMAT).option("path", str(path.absolute())).load().collect() if files else []
+    rows = spark.read.format(FORMAT).option("path", path).load().collect() if files else []
     findings = list(_findings(manifest, {row["base"]: ArchivedFileRow(*row) for row in rows}, directory_from))
     return ArchiveResult(findings, [], len(manifest.entries), manifest.end)
 
@@ -111,28 +112,32 @@ class ArchivedFiles(DataSource):
         return spark_schema(ArchivedFileRow)
 
     def reader(self, schema: StructType) -> "ArchivedFilesReader":
-        return ArchivedFilesReader(Path(self.options["path"]))
+        return ArchivedFilesReader(self.options["path"])
 
 
 class ArchivedFilesReader(DataSourceReader):
     """Plans on the driver and reads on the workers; pickled in between."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, archive: str) -> None:
+        self._archive = archive
 
     def partitions(self) -> list[InputPartition]:
-        bases = [base for entry in self._path.iterdir() if (base := segment_base(entry.name)) is not None]
+        bases = [base for name in archive_place(self._archive).names() if (base := segment_base(name)) is not None]
         return [_File(base) for base in sorted(bases)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _File)
         digest, size, problem = hashlib.sha256(), 0, ""
+
+        def add(block: bytes) -> None:
+            nonlocal size
+            digest.update(block)
+            size += len(block)
+
         try:
-            with (self._path / segment_name(partition.base)).open("rb") as file:
-                while block := file.read(BLOCK_BYTES):
-                    digest.update(block)
-                    size += len(block)
-        except OSError as error:
-            problem = str(error.strerror)
+            if not archive_place(self._archive).download(segment_name(partition.base), add):
+                problem = "it is gone since the archive was listed"
+        except StorageFailed as error:
+            problem = str(error)
         row = ArchivedFileRow(partition.base, size, "" if problem else digest.hexdigest(), problem)
         yield pa.RecordBatch.from_pylist([row._asdict()], schema=arrow_schema(ArchivedFileRow))

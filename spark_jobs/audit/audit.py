@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 from pyspark.storagelevel import StorageLevel
 
+from journal.errors import StorageFailed
 from journal.records.header import RecordType
 from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import read_watermark
@@ -23,7 +24,8 @@ from spark_jobs.audit.index_files import ReadIndexes, read_indexes
 from spark_jobs.audit.range_check import RangeResult, ReadRange, Vouchers, check_range
 from spark_jobs.audit.report import CLAIMS, AuditReport, CheckResult, Example, SourcedClaim, Totals
 from spark_jobs.source.data_source import FORMAT, register
-from spark_jobs.source.directory import SegmentSlice, plan
+from spark_jobs.source.directory import SegmentSlice
+from spark_jobs.source.places import Place, plan
 from spark_jobs.source.schemas import BAD, FindingRow, StartRow, arrow_table
 
 EXAMPLES_MAX: Final = 10  # a check
@@ -31,49 +33,53 @@ EXAMPLES_MAX: Final = 10  # a check
 
 def audit_journal(
     spark: SparkSession,
-    path: Path,
+    place: Place,
     *,
-    archive: Path | None = None,
+    archive: Place | None = None,
     with_indexes: bool = False,
     also: Callable[[DataFrame, DataFrame], None] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> AuditReport:
-    """Audit the journal in *path*, live, dead or archived; every worker must see it there. Changes nothing.
+    """Audit the journal in *place*, live, dead or archived; every worker must see it there. Changes nothing.
 
     *archive*: of its segments; both are read as one journal, and the archive is compared with its manifest, as one in
-    *path* is. *with_indexes*: compare the index files of its partitions, too, as the newest checkpoint names them.
+    *place* is. *with_indexes*: compare the index files of its partitions, too, as the newest checkpoint names them.
     *also* is called with the records (RecordRow) and branches (`branches` of transaction_check.py) while Spark keeps
     them. Calls *on_progress* with the next step. Raises StorageFailed, ForeignJournal before it reads records.
     """
     register(spark)
     with ExitStack() as kept:
         # First: the records read later then cover what these vouch for, and go on to where index entries point.
-        saved = read_watermark(DirectoryStorage.open_for_reading(path))
-        checkpoints, indexes = read_checkpoints(path), None
+        path = place if isinstance(place, Path) else None  # an object store has segments alone
+        saved = None if path is None else read_watermark(DirectoryStorage.open_for_reading(path))
+        checkpoints, indexes = read_checkpoints(place), None
         if with_indexes:
+            if path is None:
+                raise StorageFailed(f"{place} is an archive, which has no index files: name a broker's directory")
             on_progress("reading the index files")
             checkpoints, indexes = _read_indexes(spark, path, checkpoints, kept)
-        slices, read, archived = plan(path), _records(spark, path), None
+        slices, read, archived = plan(place), _records(spark, place), None
         if archive is not None:
             # After the directory: what retention moves meanwhile is in both.
             begin = slices[0].base
             slices = [segment for segment in plan(archive) if segment.base < begin] + slices
             read = _records(spark, archive).where(F.col("lsn") < begin).unionAll(read)
             archived = check_archive(spark, archive, begin)
-        elif is_archive(path):
-            archived = check_archive(spark, path, None)
+        elif is_archive(place):
+            archived = check_archive(spark, place, None)
         size = sum(segment.size for segment in slices)
         on_progress(f"reading {len(slices)} segments, {size / 2**20:,.1f} MiB")
         vouchers = Vouchers(checkpoints, saved, None if archived is None else archived.listed_end)
-        audit = _Audit(spark, path, vouchers, indexes, archived, slices, keep(kept, read), kept)
+        audit = _Audit(spark, place, vouchers, indexes, archived, slices, keep(kept, read), kept)
         report = audit.run(on_progress)
         if also is not None:
             also(audit.records, audit.branches)
         return report
 
 
-def _records(spark: SparkSession, path: Path) -> DataFrame:
-    return spark.read.format(FORMAT).option("path", str(path.absolute())).option("frames", "true").load()
+def _records(spark: SparkSession, place: Place) -> DataFrame:
+    path = str(place.absolute() if isinstance(place, Path) else place)
+    return spark.read.format(FORMAT).option("path", path).option("frames", "true").load()
 
 
 def _read_indexes(
@@ -101,7 +107,7 @@ class _Audit:
     def __init__(
         self,
         spark: SparkSession,
-        path: Path,
+        place: Place,
         vouchers: Vouchers,
         indexes: ReadIndexes | None,
         archived: ArchiveResult | None,
@@ -110,7 +116,7 @@ class _Audit:
         kept: ExitStack,
     ) -> None:
         self._spark = spark
-        self._path = path
+        self._place = place
         self._vouchers = vouchers
         self._checkpoints = vouchers.checkpoints
         self._indexes = indexes
@@ -129,7 +135,7 @@ class _Audit:
     def run(self, on_progress: Callable[[str], None]) -> AuditReport:
         totals, bad = self._totals()
         on_progress(f"judging {totals.records:,} records, {totals.branches:,} branches")
-        ends = check_range(self._path, self._vouchers, self._read_range(totals))
+        ends = check_range(self._place, self._vouchers, self._read_range(totals))
         found = transforms.all_findings(self._findings(ends))
         if bad:
             found = transforms.mark_explained(found, self._adjacent())
@@ -139,7 +145,7 @@ class _Audit:
         counts = found.groupBy("check", "problem").agg(F.count("*"), F.count_if("explained")).collect()
         examples = _first_of_each(found).collect() if counts else []
         results = tuple(self._results(totals, ends, counts, examples))
-        return AuditReport(str(self._path), results, totals, tuple(self._evidence(totals, ends)), ends.vouched_end)
+        return AuditReport(str(self._place), results, totals, tuple(self._evidence(totals, ends)), ends.vouched_end)
 
     def _read_range(self, totals: Totals) -> ReadRange:
         return ReadRange(totals.first_lsn, totals.end_lsn, self._pieces[-1].end, self._named)

@@ -9,6 +9,7 @@ from journal.errors import InvalidContent, StorageFailed
 from journal.state.checkpoint import Checkpoint, checkpoint_numbers, decode_checkpoint
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.source.directory import LSN_MAX
+from spark_jobs.source.places import Place
 from spark_jobs.source.schemas import BranchRow, CheckpointRow, FindingRow, PartitionRow, StartRow, arrow_table
 
 
@@ -84,11 +85,13 @@ class Checkpoints:
         return spark.createDataFrame(arrow_table(FindingRow, rows))
 
 
-def read_checkpoints(path: Path) -> Checkpoints:
-    """Read every checkpoint file in *path*. Call it before planning the journal, so that the records cover them all.
-    Raises StorageFailed."""
-    storage = DirectoryStorage.open_for_reading(path)
+def read_checkpoints(place: Place) -> Checkpoints:
+    """Read every checkpoint file in *place*; an object store has none. Call it before planning the journal, so that the
+    records cover them all. Raises StorageFailed."""
     found = Checkpoints()
+    if not isinstance(place, Path):
+        return found
+    storage = DirectoryStorage.open_for_reading(place)
     for number in checkpoint_numbers(storage):
         try:
             checkpoint = decode_checkpoint(storage.read(f"checkpoint.{number}"))

@@ -11,6 +11,7 @@ from journal.wal.storage import DirectoryStorage
 from journal.wal.watermark_file import SavedWatermark
 from spark_jobs.audit.checkpoint_files import Checkpoints, read_checkpoints
 from spark_jobs.audit.report import SourcedClaim
+from spark_jobs.source.places import Place
 from spark_jobs.source.schemas import FindingRow
 
 
@@ -45,20 +46,20 @@ class Vouchers:
     listed_end: int | None
 
 
-def check_range(path: Path, vouchers: Vouchers, read: ReadRange) -> RangeResult:
+def check_range(place: Place, vouchers: Vouchers, read: ReadRange) -> RangeResult:
     """Check both ends. *vouchers* were read before the records, and the call comes after: then a live broker never
     looks as if it had lost something.
 
     Raises StorageFailed.
     """
     result = RangeResult()
-    _check_start(path, vouchers.checkpoints, read, result)
+    _check_start(place, vouchers.checkpoints, read, result)
     _vouch_for_end(vouchers, read, result)
-    _check_end(path, vouchers, read, result)
+    _check_end(place, vouchers, read, result)
     return result
 
 
-def _check_start(path: Path, checkpoints: Checkpoints, read: ReadRange, result: RangeResult) -> None:
+def _check_start(place: Place, checkpoints: Checkpoints, read: ReadRange, result: RangeResult) -> None:
     first = read.first
     if first == 0:
         result.evidence.append(
@@ -73,7 +74,8 @@ def _check_start(path: Path, checkpoints: Checkpoints, read: ReadRange, result: 
         )
         return
     number, at = checkpoints.newest, checkpoints.valid[checkpoints.newest].lsn
-    if at < first and (newest := read_checkpoints(path).valid):  # retention may have gone on with a newer one meanwhile
+    # Retention may have gone on with a newer one meanwhile.
+    if at < first and (newest := read_checkpoints(place).valid):
         number, at = max((number, checkpoint.lsn) for number, checkpoint in newest.items())
     if at < first:
         detail = f"goes on at LSN {at}, the first segment begins at {first}"
@@ -103,8 +105,8 @@ def _vouch_for_end(vouchers: Vouchers, read: ReadRange, result: RangeResult) -> 
         result.evidence.append(SourcedClaim("no record of these is missing", first, result.vouched_end, source))
 
 
-def _check_end(path: Path, vouchers: Vouchers, read: ReadRange, result: RangeResult) -> None:
-    _look_behind(path, read, result)
+def _check_end(place: Place, vouchers: Vouchers, read: ReadRange, result: RangeResult) -> None:
+    _look_behind(place, read, result)
     vouched = read.first if result.vouched_end is None else result.vouched_end
     reasons = []
     if result.vouched_end is None:
@@ -113,7 +115,7 @@ def _check_end(path: Path, vouchers: Vouchers, read: ReadRange, result: RangeRes
             missing = f"no checkpoint.{read.named[0]}, which the record at LSN {read.named[1]} tells of"
         reasons.append(missing)
     is_listed = vouchers.listed_end == read.segments_end  # an archive ends with a full segment
-    if read.end > read.segments_end - HEADER_BYTES and not is_listed and not _exists(path, read.segments_end):
+    if read.end > read.segments_end - HEADER_BYTES and not is_listed and not _exists(place, read.segments_end):
         reasons.append("the last segment is full, and the next one is not here")
     result.unknown += [f"{reason}: more records may have followed LSN {read.end}" for reason in reasons]
     why = "; ".join(reasons) or "what comes behind the newest checkpoint reads back, others may have followed it"
@@ -122,20 +124,22 @@ def _check_end(path: Path, vouchers: Vouchers, read: ReadRange, result: RangeRes
     )
 
 
-def _look_behind(path: Path, read: ReadRange, result: RangeResult) -> None:
+def _look_behind(place: Place, read: ReadRange, result: RangeResult) -> None:
     """Find a segment made ahead of need behind one that is not there: it is made when the one before has its name."""
-    for name in DirectoryStorage.open_for_reading(path).names():
+    for name in DirectoryStorage.open_for_reading(place).names() if isinstance(place, Path) else ():
         if (
             (base := unnamed_base(name)) is not None
             and base > read.segments_end
-            and not _exists(path, read.segments_end)
+            and not _exists(place, read.segments_end)
         ):
             detail = f"was made when the segments up to there had their names, but they end at LSN {read.segments_end}"
             result.findings.append(FindingRow("segment missing", read.segments_end, base, name, detail))
 
 
-def _exists(path: Path, base: int) -> bool:
+def _exists(place: Place, base: int) -> bool:
+    if not isinstance(place, Path):
+        return False  # an archive has what its manifest lists, and the segments read are those
     try:
-        return (path / segment_name(base)).exists()
+        return (place / segment_name(base)).exists()
     except OSError as error:
-        raise StorageFailed(f"{path / segment_name(base)}: {error.strerror}") from error
+        raise StorageFailed(f"{place / segment_name(base)}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from spark_jobs.audit.audit import audit_journal, keep
 from spark_jobs.audit.checkpoint_files import read_checkpoints
 from spark_jobs.audit.report import AuditReport
 from spark_jobs.certificate.sides import branch_contents, branch_states, message_owners, writer_epochs
-from spark_jobs.source.directory import plan
+from spark_jobs.source.places import plan
 
 
 class JournalSide:

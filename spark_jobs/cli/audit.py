@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -25,20 +24,19 @@ _STYLES = {
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory")
 @click.option(
     "--indexes", "with_indexes", is_flag=True, help="Compare the partitions' index files with the journal, too."
 )
 @click.option(
     "--archive",
-    type=click.Path(path_type=Path),
-    help="Directory of archived segments, read as one journal with DIRECTORY.",
+    help="Archive of its segments, a directory or URL, read as one journal with DIRECTORY.",
 )
 @spark_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def audit(
-    directory: Path,
-    archive: Path | None,
+    directory: str,
+    archive: str | None,
     master: str,
     settings: Mapping[str, str],
     *,
@@ -47,8 +45,9 @@ def audit(
 ) -> None:
     """Prove from its bytes that the journal in DIRECTORY lost nothing and doubled nothing.
 
-    DIRECTORY is a broker's data directory, live or dead, or an archive of its segment files. It is only read; a live
-    broker is not disturbed, and what it appends meanwhile may or may not be counted.
+    DIRECTORY is a broker's data directory, live or dead, or an archive of its segment files, also by its URL
+    (s3://...), which the workers read by themselves. It is only read; a live broker is not disturbed, and what it
+    appends meanwhile may or may not be counted.
 
     \b
     records      every record reads back as it was written
@@ -67,6 +66,7 @@ def audit(
 
     \b
     On this machine:   metaq audit /var/lib/metaq
+    An object store:   metaq audit s3://bucket/broker-0
     On a cluster:      metaq audit /archive/broker-0 --master spark://spark-master:7077
                        (metaq installed on every worker, the directory mounted there, both at the same path;
                        another Python there: --conf spark.pyspark.python=/opt/metaq/bin/python)
@@ -85,7 +85,7 @@ def audit(
 
 
 def _run(
-    directory: Path, archive: Path | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
+    directory: str, archive: str | None, master: str, settings: Mapping[str, str], *, with_indexes: bool
 ) -> AuditReport:
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
@@ -93,21 +93,20 @@ def _run(
 
         from spark_jobs.audit.audit import audit_journal
         from spark_jobs.source.cluster import ClusterAway
-        from spark_jobs.source.directory import plan
+        from spark_jobs.source.places import place_of, plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session
     except ModuleNotFoundError as error:
         _fail(f"no module {error.name}: the audit runs on Spark: run pip install 'metaq-broker[spark]'")
     try:
         checked_master(master)
-        if archive is not None:
-            plan(archive)
-        plan(directory)  # report a wrong directory before Spark takes seconds to start
+        place, other = place_of(directory), None if archive is None else place_of(archive)
+        if other is not None:
+            plan(other)
+        plan(place)  # report a wrong directory before Spark takes seconds to start
         _progress(f"starting Spark at {master}")
         with spark_session(master, name="metaq audit", options=settings) as spark:
             try:
-                return audit_journal(
-                    spark, directory, archive=archive, with_indexes=with_indexes, on_progress=_progress
-                )
+                return audit_journal(spark, place, archive=other, with_indexes=with_indexes, on_progress=_progress)
             except (PySparkException, Py4JError) as error:
                 reason = telling_line(str(error))  # which asks the session
         _fail_of_spark(master, reason)

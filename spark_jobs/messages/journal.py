@@ -22,7 +22,8 @@ from spark_jobs.messages.names import Names
 from spark_jobs.messages.published import PublishedBatch, PublishedMessages
 from spark_jobs.messages.segments import DataLost, SegmentFiles
 from spark_jobs.messages.selection import Selection
-from spark_jobs.source.directory import SUFFIX, SegmentSlice, plan
+from spark_jobs.source.directory import SUFFIX, SegmentSlice
+from spark_jobs.source.places import Place, owner_of, place_of, plan
 
 SLICES_MAX: Final = 64  # of a task: brokers keep what a transaction has put within a few segments of its COMMIT
 
@@ -39,10 +40,13 @@ class JournalTask(InputPartition):
         self.slices = slices
 
 
-def journal_directories(paths: Sequence[str]) -> list[Path]:
-    """Return *paths*, and for one that holds no segments those of its folders that do. Raises StorageFailed."""
-    found: list[Path] = []
-    for path in map(Path, paths):
+def journal_places(paths: Sequence[str]) -> list[Place]:
+    """Return *paths*, and for a directory that holds no segments those of its folders that do. Raises StorageFailed."""
+    found: list[Place] = []
+    for path in map(place_of, paths):
+        if isinstance(path, str):
+            found.append(path)
+            continue
         try:
             below = [path] if _has_segments(path) else sorted(each for each in path.iterdir() if _has_segments(each))
         except OSError as error:
@@ -60,21 +64,24 @@ def _has_segments(path: Path) -> bool:
 def plan_tasks(paths: Sequence[str]) -> list[JournalTask]:
     """Return a task a segment. Raises StorageFailed, ForeignJournal."""
     tasks: list[JournalTask] = []
-    owners: dict[int, Path] = {}
-    for path in journal_directories(paths):
+    owners: dict[int, Place] = {}
+    for path in journal_places(paths):
         slices = plan(path)
         broker_id = _broker_id(path, slices)
         if (other := owners.setdefault(broker_id, path)) != path:
             raise StorageFailed(f"{other} and {path} are both of broker {broker_id}: read one copy of each broker")
         tasks += [
-            JournalTask(str(path.absolute()), broker_id, slices[max(0, end - SLICES_MAX) : end])
+            JournalTask(str(path), broker_id, slices[max(0, end - SLICES_MAX) : end])
             for end in range(1, len(slices) + 1)
         ]
     return tasks
 
 
-def _broker_id(path: Path, slices: list[SegmentSlice]) -> int:
-    """Return the broker whose journal it is, by the first segment whose header reads. Raises StorageFailed."""
+def _broker_id(path: Place, slices: list[SegmentSlice]) -> int:
+    """Return the broker whose journal it is, by the manifest, or the first segment whose header reads. Raises
+    StorageFailed."""
+    if isinstance(path, str):
+        return owner_of(path).broker_id
     for each in slices:
         if each.size and not any(one.lsn == each.base for one in each.unreadable):
             file = DirectoryStorage.open_for_reading(path).open(segment_name(each.base), writable=False)
@@ -97,7 +104,7 @@ def read_task(
         _log.warning("messages left out %s", text)
 
     names = Names(task.broker_id, selection.span)
-    with SegmentFiles(Path(task.path), task.slices) as files:
+    with SegmentFiles(place_of(task.path), task.slices) as files:
         for batch in PublishedMessages(files, len(task.slices) - 1, names, on_missing):
             try:
                 rows = _rows(batch, names, selection, columns)

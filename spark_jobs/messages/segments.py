@@ -2,15 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from journal.errors import JournalError, StorageFailed
-from journal.wal.segments import SEGMENT_HEADER_BYTES, segment_name
-from journal.wal.storage import DirectoryStorage
+from journal.archive.download import ObjectDamaged, ObjectMissing
+from journal.errors import JournalError
+from journal.wal.segments import SEGMENT_HEADER_BYTES
 from journal.wal.storage_file import StorageFile
 from spark_jobs.source.directory import MissingRange, SegmentSlice
+from spark_jobs.source.places import Place, lost_range, open_segment
 from spark_jobs.source.record_block import RecordBlock
 from spark_jobs.source.segment_reader import SegmentReader
 
@@ -21,11 +21,11 @@ class DataLost(JournalError):
 
 
 class SegmentFiles:
-    """Reads *slices* of the journal in *path*. A context manager, which closes what was opened."""
+    """Reads *slices* of the journal in *place*. A context manager, which closes what was opened."""
 
-    def __init__(self, path: Path, slices: Sequence[SegmentSlice]) -> None:
+    def __init__(self, place: Place, slices: Sequence[SegmentSlice]) -> None:
         self.slices = slices
-        self._path = path
+        self._place = place
         self._bases = [each.base for each in slices]
         self._open: dict[int, StorageFile] = {}
 
@@ -51,24 +51,23 @@ class SegmentFiles:
         if each.size == 0:
             return
         position = SEGMENT_HEADER_BYTES if start is None else start - each.base
-        reader = SegmentReader(
-            self._file(index), each.size, each.base, is_last=each.is_last, fsynced=each.fsynced, start=position
-        )
+        try:
+            file = self._file(index)
+        except (ObjectMissing, ObjectDamaged) as error:
+            yield lost_range(each, error)
+            return
+        reader = SegmentReader(file, each.size, each.base, is_last=each.is_last, fsynced=each.fsynced, start=position)
         for found in reader.blocks():
             yield found if isinstance(found, RecordBlock | MissingRange) else RecordBlock.of(found)
 
     def read(self, lsn: int, size: int) -> bytes:
         """Return the bytes at *lsn*. Raises DataLost if the journal does not hold them, StorageFailed."""
         if (index := self.index_of(lsn)) < 0 or lsn + size > self.slices[index].base + self.slices[index].size:
-            raise DataLost(f"{self._path}: the journal does not hold LSNs {lsn} to {lsn + size}")
+            raise DataLost(f"{self._place}: the journal does not hold LSNs {lsn} to {lsn + size}")
         return self._file(index).reader().read(lsn - self.slices[index].base, size)
 
     def _file(self, index: int) -> StorageFile:
         each = self.slices[index]
         if (file := self._open.get(each.base)) is None:
-            name = segment_name(each.base)
-            file = DirectoryStorage.open_for_reading(self._path).open(name, writable=False)
-            self._open[each.base] = file
-            if file.size < each.size:
-                raise StorageFailed(f"{self._path / name}: shrank while it was read: read again")
+            file = self._open[each.base] = open_segment(self._place, each)
         return file

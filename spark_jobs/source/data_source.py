@@ -1,12 +1,12 @@
 """`spark.read.format("metaq-journal").option("path", DIR).load()`: a journal as a DataFrame of records.
 
-Options: path, a directory of segment files at the same place on every worker; frames (true or false, the default), to
-count message frames and verify their checksums. Checksums of header, meta and body are always verified. The result is a
+Options: path, a directory of segment files at the same place on every worker, or the URL of an archive, which every
+worker reads by itself; frames (true or false, the default), to count message frames and verify their checksums.
+Checksums of header, meta and body are always verified, and an archive's files against its manifest. The result is a
 prefix of the journal; a live broker's may grow from one read to the next, but never changes.
 """
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from journal.errors import StorageFailed
-from journal.wal.segments import segment_name
-from journal.wal.storage import DirectoryStorage
-from spark_jobs.source.directory import MissingRange, SegmentSlice, plan
+from journal.archive.download import ObjectDamaged, ObjectMissing
+from spark_jobs.source.directory import MissingRange, SegmentSlice
 from spark_jobs.source.filters import RowFilter
+from spark_jobs.source.places import Place, lost_range, open_segment, place_of, plan
 from spark_jobs.source.rows import bad_row, record_row
 from spark_jobs.source.schemas import RECORD_ARROW, RECORD_SCHEMA, RecordRow
 from spark_jobs.source.segment_reader import SegmentReader
@@ -58,18 +57,18 @@ class JournalDataSource(DataSource):
         if schema != RECORD_SCHEMA:
             raise ValueError(f"{FORMAT} has a schema of its own: read without .schema(), then select")
         if (path := self.options.get("path")) is None:
-            raise ValueError(f'{FORMAT} needs option "path": the data directory of a broker, or an archive')
+            raise ValueError(f'{FORMAT} needs option "path": the data directory of a broker, or an archive or its URL')
         frames = self.options.get("frames", "false").lower()
         if frames not in ("true", "false"):
             raise ValueError(f'{FORMAT} option "frames" is {frames!r}: use true or false')
-        return JournalReader(Path(path), with_frames=frames == "true")
+        return JournalReader(place_of(path), with_frames=frames == "true")
 
 
 class JournalReader(DataSourceReader):
     """Plans on the driver and reads on the workers; pickled in between."""
 
-    def __init__(self, path: Path, *, with_frames: bool) -> None:
-        self._path = path
+    def __init__(self, place: Place, *, with_frames: bool) -> None:
+        self._place = place
         self._with_frames = with_frames
         self._filter = RowFilter()
 
@@ -78,7 +77,7 @@ class JournalReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition a segment. Raises StorageFailed, ForeignJournal."""
-        return [JournalPartition(segment) for segment in plan(self._path) if self._filter.may_match(segment)]
+        return [JournalPartition(segment) for segment in plan(self._place) if self._filter.may_match(segment)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one segment. Raises StorageFailed if retention has deleted it since it was planned: read again."""
@@ -102,10 +101,12 @@ class JournalReader(DataSourceReader):
             yield bad_row(segment.base, unreadable)
         if segment.size == 0:
             return
-        file = DirectoryStorage.open_for_reading(self._path).open(segment_name(segment.base), writable=False)
         try:
-            if file.size < segment.size:
-                raise StorageFailed(f"{self._path / segment_name(segment.base)}: shrank while it was read: read again")
+            file = open_segment(self._place, segment)
+        except (ObjectMissing, ObjectDamaged) as error:
+            yield bad_row(segment.base, lost_range(segment, error))
+            return
+        try:
             for found in SegmentReader(
                 file, segment.size, segment.base, is_last=segment.is_last, fsynced=segment.fsynced
             ):

@@ -38,7 +38,8 @@ class SegmentSlice:
     """LSNs [base, end) of the journal, read by one Spark task.
 
     *size*: bytes of them in the file, 0 without one. *unreadable*: ranges known to be bad already. *fsynced*: LSN below
-    which everything was fsynced, in a directory that was receiving a copy; None if the records say it.
+    which everything was fsynced, in a directory that was receiving a copy; None if the records say it. *sha256*: of the
+    whole file, if a manifest tells.
     """
 
     base: int
@@ -47,9 +48,10 @@ class SegmentSlice:
     is_last: bool
     unreadable: tuple[MissingRange, ...] = ()
     fsynced: int | None = None
+    sha256: str = ""
 
 
-def plan(path: Path) -> list[SegmentSlice]:
+def plan_directory(path: Path) -> list[SegmentSlice]:
     """Return slices of the journal in *path*, in LSN order without gaps: a missing segment is a slice without a file.
 
     Raises StorageFailed if *path* is no journal directory, ForeignJournal for another version's.

@@ -6,6 +6,7 @@ A plain reader takes everything as it comes, and records each offset and payload
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from journal.records.xid import XaKey, Xid
 from journal.wal.scan import Scanner
 from journal.wal.segments import Segments, segment_name
 from journal.wal.storage import DirectoryStorage
+from meta_client.client import Client
 from meta_client.protocol.answers import parse_offset_range
 from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Offsets, Request, TransactionVerb
@@ -26,8 +28,9 @@ from meta_client.protocol.responses import READ_FROM_MASTER, Data, Result, Value
 from tests.fixtures.broker import BrokerProcess
 from tests.fixtures.s3_server import S3Server
 from tests.fixtures.wire import WireClient
-from tests.integration.conftest import wait_until
+from tests.integration.conftest import Inbox, wait_until
 from tests.meta_broker.store.test_object_archive import bucket
+from zk.embedded.chroot import Chroot
 
 SEGMENT = 256 * 1024
 CONFIG = """
@@ -54,10 +57,12 @@ PARTITIONS = [("orders", 0), ("orders", 1), ("stock", 0)]
 Log = dict[int, bytes]  # payload of each offset
 
 
-def started(data: Path, archive: str, *, is_read: bool = True, cache: int = 2 * SEGMENT) -> BrokerProcess:
+def started(
+    data: Path, archive: str, *, is_read: bool = True, cache: int = 2 * SEGMENT, zookeeper: str | None = None
+) -> BrokerProcess:
     line = f"archive_cache_bytes = {cache}" if is_read else ""
     config = CONFIG.format(segment=SEGMENT, kept=2 * SEGMENT, archive=archive, cache=line)
-    broker = BrokerProcess(data, None, config=config)
+    broker = BrokerProcess(data, zookeeper, config=config)
     broker.flush = "interval:50"
     return broker.start()
 
@@ -227,6 +232,23 @@ def test_each_verb_knows_the_archive(tmp_path: Path, archive: Path) -> None:
                 assert (answer.log_end, answer.read_from) == (end, READ_FROM_MASTER)
         assert counted(broker, "reads") > 0
         assert counted(broker, "downloads") > 0
+
+
+def test_a_consumer_of_a_new_group_gets_everything(tmp_path: Path, archive: Path, zookeeper: Chroot) -> None:
+    """By long polls, over partitions that share a connection, from the archive into the log."""
+    with running(started(tmp_path / "data", str(archive), zookeeper=zookeeper.connect)) as broker:
+        load(broker.port, 10, 400)
+        wait_archived(broker)
+        log = read_again(broker)
+        expected = Counter(payload for name in PARTITIONS[:2] for payload in log[name].values())
+        load(broker.port, 11, 10)
+        inbox = Inbox()
+        with Client(zookeeper.connect) as client, client.consumer("late") as consumer:
+            consumer.subscribe("orders", inbox)
+            consumer.start()
+            wait_until(lambda: len(inbox.messages) >= expected.total() and consumer.is_caught_up())
+        got = Counter(message.payload for message in inbox.messages if b"11-" not in message.payload[:9])
+        assert got == expected
 
 
 def test_messages_by_time_are_found_in_the_archive(tmp_path: Path, archive: Path) -> None:

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from journal.archive.directory import DirectoryPlace
+from journal.archive.download import ObjectDamaged, ObjectMissing
 from journal.errors import StorageFailed
 from journal.wal.open_file import OpenFile
 from meta_broker.store import archive_cache
-from meta_broker.store.archive_cache import ArchiveCache, ArchiveCold, ArchiveThreads, ObjectDamaged, ObjectMissing
+from meta_broker.store.archive_cache import ArchiveCache, ArchiveCold, ArchiveThreads
 from meta_broker.store.archived_index import open_file
 
 SIZE = 10_000

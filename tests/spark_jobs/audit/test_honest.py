@@ -17,7 +17,7 @@ from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import Segments
 from journal.wal.storage import DirectoryStorage
 from spark_jobs.audit.report import AuditReport, AuditVerdict, Totals
-from spark_jobs.source.directory import plan
+from spark_jobs.source.places import plan
 from tests.spark_jobs.journals import (
     IDENTITY,
     ORDERS,

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def read(
-    path: Path, selection: Selection | None = None, columns: tuple[str, ...] = COLUMNS, *, fails: bool = True
+    path: Path | str, selection: Selection | None = None, columns: tuple[str, ...] = COLUMNS, *, fails: bool = True
 ) -> list[Row]:
     rows: list[Row] = []
     for task in plan_tasks([str(path)]):

@@ -9,7 +9,8 @@ import pytest
 
 from journal.errors import ForeignJournal, StorageFailed
 from journal.wal.segments import JournalIdentity, SegmentHeader, segment_name
-from spark_jobs.source.directory import MissingRange, SegmentSlice, plan
+from spark_jobs.source.directory import MissingRange, SegmentSlice
+from spark_jobs.source.places import plan
 from tests.spark_jobs.journals import SEGMENT_BYTES, segment_bases
 
 

@@ -5,7 +5,6 @@ from bisect import bisect_left, bisect_right
 from journal.archive.keeper import ArchiveReader
 from journal.archive.manifest import NAME, ArchivedIndex, ArchivedSegment, ArchiveManifest, decode_archive_manifest
 from journal.errors import InvalidContent, StorageFailed
-from journal.wal.segments import JournalIdentity
 
 
 class ArchiveView:
@@ -28,19 +27,20 @@ class ArchiveView:
         return self.indexes[bisect_left(self.indexes, lsn, key=lambda each: each.cut) :]
 
 
-def read_view(place: ArchiveReader, identity: JournalIdentity) -> ArchiveView:
-    """Read manifest and names. Blocks. Raises StorageFailed, also for another journal's archive."""
+def read_manifest(place: ArchiveReader) -> ArchiveManifest | None:
+    """Read the manifest; None: there is none. Blocks. Raises StorageFailed."""
     data = place.read(NAME)
-    if data is None:
-        return ArchiveView(ArchiveManifest(identity))
     try:
-        manifest = decode_archive_manifest(data)
+        return None if data is None else decode_archive_manifest(data)
     except InvalidContent as error:
         raise StorageFailed(f"{place.name}/{error}: restore it from a copy") from error
-    if manifest.identity != identity:
-        raise StorageFailed(f"{place.name} is the archive of {manifest.identity}: give every broker one of its own")
-    names, segments = place.names(), manifest.entries
-    # What is missing behind the first one that is there is damage, and no removal.
+
+
+def kept_from(manifest: ArchiveManifest, names: set[str]) -> int:
+    """Return the LSN from which on segments are kept, by the *names* of all files; 0: all of them.
+
+    Those before the first that is there were removed by hand; what is missing further on is damage.
+    """
+    segments = manifest.entries
     first = next((at for at, each in enumerate(segments) if each.name in names), len(segments))
-    begin = 0 if not first else segments[first].base if first < len(segments) else manifest.end
-    return ArchiveView(manifest, begin)
+    return 0 if not first else segments[first].base if first < len(segments) else manifest.end
