@@ -106,7 +106,10 @@ class SqlAlchemySession:
     def commit(self) -> None:
         event.listen(self._connection, "commit", self._on_commit)
         try:
-            self._given.commit()
+            try:
+                self._given.commit()
+            finally:
+                event.remove(self._connection, "commit", self._on_commit)  # a signal's handler may raise here, too
         except Exception as error:
             if self._problem is not None:  # the row may have been committed when the transaction ended
                 raise CommitUnknown(self._problem, is_foreign=True) from error
@@ -119,8 +122,6 @@ class SqlAlchemySession:
                 raise
             # Without a cause it comes from a listener, most likely of after_commit.
             raise CommitUnknown(one_line(error), is_foreign=cause is None) from error
-        finally:
-            event.remove(self._connection, "commit", self._on_commit)
         if not self._is_sent:
             self._driver.rollback()
             raise InvalidRequestError("commit() did not send COMMIT: rows and messages are rolled back")

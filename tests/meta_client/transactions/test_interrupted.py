@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pymysql
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -111,6 +111,21 @@ def work(world: World, connection: Any, number: int) -> None:
         else:
             do(connection, insert)
         transaction.send("orders", str(number).encode())
+
+
+def test_right_after_the_commit_of_sqlalchemy(any_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, remove = engine_of(any_world.deciding.url), event.remove
+
+    def interrupted(*listener: Any) -> None:
+        remove(*listener)
+        raise SoftTimeLimit
+
+    monkeypatch.setattr("meta_client.transactions.sqlalchemy.event.remove", interrupted)
+    with Session(engine) as session, pytest.raises(SoftTimeLimit):
+        work(any_world, session, 1)
+    engine.dispose()
+    wait_until(lambda: not any_world.prepared(), "nothing is prepared")
+    any_world.check([1])
 
 
 class InterruptedPostgres(psycopg.Connection[Any]):
