@@ -16,7 +16,7 @@ from meta_client.transactions.resolver import Counts, DecidedTransaction, Resolv
 
 log = logging.getLogger(__name__)
 
-GATHER_S: Final = 0.01  # rows of transactions decided meanwhile are deleted together
+GATHER_S: Final = 0.05  # rows of transactions decided meanwhile are deleted together: each DELETE wakes two processes
 JOIN_S: Final = 10.0  # exceeds the wait for any single reply
 
 
