@@ -17,6 +17,7 @@ from meta_client.coordinator.coordinator import Coordinator as Rules
 from meta_client.coordinator.decision_log import DecisionLog
 from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.recovery import RecoveredTransaction
+from meta_client.coordinator.status import CoordinatorStatus
 from meta_client.coordinator.steps import TwoPhaseStep
 from meta_client.coordinator.transaction import CoordinatedTransaction as TransactionRules
 from meta_client.coordinator.transaction import Observer
@@ -162,6 +163,10 @@ class Coordinator:
         Raises CoordinatorError if there is no such decision, or the transaction is still in progress.
         """
         await run(self._rules.forget, xid)
+
+    def status(self) -> CoordinatorStatus:
+        """Return what it has open, and what it has done. Any thread. As meta_client.coordinator.Coordinator.status."""
+        return self._rules.status()
 
     async def close(self) -> None:
         """Interrupt waits for absent participants, and release the log. Idempotent. Raises StorageFailed if the log had

@@ -12,7 +12,7 @@ so that no consumer sees a message before its row. What a crash leaves in doubt,
 
 Read: steps, recovery_policy, names, receipts -> place, decision_log -> participants (what a side must be able to do),
 postgres, broker_codes, broker -> in_flight, phase_two (commits until it is done) -> background_recovery -> transaction
--> recovery -> coordinator.
+-> recovery -> status (what was done) -> coordinator -> metrics.
 """
 
 from meta_client.coordinator.coordinator import Coordinator

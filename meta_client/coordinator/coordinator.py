@@ -19,6 +19,7 @@ from meta_client.coordinator.participants import Participant
 from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.receipts import Receipts
 from meta_client.coordinator.recovery import RecoveredTransaction, log, recover
+from meta_client.coordinator.status import CoordinatorStatus, Counter
 from meta_client.coordinator.transaction import CoordinatedTransaction, Observer, Shared
 from meta_client.producer.producer import Producer
 from meta_client.producer.xa_verbs import topic_names
@@ -49,7 +50,8 @@ class Coordinator:
         invalidate_after_fork(self)
         closing = closing or threading.Event()
         self._recovery = BackgroundRecovery(self._look, closing, runner or RecoveryThread())
-        self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer)
+        self._counter = Counter()
+        self._shared = Shared(decisions, InFlight(), self._recovery, closing, observer, self._counter)
         self._recovering = lock or threading.Lock()
         self._logged: dict[Xid, str] = {}  # problems that the background recovery has logged
 
@@ -117,6 +119,20 @@ class Coordinator:
             if xid not in self._decisions.unfinished() or self._shared.in_flight.is_in_flight(xid):
                 raise CoordinatorError(f"there is no decision about {xid} to forget: see what recover() reports")
             self._decisions.forget(xid)
+            self._counter.forgotten(xid)
+
+    def status(self) -> CoordinatorStatus:
+        """Return what it has open, and what it has done since it was opened. Any thread; reads no disk."""
+        decisions_s, rollbacks_s = self._decisions.ages_s(), self._shared.in_flight.rollback_ages_s()
+        return CoordinatorStatus(
+            transactions_open=len(self._shared.in_flight),
+            decisions_unfinished=len(decisions_s),
+            decisions_oldest_age_s=max(decisions_s, default=None),
+            rollbacks_pending=len(rollbacks_s),
+            rollbacks_oldest_age_s=max(rollbacks_s, default=None),
+            is_log_failed=self._decisions.is_failed,
+            counts=self._counter.snapshot(),
+        )
 
     def close(self) -> None:
         """Interrupt waits for absent participants, and release the log. Idempotent. Raises StorageFailed if the log had
@@ -155,9 +171,11 @@ class Coordinator:
     ) -> list[RecoveredTransaction]:
         with self._recovering:
             try:
-                return recover(self._decisions, self._shared.in_flight, databases, brokers, told=told)
+                reports = recover(self._decisions, self._shared.in_flight, databases, brokers, told=told)
             except JournalError as error:
                 raise DecisionUnknown(f"the decision log failed while recovering ({error}): start again") from error
+            self._counter.recovered(reports)
+            return reports
 
     def _look(self, ways: Mapping[str, Way]) -> bool:
         """Recover over connections of our own; return True if nothing is left there that a retry could finish."""

@@ -47,6 +47,7 @@ class _Found:
     """State recovered when the log was opened."""
 
     unfinished: dict[Xid, str]
+    decided_ms: dict[Xid, int]  # their times
     incarnation: int
     end: Lsn
 
@@ -61,6 +62,7 @@ class DecisionLog:
         self._journal = journal
         self._lock = threading.Lock()
         self._unfinished = found.unfinished  # transaction -> its participants; under the lock
+        self._decided_ms = found.decided_ms  # the same transactions, and when; under the lock
         self._segments_max = SEGMENTS_KEPT_MIN  # under the lock
         self._is_closed = False
         invalidate_after_fork(self, storage.close)  # a child must not hold the lock when its parent is gone
@@ -119,6 +121,18 @@ class DecisionLog:
         self._journal.wait_flushed(end)
         return found
 
+    def ages_s(self) -> list[float]:
+        """Return the time since each unfinished decision, or since the log was compacted before it was opened. Reads no
+        disk."""
+        with self._lock:
+            now_ms = _now_ms()
+            return [max(0.0, (now_ms - decided_ms) / 1000) for decided_ms in self._decided_ms.values()]
+
+    @property
+    def is_failed(self) -> bool:
+        """True once the log can take no more decisions."""
+        return self._journal.failure is not None
+
     def check(self) -> None:
         """Raise StorageFailed once the log can take no more decisions."""
         if (failure := self._journal.failure) is not None:
@@ -133,6 +147,7 @@ class DecisionLog:
             self._append(Decision(self._key(xid), participants))
             end = self._journal.end
             self._unfinished[xid] = participants
+            self._decided_ms[xid] = _now_ms()
         self._journal.wait_flushed(end)
 
     def forget(self, xid: Xid) -> None:
@@ -142,7 +157,7 @@ class DecisionLog:
         """
         with self._lock:
             self._append(Forget(self._key(xid)))
-            del self._unfinished[xid]
+            del self._unfinished[xid], self._decided_ms[xid]
             if len(self._journal.segments) > self._segments_max:
                 self._compact()
 
@@ -173,13 +188,17 @@ class DecisionLog:
         log.debug("decision log compacted path=%s unfinished=%d", self._storage.path, len(self._unfinished))
 
     def _append(self, record: Record) -> Lsn:
-        return self._journal.append(record, time.time_ns() // 1_000_000).lsn
+        return self._journal.append(record, _now_ms()).lsn
 
     def _epoch(self) -> Epoch:
         return Epoch(self._journal.epoch, self.incarnation, FORMAT_VERSION)
 
     def _key(self, xid: Xid) -> BranchKey:
         return XaKey(xid, self.name.name)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _owner(storage: Storage, segment_bytes: int) -> LogName | None:
@@ -235,6 +254,7 @@ def _recover(segments: Segments) -> _Found:
 
 def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
     unfinished: dict[Xid, str] = {}
+    decided_ms: dict[Xid, int] = {}
     incarnation = 0
     scanner = Scanner(segments, segments.start)
     for entry in scanner:
@@ -242,11 +262,13 @@ def _fold(segments: Segments) -> tuple[_Found, ScanEnd]:
         match decode(entry.header, entry.meta):
             case Decision(XaKey(xid, _), participants):
                 unfinished[xid] = participants
+                decided_ms.setdefault(xid, entry.header.time_ms)
             case Forget(XaKey(xid, _)):
                 unfinished.pop(xid, None)  # carried away, and its decision dropped, before the FORGET was
+                decided_ms.pop(xid, None)
             case _:
                 pass  # EPOCH: its incarnation stands in every header
     end = scanner.finish()
     if end.verdict is EndVerdict.CORRUPT:
         raise CorruptJournal(end.end, end.next_valid_lsn, end.reason, segments.storage.path)
-    return _Found(unfinished, incarnation, end.end), end
+    return _Found(unfinished, decided_ms, incarnation, end.end), end

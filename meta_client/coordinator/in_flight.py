@@ -77,6 +77,16 @@ class InFlight:
         with self._lock:
             return frozenset(self._pending_rollbacks)
 
+    def __len__(self) -> int:
+        """Number of transactions in flight."""
+        return len(self._in_flight)
+
+    def rollback_ages_s(self) -> list[float]:
+        """Return the time since each pending rollback."""
+        with self._lock:
+            now = time.monotonic()
+            return [now - since for since in self._pending_rollbacks.values()]
+
     def is_past_late_prepare(self, rollback: PendingRollback) -> bool:
         """True if *rollback* is so old that an unlisted branch can't appear any more."""
         with self._lock:

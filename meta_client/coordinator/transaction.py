@@ -20,6 +20,7 @@ from meta_client.coordinator.in_flight import InFlight
 from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing, commit_until_done
 from meta_client.coordinator.receipts import Receipts
+from meta_client.coordinator.status import Counter
 from meta_client.coordinator.steps import UNDECIDED_STEPS, TwoPhaseStep, next_step
 from meta_client.tracing import TRACING
 from zk.forks import invalidate_after_fork, skip_after_fork
@@ -38,6 +39,7 @@ class Shared:
     recovery: BackgroundRecovery
     closing: Closing
     observer: Observer | None
+    counter: Counter
 
 
 class CoordinatedTransaction:
@@ -114,6 +116,7 @@ class CoordinatedTransaction:
 
     def _remove(self) -> None:
         self._shared.in_flight.remove(self.xid)
+        self._shared.counter.ended(self._step)
         if self._is_left:
             self._shared.recovery.leave({one.resource_id(): one.spare for one in (self._database, self._broker)})
 

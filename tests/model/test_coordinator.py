@@ -23,6 +23,7 @@ from meta_client.coordinator.participants import BranchEnd, Participant
 from meta_client.coordinator.phase_two import Closing
 from meta_client.coordinator.recovery import RecoveredTransaction, recover
 from meta_client.coordinator.recovery_policy import Action
+from meta_client.coordinator.status import Counter
 from meta_client.coordinator.transaction import CoordinatedTransaction, Shared
 from tests.model.playing import Counted, play
 from tests.model.process import Dead, Process
@@ -211,6 +212,7 @@ class CoordinatorMachine(Counted):
             cast(BackgroundRecovery, process),
             cast(Closing, process),
             None,
+            Counter(),
         )
         try:
             with CoordinatedTransaction(shared, xid, database, broker):

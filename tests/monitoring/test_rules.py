@@ -14,6 +14,7 @@ from meta_broker.metrics.families import FAMILIES as BROKER
 from meta_client.admin.families import MetricKind
 from meta_client.admin.log_samples import FAMILIES as LOG
 from meta_client.cli.main import GROUP
+from meta_client.coordinator.metrics import FAMILIES as COORDINATOR
 from meta_client.metrics import FAMILIES as CONSUMERS
 from meta_client.transactions.resolver_metrics import FAMILIES as RESOLVER
 from tests.fixtures.promtool import ALERT, RULES, promtool
@@ -21,7 +22,7 @@ from tests.fixtures.promtool import ALERT, RULES, promtool
 PAGE = RULES.with_name("alerts.md").read_text()
 DASHBOARD = json.loads(RULES.with_name("dashboard.json").read_text())
 NAME = re.compile(r"\bmetaq_\w+")
-FAMILIES = {family.name: family for family in (*BROKER, *LOG, *CONSUMERS, *RESOLVER)}
+FAMILIES = {family.name: family for family in (*BROKER, *LOG, *CONSUMERS, *RESOLVER, *COORDINATOR)}
 HISTOGRAM = ("_bucket", "_sum", "_count")
 
 

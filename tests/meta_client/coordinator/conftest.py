@@ -57,6 +57,12 @@ class World:
             int(message.payload) for message in read_whole(self.client, "orders", PARTITIONS, self.begins)
         )
 
+    def row_count(self) -> int:
+        with psycopg.connect(self.database.dsn) as connection:
+            ((count,),) = connection.execute("SELECT count(*) FROM numbers")
+        assert isinstance(count, int)
+        return count
+
     def in_doubt(self) -> list[object]:
         """Return what is prepared on either side."""
         listing = self.producer().tpc_list()
