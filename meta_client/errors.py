@@ -134,6 +134,11 @@ class ClientXaError(XaError):
         self.args = (f"{what}: {code.name}: {text}",)  # no status: none was received
 
 
+class BranchRefused(ClientXaError):
+    """The quota of this client allows no further branch at the broker: nothing began there. Finish some, or begin again
+    later."""
+
+
 class OwnershipLost(MetaError):
     """Another consumer of the group owns these partitions now: progress there was not stored, and this consumer stops
     delivering from them. It rebalances by itself: nothing to do."""

@@ -42,6 +42,10 @@ class Connections:
         """Connect like `connect`, inside `run`."""
         return self.live(url) or wait(self.connect(url, timeout_s, patient=patient))
 
+    def pause(self, seconds: float) -> None:
+        """Wait, inside `run`."""
+        wait(asyncio.sleep(seconds))
+
     async def connect(self, url: BrokerUrl, timeout_s: float, *, patient: bool = True) -> Connection:
         """Return the live connection to *url*, opening it if necessary. Otherwise like connections.Connections.get.
 

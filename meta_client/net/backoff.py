@@ -2,12 +2,19 @@
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 2.0  # the pace of genuine clients
+QUOTA_FIRST_S = 0.05
+QUOTA_MAX_S = 1.0
 
 
 def backoff_after_s(failures: int) -> float:
     """Return the seconds to wait after *failures* failed attempts in a row: none before the first retry."""
     doublings = min(failures - 2, 10)  # past the maximum; a broker may be away for days
     return 0.0 if failures < 2 else min(BACKOFF_FIRST_S * 2.0**doublings, BACKOFF_MAX_S)
+
+
+def quota_backoff_s(refusals: int) -> float:
+    """Return the seconds to wait after a quota has refused something *refusals* times in a row."""
+    return min(QUOTA_FIRST_S * 2.0 ** min(refusals - 1, 10), QUOTA_MAX_S)
 
 
 class Backoff:

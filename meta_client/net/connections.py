@@ -71,6 +71,10 @@ class Connections:
         finally:
             slot.lock.release()
 
+    def pause(self, seconds: float) -> None:
+        """Wait, at most until `close`."""
+        self._closing.wait(seconds)
+
     def close(self) -> None:
         """Close every connection and fail its pending replies. Idempotent."""
         with self._lock:

@@ -133,12 +133,11 @@ def record_single(batch: ProducerBatch, outcome: Outcome) -> Retriable | None:
     return Retriable(ReplyTimeout("the message before it was not answered"))
 
 
-def is_overdue(batch: ProducerBatch, now: float, timeout_s: float) -> bool:
-    """Return True if the answer to *batch*, or to its next message, is overdue.
+def is_overdue(batch: ProducerBatch, now: float, limit: float) -> bool:
+    """Return True if the answer to *batch*, or to its next message, which is due at *limit*, is overdue.
 
     A message sent singly has its own time limit: a broker may be slow with the messages before it without being silent.
     """
-    limit = batch.sent_at + timeout_s
     return (limit if batch.sends_singly else min(limit, batch.deadline)) < now
 
 

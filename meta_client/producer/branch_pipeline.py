@@ -5,12 +5,22 @@ PREPARE need not wait for one another: only the caller of PREPARE needs the outc
 requests out of order, and get the next one after they have answered the one before.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 
 from journal.records.xid import XaKey
-from meta_client.errors import ClientXaError, ConnectionLost, Destination, NoBroker, SendFailed, TooManyRequests
+from meta_client.errors import (
+    BranchRefused,
+    ClientXaError,
+    ConnectionLost,
+    Destination,
+    NoBroker,
+    SendFailed,
+    TooManyRequests,
+)
 from meta_client.metadata.topology import TopicView
+from meta_client.net.backoff import quota_backoff_s
 from meta_client.net.deadline import Deadline
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport
@@ -49,13 +59,32 @@ class BranchPipeline:
         self._sealed: list[BranchBatch] = []  # their requests are in _unsent
         self._unnamed: dict[str, Partition] = {}  # by topic, the partition of messages without a wanted one
         self._awaiting: deque[BranchBatch] = deque()
-        begin = verbs.request(TransactionVerb.BEGIN, key, timeout_seconds)
-        self._unsent: list[_Unsent] = [(begin, self._begin_sent)]
+        self._timeout_seconds = timeout_seconds
+        self._unsent: list[_Unsent] = [self._unsent_begin()]
+
+    def begin(self, deadline: Deadline) -> None:
+        """Send BEGIN alone and await its answer; repeat it after a pause while a quota refuses it. Raises XaError."""
+        for refusals in itertools.count(1):
+            try:
+                self.flush(deadline)
+                self._await_begin(deadline)
+            except BranchRefused:
+                if (pause_s := quota_backoff_s(refusals)) >= deadline.remaining_s():
+                    raise
+                self._verbs.pause(pause_s)
+                self.begin_failure = None
+                self._unsent = [self._unsent_begin()]
+            else:
+                return
+
+    def _unsent_begin(self) -> _Unsent:
+        return self._verbs.request(TransactionVerb.BEGIN, self._key, self._timeout_seconds), self._begin_sent
 
     @property
     def is_known(self) -> bool:
         """True if the broker may know the branch; False: certainly not."""
-        was_refused = self.begin_failure is not None and not isinstance(self.begin_failure, ClientXaError)
+        failure = self.begin_failure
+        was_refused = isinstance(failure, BranchRefused) or not isinstance(failure, ClientXaError | None)
         return self._connection is not None and not was_refused
 
     @property

@@ -3,6 +3,7 @@
 A broker binds it to one connection and rolls it back when that ends, so it holds the connection, not its address.
 """
 
+import itertools
 import logging
 from enum import Enum
 from types import TracebackType
@@ -22,6 +23,7 @@ from meta_client.errors import (
     TransactionUnknown,
 )
 from meta_client.metadata.topology import TopicView
+from meta_client.net.backoff import quota_backoff_s
 from meta_client.net.calls import wait_result
 from meta_client.net.deadline import Deadline
 from meta_client.net.opaques import next_opaque
@@ -29,7 +31,7 @@ from meta_client.net.transport import Transport, Transports
 from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
 from meta_client.protocol.answers import is_not_replicated
-from meta_client.protocol.errors import RemoteError, RemoteProtocolError
+from meta_client.protocol.errors import QuotaExceeded, RemoteError, RemoteProtocolError
 from meta_client.protocol.requests import TransactionCommand, TransactionVerb
 from zk.forks import invalidate_after_fork, skip_after_fork
 from zk.tree.nodes import Partition
@@ -154,8 +156,15 @@ class LocalTransaction:
         where = Destination(topic, partition, url)
         try:
             connection = self._connections.get(url, deadline.remaining_s())
-            reply = connection.submit(self._request(TransactionVerb.BEGIN))
-            wait_result(reply, min(deadline.remaining_s(), REQUEST_TIMEOUT_S), f"BEGIN {self.key}")
+            for refusals in itertools.count(1):
+                reply = connection.submit(self._request(TransactionVerb.BEGIN))
+                try:
+                    wait_result(reply, min(deadline.remaining_s(), REQUEST_TIMEOUT_S), f"BEGIN {self.key}")
+                    break
+                except QuotaExceeded:
+                    if (pause_s := quota_backoff_s(refusals)) >= deadline.remaining_s():
+                        raise
+                    self._connections.pause(pause_s)
         except RemoteError as error:
             raise SendRefused(f"the transaction did not begin: {error}", where, error.status) from error
         except (ConnectionLost, ReplyTimeout, TooManyRequests, RemoteProtocolError) as error:

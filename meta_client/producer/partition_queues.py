@@ -52,6 +52,8 @@ class BrokerLink:
     connection: Transport | None = None  # the last one, unless it is known to be broken
     takes_batches: bool = False  # the broker has `mput`
     is_connecting: bool = False
+    answered_at: float = 0.0  # time of the last answer
+    answered_of: float = 0.0  # time at which its request was sent
     failures: int = 0  # attempts to connect that failed, in a row
     backoff_until: float = 0.0  # monotonic; 0: no back-off
 
@@ -179,6 +181,17 @@ class PartitionQueues:
         if (link := self._links.get(broker_id)) is None:
             link = self._links[broker_id] = BrokerLink(broker_id)
         return link
+
+    def answered(self, batch: ProducerBatch, now: float) -> None:
+        """Note an answer to *batch*."""
+        link = self._queue_of(batch).link
+        link.answered_at, link.answered_of = now, batch.sent_at
+
+    def awaited_since(self, batch: ProducerBatch) -> float:
+        """Return since when the answer to *batch*, which is in flight, is the next one. A broker answers in order: one
+        that answers what was sent before, be it slowly because of a quota, has not come to *batch* yet."""
+        link = self._queue_of(batch).link
+        return max(batch.sent_at, link.answered_at) if link.answered_of <= batch.sent_at else batch.sent_at
 
     def maybe_connect(self) -> tuple[int, tuple[str, ...]] | None:
         """Take the id of a broker to connect to, and the topics that need it."""

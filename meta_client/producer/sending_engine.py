@@ -137,7 +137,8 @@ class SendingEngine(Gathering[Handle]):
         return [
             (batch.connection, opaque, round(now - batch.sent_at, 1))
             for opaque, batch in self._in_flight.items()
-            if batch.connection is not None and is_overdue(batch, now, ANSWER_TIMEOUT_S)
+            if batch.connection is not None
+            and is_overdue(batch, now, self._queues.awaited_since(batch) + ANSWER_TIMEOUT_S)
         ]
 
     @property
@@ -167,7 +168,9 @@ class SendingEngine(Gathering[Handle]):
     def answered(self, now: float, reply: PendingReply) -> None:
         """Note that *reply*, of a request taken by `maybe_send`, is done."""
         if (batch := self._in_flight.pop(reply.opaque, None)) is not None:
-            self._on_outcome(now, batch, outcome_of(batch, reply))
+            if not isinstance(outcome := outcome_of(batch, reply), Retriable):
+                self._queues.answered(batch, now)
+            self._on_outcome(now, batch, outcome)
 
     def lost(self, now: float, opaque: int, error: BaseException) -> None:
         """Note that a request may have been sent, and no answer to it will come."""

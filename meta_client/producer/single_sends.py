@@ -26,11 +26,13 @@ from meta_client.errors import (
     TryAgain,
 )
 from meta_client.metadata.topology import Directory, TopicView
+from meta_client.net.backoff import quota_backoff_s
 from meta_client.net.deadline import Deadline
 from meta_client.net.identity import new_session_id
 from meta_client.net.transport import Transports
 from meta_client.producer.outgoing import Outgoing, RoundRobin
 from meta_client.producer.results import SendResult
+from meta_client.protocol.status import Status
 from zk.tree.nodes import Partition
 
 BACKOFF_S: Final = 0.05  # before the brokers are looked up again; a failed connection has its own back-off
@@ -117,7 +119,9 @@ class SingleSends:
                     raise unanswered from error  # it may be stored, and is not sent again
                 raise
             failures += 1
-            if not is_again_elsewhere:
+            if isinstance(failure, TryAgain) and failure.status == Status.TOO_MANY:
+                self._sleep(min(quota_backoff_s(failures), deadline.remaining_s()))
+            elif not is_again_elsewhere:
                 self._back_off(failures, deadline)
             if not deadline.remaining_s():
                 raise _given_up(failure, partition, deadline, failures, unanswered) from failure

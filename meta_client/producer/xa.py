@@ -118,6 +118,8 @@ class XaBranches:
         pipeline = BranchPipeline(self._verbs, key, broker_id, seconds, is_ordered=is_ordered)
         if not is_ordered:
             pipeline.await_replies(deadline)
+        elif self._verbs.is_at_quota(broker_id):
+            pipeline.begin(deadline)
         self.current = Branch(key, broker_id, pipeline=pipeline)
 
     def put(

@@ -1,7 +1,9 @@
 """XA verbs on the wire: addressed to the right broker, every failure as an XA code (spec 2.2, 2.3)."""
 
 import logging
+import math
 import random
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +13,7 @@ import msgspec
 from journal.records.heuristics import WHO_BYTES_MAX, WHY_BYTES_MAX
 from journal.records.ledger import EVIDENCE_BYTES_MAX
 from journal.records.xid import XaKey, Xid
-from meta_client.errors import ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
+from meta_client.errors import BranchRefused, ClientXaError, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.metadata.topology import Directory, no_master
 from meta_client.net.calls import checked_result, wait_result
 from meta_client.net.deadline import Deadline
@@ -19,14 +21,14 @@ from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import PendingReply
 from meta_client.net.transport import Transport, Transports
 from meta_client.protocol.answers import BranchStatus, parse_keys, parse_status
-from meta_client.protocol.errors import MetaError, RemoteError, RemoteProtocolError, XaError
+from meta_client.protocol.errors import MetaError, QuotaExceeded, RemoteError, RemoteProtocolError, XaError, one_line
 from meta_client.protocol.requests import BranchCommand, BranchVerb, TransactionCommand, TransactionVerb
 from meta_client.protocol.responses import Result
 from meta_client.protocol.xa import XaCode
 from zk.errors import ZooKeeperError
 
 REQUEST_TIMEOUT_S = 5.0  # for each verb, as genuine clients wait (spec 2.6)
-
+AT_QUOTA_S = 5.0  # after a refusal, so long each BEGIN is awaited
 BRANCH = "branch"  # extension of a broker that tells of its branches
 LEDGER = "ledger"  # extension of a broker that stores findings
 
@@ -61,6 +63,7 @@ class XaVerbs:
         self._topology = topology
         self._connections = connections
         self._session_id = session_id
+        self._refused_at: dict[int, float] = {}  # by broker, when its quota last refused a branch; monotonic
 
     def find(self, xid: Xid, topics: Collection[str], deadline: Deadline) -> tuple[int, Transport]:
         """Return a broker that has all *topics*, by id, and a connection to it. Raises XaError."""
@@ -168,7 +171,19 @@ class XaVerbs:
         except XaError:
             raise
         except MetaError as error:
+            if verb is TransactionVerb.BEGIN and isinstance(error, QuotaExceeded):
+                self._refused_at[broker_id] = time.monotonic()
+                what = _what(verb, key.xid, broker_id)
+                raise BranchRefused(XaCode.XAER_RMFAIL, one_line(error.text), what) from error
             raise self._failure(verb, error, _what(verb, key.xid, broker_id)) from error
+
+    def is_at_quota(self, broker_id: int) -> bool:
+        """Return True if the broker has refused a branch a moment ago: await its answer to BEGIN."""
+        return time.monotonic() - self._refused_at.get(broker_id, -math.inf) < AT_QUOTA_S
+
+    def pause(self, seconds: float) -> None:
+        """Wait before a verb is sent again."""
+        self._connections.pause(seconds)
 
     def _failure(self, verb: TransactionVerb, error: MetaError, what: str) -> ClientXaError:
         """Return *error*, which is no XA answer, as an XA code."""

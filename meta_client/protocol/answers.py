@@ -125,7 +125,7 @@ NOT_REPLICATED = "Message stored on master and not yet replicated"
 
 def is_try_again(status: int, text: str) -> bool:
     """Return True if a put was refused for now: nothing of it is stored."""
-    return status == Status.UNAVAILABLE or (status == Status.INTERNAL_ERROR and NOTHING_DONE in text)
+    return status in (Status.UNAVAILABLE, Status.TOO_MANY) or (status == Status.INTERNAL_ERROR and NOTHING_DONE in text)
 
 
 def is_not_replicated(text: str) -> bool:

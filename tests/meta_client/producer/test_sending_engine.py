@@ -307,6 +307,30 @@ def test_an_overdue_answer_is_noticed_within_a_second(engine: Engine) -> None:
     assert engine.overdue(10.5) == [(link, send.opaque, 10.5)]
 
 
+def test_a_slow_answer_is_not_overdue_while_those_before_it_come() -> None:
+    """As a broker answers whose quota makes batches wait."""
+    engine = SendingEngine(BatchingConfig(batch_bytes=100, delivery_timeout_s=60.0), "me", SendHandle)
+    for _ in range(4):
+        add(engine, 500)
+    link = connect(engine)
+    first, second, third, fourth = sends(engine)
+    answer(engine, first, 8.0)
+    answer(engine, second, 16.0)
+    assert engine.overdue(25.0) == []
+    assert engine.overdue(26.5) == [(link, third.opaque, 26.5), (link, fourth.opaque, 26.5)]
+
+
+def test_an_answer_is_overdue_that_later_ones_have_overtaken() -> None:
+    engine = SendingEngine(BatchingConfig(batch_bytes=100, delivery_timeout_s=60.0), "me", SendHandle)
+    add(engine, 500)
+    link = connect(engine)
+    (first,) = sends(engine)
+    add(engine, 500, 5.0)
+    (second,) = sends(engine, 5.0)
+    answer(engine, second, 6.0)
+    assert engine.overdue(10.5) == [(link, first.opaque, 10.5)]
+
+
 def test_memory_is_bounded(engine: Engine) -> None:
     for _ in range(20):
         add(engine, 80)
