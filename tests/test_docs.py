@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from meta_broker.access.quota import Quota
 from meta_broker.config.access_section import AccessSection
 from meta_broker.config.admin_section import AdminSection
 from meta_broker.config.broker_config import TopicConfig, load
@@ -38,6 +39,7 @@ BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)  # 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "broker": BrokerSection,
     "zookeeper": ZooKeeperSection,
+    "address_quota": Quota,
     "retention": RetentionSection,
     "replication": ReplicationSection,
     "slave": SlaveSection,

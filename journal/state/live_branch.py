@@ -1,6 +1,6 @@
 """Results of a store's methods: a live branch, and what an append did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -9,6 +9,10 @@ from journal.records.index_updates import IndexUpdate
 from journal.records.states import BranchState
 from journal.records.xid import BranchKey
 from journal.state.journal_state import Branch
+
+
+def _nothing() -> None:
+    pass
 
 
 class LiveBranch(msgspec.Struct, eq=False):
@@ -23,6 +27,7 @@ class LiveBranch(msgspec.Struct, eq=False):
     branch: Branch | None = None
     is_over: bool = False
     origin: str = ""  # client that began it, for people; unknown for a branch from before the start
+    on_over: Callable[[], None] = _nothing  # called once when it is over
 
     @property
     def state(self) -> BranchState:

@@ -326,8 +326,7 @@ class JournalTransactionStore(CheckpointedState):
     def change_topic(self, change: TopicChange) -> Lsn:
         """Decide about a topic: *change* replaces all earlier run-time decisions about it.
 
-        Returns the LSN to wait for before replying. Raises RecordTooLarge, and ValueError if a live branch has messages
-        for a topic to delete; nothing is changed then.
+        Returns the LSN to wait for before replying. Raises RecordTooLarge, ValueError: the topic has live messages.
         """
         if change.state is TopicState.DELETED and (branch := self.state.branch_with(change.topic)) is not None:
             raise ValueError(f"{branch.key} has messages for it: finish that transaction first")
@@ -337,6 +336,7 @@ class JournalTransactionStore(CheckpointedState):
         assert not transaction.is_over
         transaction.is_over = True
         self.live_count -= 1
+        transaction.on_over()
         if isinstance(transaction.key, XaKey) and self.transactions.get(transaction.key) is transaction:
             del self.transactions[transaction.key]
 

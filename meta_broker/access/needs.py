@@ -30,7 +30,7 @@ from meta_client.protocol.requests import (
 
 EVERYTHING: Final = "*"  # as a name: only the pattern `*` covers it
 # What stats tell beyond numbers and names of topics, or change.
-_ADMIN_ITEMS: Final = frozenset({"config", "reset"})
+_ADMIN_ITEMS: Final = frozenset({"config", "quotas", "reset"})
 
 
 class Need(NamedTuple):

@@ -10,6 +10,7 @@ import msgspec
 
 from meta_broker.access.addresses import is_in, parse_address, parse_range
 from meta_broker.access.principal import Principal, is_pattern
+from meta_broker.access.quota import UNLIMITED, Quota, merged, parse_quota
 from meta_broker.access.scram import Verifier, Verifiers
 from meta_broker.errors import ConfigError
 
@@ -19,14 +20,16 @@ _PATTERNS: Final = ("produce", "consume", "groups", "admin", "decide")
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     secret: str | None = None  # makes up verifiers of users that do not exist
+    quota: dict[str, Any] = msgspec.field(default_factory=dict)  # of each principal, apart from what its own says
     principals: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
 
 class Principals:
     """All principals, and what each may do. Immutable. Build it with `load`."""
 
-    def __init__(self, principals: dict[str, Principal], secret: str | None) -> None:
+    def __init__(self, principals: dict[str, Principal], secret: str | None, quotas: dict[str, Quota]) -> None:
         self.principals = principals
+        self._quotas = quotas  # by principal
         known = {name: Verifier.parse(each.verifier) for name, each in principals.items() if each.verifier is not None}
         made_from = secret or "".join(sorted(map(str, known.values())))
         self.verifiers = Verifiers(known, hashlib.sha256(made_from.encode()).digest())
@@ -37,9 +40,13 @@ class Principals:
         self._certificates = {text: each for each in principals.values() for text in each.certificates}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Principals) and self.principals == other.principals
+        return isinstance(other, Principals) and self.principals == other.principals and self._quotas == other._quotas
 
     __hash__ = None  # type: ignore[assignment]
+
+    def quota_of(self, principal: Principal) -> Quota:
+        """Return the quota of *principal*."""
+        return self._quotas.get(principal.name, UNLIMITED)
 
     def of_certificate(self, names: tuple[str, ...]) -> Principal | None:
         """Return the principal of a verified client certificate with these names."""
@@ -75,6 +82,7 @@ def parse_rules(source: bytes, where: str) -> Principals:
         raise ConfigError(f"{where}: not TOML: nested too deeply") from error
     except ValueError as error:  # of TOML, UTF-8 and msgspec
         raise ConfigError(f"{where}: {error}") from None
+    quotas = {name: section.pop("quota", {}) for name, section in file.principals.items()}
     principals = {name: _principal(name, section, where) for name, section in file.principals.items()}
     for key in ("addresses", "certificates"):
         owners: dict[str, str] = {}
@@ -84,7 +92,21 @@ def parse_rules(source: bytes, where: str) -> Principals:
                     raise ConfigError(
                         f"{where}: {key} {text!r} belongs to {owners[text]} and to {each.name}: to one only"
                     )
-    return Principals(principals, file.secret)
+    return Principals(principals, file.secret, _quotas(quotas, principals, file.quota, where))
+
+
+def _quotas(
+    own: dict[str, Any], principals: dict[str, Principal], common: dict[str, Any], where: str
+) -> dict[str, Quota]:
+    """Return the quota of each principal. The common one does not count for slaves: it must not part them from their
+    master."""
+    default = parse_quota(common, f"{where}: quota")
+    return {
+        name: merged(
+            parse_quota(own[name], f"{where}: principals.{name!r}.quota"), UNLIMITED if each.replicate else default
+        )
+        for name, each in principals.items()
+    }
 
 
 def _principal(name: str, section: dict[str, Any], where: str) -> Principal:
@@ -95,7 +117,7 @@ def _principal(name: str, section: dict[str, Any], where: str) -> Principal:
         raise ConfigError(f"{what}: unknown key name: the section is called by it")
     for key in section:
         if key not in Principal.__struct_fields__:
-            known = ", ".join(field for field in Principal.__struct_fields__ if field != "name")
+            known = ", ".join([*(field for field in Principal.__struct_fields__ if field != "name"), "quota"])
             raise ConfigError(f"{what}: unknown key {key!r}: known are {known}")
     try:
         made = msgspec.convert(section | {"name": name}, Principal, strict=True)

@@ -261,8 +261,7 @@ class Broker:
         context.config = self._role.config = fresh
         if self._tls is not None:
             self._tls.renew(fresh.tls)
-        if fresh.rules is not None:
-            server.renew_access(fresh.rules)
+        server.renew_access(fresh.rules)
         assert isinstance(context.listener, TopicAnnouncer)
         changed = context.listener.follow_file(fresh.topics)
         if self._membership is not None:

@@ -92,7 +92,8 @@ class TopicAnnouncer:
 def reload(config: BrokerConfig) -> BrokerConfig | None:
     """Return *config* with its file's present topics; None, after logging why, if that fails.
 
-    Blocks on the file. Topics, filters, TLS and access rules are reloaded: the rest is fixed while a broker runs.
+    Blocks on the file. Topics, filters, TLS, access rules and quotas are reloaded: the rest is fixed while a broker
+    runs.
     """
     if config.path is None:
         log.error("not reloaded: this broker was started without --config")
@@ -113,8 +114,8 @@ def reload(config: BrokerConfig) -> BrokerConfig | None:
         return None
     if (fresh.broker, fresh.zookeeper_section) != (config.broker, config.zookeeper_section):
         log.warning(
-            "only topics, filters, TLS and access are reloaded: restart the broker for what changed in [broker] and "
-            "[zookeeper]"
+            "only topics, filters, TLS, access and quotas are reloaded: restart the broker for what changed in "
+            "[broker] and [zookeeper]"
         )
     if fresh.tls.is_on != config.tls.is_on:
         log.warning("TLS is turned on and off by a restart alone")
@@ -123,7 +124,13 @@ def reload(config: BrokerConfig) -> BrokerConfig | None:
     rules = fresh.rules if config.rules is not None and fresh.rules is not None else config.rules
     tls = fresh.tls if fresh.tls.is_on and config.tls.is_on else config.tls
     return dataclasses.replace(
-        config, topics=fresh.topics, filters=fresh.filters, source=fresh.source, tls=tls, rules=rules
+        config,
+        topics=fresh.topics,
+        filters=fresh.filters,
+        source=fresh.source,
+        tls=tls,
+        rules=rules,
+        address_quota=fresh.address_quota,
     )
 
 

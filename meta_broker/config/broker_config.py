@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from journal.wal.flush_mode import SYNC, FlushMode
+from meta_broker.access.quota import UNLIMITED, Quota, check_quota
 from meta_broker.access.rules import Principals
 from meta_broker.config.access_section import AccessSection, check_access
 from meta_broker.config.admin_section import AdminSection, check_admin
@@ -56,6 +57,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     admin: AdminSection = msgspec.field(default_factory=AdminSection)
     tls: TlsSection = msgspec.field(default_factory=TlsSection)
     access: AccessSection = msgspec.field(default_factory=AccessSection)
+    address_quota: Quota = UNLIMITED  # of each address whose peers are no principals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class BrokerConfig:
     admin: AdminSection = field(default_factory=AdminSection)
     tls: TlsSection = field(default_factory=TlsSection)
     access: AccessSection = field(default_factory=AccessSection)
+    address_quota: Quota = UNLIMITED  # of each address whose peers are no principals
     rules: Principals | None = None  # of `access.file`; None: everybody may do everything
     path: Path | None = None  # of the configuration file, which a reload reads again
     source: bytes = b""  # the file's bytes, as `stats config` shows them
@@ -144,6 +147,7 @@ def load(
     check_admin(admin, where)
     check_tls(file.tls, where)
     check_access(file.access, where)
+    check_quota(file.address_quota, f"{where}: address_quota")
     check_hosts(section, zookeeper is not None, where)
     check_zookeeper(file.zookeeper, where)
     check_retention(file.retention, data, section.segment_bytes, where)
@@ -177,6 +181,7 @@ def load(
         admin=admin,
         tls=file.tls,
         access=file.access,
+        address_quota=file.address_quota,
         rules=file.access.rules(),
         path=path,
         source=source,
@@ -220,6 +225,7 @@ def _check_names(raw: dict[str, Any], where: str) -> None:
         ("admin", AdminSection),
         ("tls", TlsSection),
         ("access", AccessSection),
+        ("address_quota", Quota),
     ):
         if isinstance(raw.get(name), dict):
             _known(raw[name], struct.__struct_fields__, where, f"{name}.")

@@ -10,6 +10,7 @@ from journal.records.header import Lsn
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
+from meta_broker.access.accounts import QuotaAccount, QuotaAccounts
 from meta_broker.access.principal import Principal
 from meta_broker.access.scram import Login
 from meta_broker.config.broker_config import BrokerConfig, TopicConfig
@@ -39,8 +40,8 @@ class Peer(Protocol):
         """Remote address."""
 
     @property
-    def address(self) -> str:
-        """Remote address without the port."""
+    def network(self) -> str:
+        """Remote address, as limits by address count it (`addresses.network_of`)."""
 
     @property
     def principal(self) -> Principal | None:
@@ -48,8 +49,12 @@ class Peer(Protocol):
 
     login: Login | None  # one that has begun
 
-    def become(self, principal: Principal) -> None:
-        """Belong to *principal* from now on."""
+    def become(self, principal: Principal) -> str:
+        """Belong to *principal* from now on. Returns why not, blank if it does: it has too many connections."""
+
+    @property
+    def account(self) -> QuotaAccount | None:
+        """Account whose quota the connection uses; None: it has no limit."""
 
     @property
     def local_transactions(self) -> dict[LocalKey, LiveBranch]: ...
@@ -167,6 +172,7 @@ class Context:
     loop_delay: LoopDelay = field(default_factory=LoopDelay)
     times: RequestTimes = field(default_factory=RequestTimes)
     traffic: Traffic = field(default_factory=Traffic)
+    accounts: QuotaAccounts = field(default_factory=lambda: QuotaAccounts(time.monotonic))  # use of quotas
     realtime: Realtime = field(default_factory=lambda: Realtime(time.monotonic))
     started: float = field(default_factory=time.monotonic)
     faults: set[str] = field(default_factory=set)  # disk errors in the log

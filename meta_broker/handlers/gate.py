@@ -10,12 +10,13 @@ from meta_broker.access.attempts import FailedLogins
 from meta_broker.access.audit import audit
 from meta_broker.access.needs import NEEDS, Need
 from meta_broker.access.principal import Principal
+from meta_broker.access.quota import Quota
 from meta_broker.access.rules import Principals
 from meta_broker.access.scram import Login, LoginRefused
 from meta_broker.handlers.audited import action_of
 from meta_broker.handlers.context import Peer
 from meta_client.protocol.encoder import encode_result
-from meta_client.protocol.requests import Authenticate, TransactionCommand, TransactionVerb
+from meta_client.protocol.requests import OPAQUE_ABSENT, Authenticate, TransactionCommand, TransactionVerb
 from meta_client.protocol.scram import MECHANISM
 from meta_client.protocol.status import Status
 
@@ -54,6 +55,10 @@ class Gate:
         """Return whether *principal* is not what the rules say of its name."""
         return self._rules.principals.get(principal.name) != principal
 
+    def quota_of(self, principal: Principal) -> Quota:
+        """Return the quota of *principal*."""
+        return self._rules.quota_of(principal)
+
     def keep_link(self, principal: Principal, transport: asyncio.Transport) -> None:
         """Take note of a connection that was handed to a replication link."""
         self._links = [link for link in self._links if not link[1].is_closing()]
@@ -87,7 +92,7 @@ class Gate:
             peer.send(encode_result(Status.NOT_AUTHENTICATED, text, request.opaque))
             return
         now = self._clock()
-        if wait_s := self._failed.wait_s(peer.address, now):
+        if wait_s := self._failed.wait_s(peer.network, now):
             text = f"too many logins of this address have failed: try again in {wait_s:.0f} s".encode()
             peer.send(encode_result(Status.TOO_MANY, text, request.opaque))
             return
@@ -96,7 +101,7 @@ class Gate:
         try:
             answer = peer.login.answer(request.message)
         except LoginRefused as error:
-            self._failed.failed(peer.address, now)
+            self._failed.failed(peer.network, now)
             audit("login", None, peer.name, "refused", user=peer.login.user, reason=error)
             peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
             peer.quit()
@@ -108,8 +113,12 @@ class Gate:
                 peer.send(encode_result(Status.NOT_AUTHENTICATED, _REFUSED, request.opaque))
                 peer.quit()
                 return
-            self._failed.succeeded(peer.address)
-            peer.become(principal)
+            self._failed.succeeded(peer.network)
+            if why := peer.become(principal):
+                audit("login", principal.name, peer.name, "refused", reason=why)
+                peer.send(encode_result(Status.TOO_MANY, why.encode(), OPAQUE_ABSENT))  # as any connection too many
+                peer.quit()
+                return
             audit("login", principal.name, peer.name, "done")
         peer.send(encode_result(Status.SUCCESS, answer, request.opaque))
 

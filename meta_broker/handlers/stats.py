@@ -27,6 +27,7 @@ _HELP = (
     "offsets first and end offset of every partition",
     "realtime statistics of topics with stat = true since the last reset (null: none)",
     "reset reset the realtime statistics",
+    "quotas connections and branches of each principal and address that has a quota, and which are throttled now",
     "config the configuration file as the broker read it",
     "<topic> one topic",
 )
@@ -86,6 +87,8 @@ class StatsHandler:
                 return ["no master"] if master is None else report_lines(master, asyncio.get_running_loop().time())
             case "realtime":
                 return [f"realtime_{kind} {self._context.realtime.total(kind)}" for kind in Statistic]
+            case "quotas":
+                return self._quotas()
             case "reset":
                 self._context.realtime.reset()
                 return ["reset ok"]
@@ -157,6 +160,14 @@ class StatsHandler:
     def _offsets(self) -> Iterable[str]:
         for name, index in self._indexes():
             yield f"{name.topic} part {name.partition} min_offset {index.start} max_offset {index.end}"
+
+    def _quotas(self) -> Iterable[str]:
+        now = asyncio.get_running_loop().time()
+        for account in self._context.accounts:
+            yield (
+                f"{' '.join(account.key)} connections {account.connections} branches {account.branches} "
+                f"throttled {_word(account.throttled_until > now)}"
+            )
 
     def _topic(self, topic: str) -> list[str]:
         indexes = self._by_topic().get(topic, [])

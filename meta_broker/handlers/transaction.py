@@ -10,6 +10,7 @@ from journal.records.record import RollbackReason
 from journal.records.states import BranchNotStarted, BranchState, VerbRefused, XaCode
 from journal.records.xid import BranchKey, LocalKey, XaKey
 from journal.state.live_branch import AppendResult, LiveBranch
+from meta_broker.access.accounts import Limit
 from meta_broker.handlers.audited import audited
 from meta_broker.handlers.context import Context, Peer, yield_after
 from meta_broker.handlers.writes import WriteReplies
@@ -24,6 +25,10 @@ from meta_client.protocol.xa import format_xa_failure
 log = logging.getLogger(__name__)
 
 EXPIRED_PER_TURN = 100  # branches, each with a record and a line of log: some milliseconds
+
+
+class QuotaReached(Exception):
+    """The peer's account may begin no further branch."""
 
 
 class TransactionHandler:
@@ -51,6 +56,8 @@ class TransactionHandler:
             self._verbs[request.verb](request, peer)
         except VerbRefused as error:
             self._replies.send_after_all(request, peer, Status.INTERNAL_ERROR, failure_text(error).encode())
+        except QuotaReached as error:
+            self._replies.send_after_all(request, peer, Status.TOO_MANY, str(error).encode())
         except RecordTooLarge as error:  # more partitions than fit one record: the branch is unchanged
             text = format_xa_failure(XaCode.XAER_RMERR, str(error))
             self._replies.send_after_all(request, peer, Status.INTERNAL_ERROR, text.encode())
@@ -129,6 +136,8 @@ class TransactionHandler:
             self._check_room(key, peer)
             transaction = self._store.begin(key, seconds * 1000)
             transaction.origin = peer.name
+            if peer.account is not None:
+                transaction.on_over = peer.account.begin_branch()
             if isinstance(key, LocalKey):
                 peer.local_transactions[key] = transaction
             if transaction.timeout_ms:
@@ -138,6 +147,9 @@ class TransactionHandler:
         peer.buffer_reply(key, encode_result(Status.SUCCESS, b"", request.opaque))
 
     def _check_room(self, key: BranchKey, peer: Peer) -> None:
+        if peer.account is not None and (why := peer.account.why_no_branch()):
+            peer.account.refused(Limit.BRANCHES, time.monotonic(), peer.name)
+            raise QuotaReached(why)
         section = self._context.config.broker
         if (alive := self._store.live_count) >= section.transactions_max:
             raise VerbRefused(

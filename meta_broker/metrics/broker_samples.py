@@ -30,6 +30,9 @@ def connection_samples(broker: OpenBroker) -> Iterator[Sample]:
     yield Sample(f.CONNECTIONS, context.counters.connections)
     yield Sample(f.CONNECTIONS_LIMIT, server.limit.connections_max)
     yield Sample(f.CONNECTIONS_REFUSED, server.limit.refused)
+    for principal, limit, totals in context.accounts.totals():
+        yield Sample(f.QUOTA_THROTTLED, totals.throttled_s, (principal, limit))
+        yield Sample(f.QUOTA_REFUSED, totals.refused, (principal, limit))
     yield Sample(f.RECEIVED_BYTES, server.received_bytes)
     yield Sample(f.UNSENT_BYTES, server.unsent_bytes)
     yield Sample(f.ANSWERS_WAITING, len(context.store.high_watermark))

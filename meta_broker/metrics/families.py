@@ -19,6 +19,15 @@ LOOP_DELAY: Final = Family(
 CONNECTIONS: Final = Family("metaq_connections", G, "Open connections of clients.")
 CONNECTIONS_LIMIT: Final = Family("metaq_connections_limit", G, "Connections above which new ones are refused.")
 CONNECTIONS_REFUSED: Final = Family("metaq_connections_refused_total", C, "Connections refused at the limit.")
+QUOTA_THROTTLED: Final = Family(
+    "metaq_quota_throttled_seconds_total",
+    C,
+    "Time that connections have waited for their quota, added up; the principal `-` stands for all addresses.",
+    ("principal", "limit"),
+)
+QUOTA_REFUSED: Final = Family(
+    "metaq_quota_refused_total", C, "Requests, branches and connections refused by a quota.", ("principal", "limit")
+)
 RECEIVED_BYTES: Final = Family("metaq_requests_incomplete_bytes", G, "Memory of requests that are not all here yet.")
 UNSENT_BYTES: Final = Family("metaq_answers_unsent_bytes", G, "Memory of answers that clients have not taken.")
 ANSWERS_WAITING: Final = Family("metaq_answers_waiting", G, "Answers and publications that wait to be acknowledged.")

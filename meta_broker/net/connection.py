@@ -15,6 +15,7 @@ from meta_broker.handlers.dispatch import Dispatcher, Handled
 from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
 from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
+from meta_broker.net.reply_queue import ReplyQueue
 from meta_client.logs.context import CONTEXT
 from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 # Of one connection, before others have their turn: a receive buffer holds thousands of short requests.
 REQUESTS_PER_TURN = 128
+TRICKLE_BYTES = 1024  # less of an incomplete request, within idle_seconds_max, is no sign of life
 
 
 class ClientConnection(Identified, asyncio.BufferedProtocol):
@@ -40,7 +42,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         loop: asyncio.AbstractEventLoop,
         bounds: ConnectionBounds,
     ) -> None:
-        super().__init__(loop.time())
+        super().__init__(loop)
         self.local_transactions: dict[LocalKey, LiveBranch] = {}
         self._owner = owner
         self._dispatch: Callable[[Handled, ClientConnection], None] = dispatcher.handle
@@ -58,9 +60,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._pending_bytes = 0  # of replies held for the high watermark
         self._unsent_bytes = 0  # as last reported to the owner
         self._received_bytes = 0  # of an incomplete body, as last reported to the owner
-        self._answers: list[bytes | memoryview] = []
-        self._answer_bytes = 0  # of _answers and _buffered
-        self._buffered: dict[BranchKey, list[bytes]] = {}  # answers of this turn, by branch
+        self._trickled = 0  # bytes received since the connection was active
+        self._replies = ReplyQueue()
         self._is_flush_due = self._is_handling_due = False
 
     # -- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._state = next_state(self._state, ConnectionEvent.ACCEPTED)
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
-            if (gate := self._dispatcher.gate) is not None and not self.identify(taken, gate):
+            if self._dispatcher.gate is not None and self.principal is None:
                 self._decoder.limit(UNKNOWN_LIMITS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -79,10 +80,10 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         del sizehint
         room = self._decoder.body_room
         self._is_body = room is not None
-        return self._received if room is None else room
+        room = self._received if room is None else room
+        return room if self.throttle is None else room[: self.throttle.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._loop.time()
         waiting = len(self._requests)
         try:
             if self._is_body:
@@ -94,7 +95,13 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
                 log.warning("connection closed conn=%s reason=%s", self.name, error)
                 self._requests.extend(self._decoder.completed_before_failure)
             self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
-        self._report_received(made_progress=len(self._requests) > waiting)
+        made_progress = len(self._requests) > waiting
+        self._trickled += nbytes
+        if made_progress or self._trickled >= TRICKLE_BYTES:
+            self.last_active, self._trickled = self._loop.time(), 0
+        self._report_received(made_progress=made_progress)
+        if self.throttle is not None:
+            self.throttle.received(nbytes)
         self._handle_queued()
 
     def pause_writing(self) -> None:
@@ -112,8 +119,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         del exc  # a reset is an ordinary goodbye: genuine clients close with SO_LINGER 0
         self._detach()
         self._requests.clear()
-        self._answers.clear()
-        self._buffered.clear()
+        self._replies.take()
         self._owner.received(self, 0, made_progress=False)
         self._owner.unsent(self, 0, made_progress=False)
         try:
@@ -122,10 +128,12 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._owner.failed(error)
         self._owner.closed(self)
 
-    def become(self, principal: Principal) -> None:
-        """Belong to *principal* from now on."""
-        self.principal = principal
-        self._decoder.limit(self._bounds.decoder)
+    def become(self, principal: Principal) -> str:
+        """Belong to *principal* from now on. Returns why not, blank if it does."""
+        if not (why := self._owner.become(self, principal)):
+            self.principal = principal
+            self._decoder.limit(self._bounds.decoder)
+        return why
 
     # -- handlers.context.Peer --------------------------------------------------------------------------------
 
@@ -133,33 +141,26 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Queue a reply; dropped if the peer is closed."""
         self._in_flight -= 1
         if self._transport is not None:
-            self._answers.append(data)
-            self._answer_bytes += len(data)
+            self._replies.add(data)
             self._flush_later()
 
     def send_buffers(self, buffers: list[bytes | memoryview], size: int) -> None:
         """Queue a reply in pieces, without copying."""
         self._in_flight -= 1
         if self._transport is not None:
-            self._answers.extend(buffers)
-            self._answer_bytes += size
+            self._replies.add_buffers(buffers, size)
             self._flush_later()
 
     def buffer_reply(self, key: BranchKey, data: bytes) -> None:
         """Queue a reply about a branch: it leaves with the turn, unless `take_buffered` takes it before."""
         self._in_flight -= 1
         if self._transport is not None:
-            self._buffered.setdefault(key, []).append(data)
-            self._answer_bytes += len(data)
+            self._replies.buffer(key, data)
             self._flush_later()
 
     def take_buffered(self, key: BranchKey) -> bytes:
         """Take the replies about a branch buffered in this turn; the caller sends them."""
-        if (buffered := self._buffered.pop(key, None)) is None:
-            return b""
-        data = b"".join(buffered)
-        self._answer_bytes -= len(data)
-        return data
+        return self._replies.take_buffered(key)
 
     def add_pending(self, size: int) -> None:
         """Count a reply that is held for the high watermark."""
@@ -248,7 +249,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes of replies that wait for the peer at this moment."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._answer_bytes
+        return 0 if self._transport is None else self._transport.get_write_buffer_size() + self._replies.bytes
 
     def drop(self, reason: str) -> None:
         """Abort the connection, and log why."""
@@ -276,6 +277,9 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
                         self._schedule_handling()
                         break
                     left -= 1
+                    if self.throttle is not None and (refusal := self.throttle.judge(requests[0])) is not None:
+                        self._hold_back(refusal)
+                        continue
                     self._in_flight += 1
                     dispatch(requests.popleft(), self)
         except StorageFailed as error:
@@ -284,7 +288,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             CONTEXT.reset(logged_before)
         if self._state is ConnectionState.LAST and not requests:
             self.quit()
-        should_read = self._state is ConnectionState.OPEN and not requests
+        is_muted = self.throttle is not None and self.throttle.is_muted
+        should_read = self._state is ConnectionState.OPEN and not requests and not is_muted
         transport = self._transport
         if transport is not None and should_read != transport.is_reading() and not transport.is_closing():
             if should_read:
@@ -292,9 +297,23 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             else:
                 transport.pause_reading()
 
+    def _hold_back(self, refusal: bytes) -> None:
+        """Refuse the next request with *refusal*, or have it wait if that is blank."""
+        if refusal:
+            self._requests.popleft()
+            self._in_flight += 1
+            self.send(refusal)
+        else:
+            self._blocks.add(Block.QUOTA)
+
+    def throttle_over(self) -> None:
+        self._blocks.discard(Block.QUOTA)
+        self._handle_queued()
+
     def _detach(self) -> None:
         self._state = next_state(self._state, ConnectionEvent.GONE)
         self._transport = None
+        self.end_throttle()
 
     def _schedule_handling(self) -> None:
         if not self._is_handling_due:
@@ -312,7 +331,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def _may_handle(self) -> bool:
         bounds = self._bounds
-        if self._answer_bytes > bounds.unsent_bytes_max:
+        if self._replies.bytes > bounds.unsent_bytes_max:
             self.flush()
         return (
             self._state in HANDLES
@@ -333,17 +352,14 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if self._buffered:
-            for buffered in self._buffered.values():
-                self._answers += buffered
-            self._buffered.clear()
-        if self._answers:
-            answers, self._answers, self._answer_bytes = self._answers, [], 0
+        if self.throttle is not None:
+            self.throttle.sent(self._replies.bytes)
+        if replies := self._replies.take():
             self.last_active = self._loop.time()
-            if len(answers) == 1:
-                transport.write(answers[0])
+            if len(replies) == 1:
+                transport.write(replies[0])
             else:
-                transport.writelines(answers)
+                transport.writelines(replies)
         if self._state is ConnectionState.DRAINING and not self._in_flight:
             transport.close()
         elif self._requests:  # a limit may have stopped them

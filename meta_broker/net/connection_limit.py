@@ -5,7 +5,9 @@ import functools
 import logging
 from collections.abc import Callable
 
+from meta_broker.access.accounts import Limit, QuotaAccount
 from meta_broker.fd_limits import REJECTING_MAX
+from meta_broker.net.identified import Identified
 from meta_client.protocol.encoder import encode_result
 from meta_client.protocol.requests import OPAQUE_ABSENT
 from meta_client.protocol.status import Status
@@ -16,45 +18,55 @@ GOODBYE_S = 2.0  # for the peer to read the reason and hang up
 
 
 class ConnectionLimit:
-    """Admits at most *connections_max* connections, and *per_address_max* of one address. Loop thread only."""
+    """Admits at most *connections_max* connections, *per_address_max* of one address, and as many of an account as its
+    quota says. Loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, connections_max: int, per_address_max: int) -> None:
         self._loop = loop
         self.connections_max = connections_max
         self.per_address_max = per_address_max
-        self._by_address: dict[str, int] = {}  # open ones
+        self._by_network: dict[str, int] = {}  # open ones
         self.refused = 0  # since the start
         self._is_logged = False  # since a connection was admitted
         self._rejecting: set[asyncio.Transport] = set()
 
-    def admits(self, transport: asyncio.Transport, address: str, others: int) -> bool:
-        """Return whether *transport*, of a peer at *address*, may be open beside *others*; if not, it is rejected.
+    def admits(self, transport: asyncio.Transport, peer: Identified, account: QuotaAccount | None, others: int) -> bool:
+        """Return whether *transport*, of *peer*, may be open beside *others*, in *account*; if not, it is rejected.
 
         `closed` follows one that is admitted.
         """
-        of_address = self._by_address.get(address, 0)
-        if others < self.connections_max and of_address < self.per_address_max:
+        of_address = self._by_network.get(peer.network, 0)
+        if (reply := self._why_not(of_address, account, others, peer.name)) is None:
             self._is_logged = False
-            self._by_address[address] = of_address + 1
+            self._by_network[peer.network] = of_address + 1
             return True
         self.refused += 1
         if not self._is_logged:
             self._is_logged = True
-            log.warning("connections refused open=%d peer=%s of_peer=%d", others, address, of_address)
+            log.warning("connections refused open=%d peer=%s of_peer=%d", others, peer.network, of_address)
         if len(self._rejecting) < REJECTING_MAX:
-            is_full = others >= self.connections_max
-            self._reject(transport, limit_reply(self.connections_max) if is_full else peer_reply(self.per_address_max))
+            self._reject(transport, reply)
         else:
             transport.abort()
         return False
 
-    def closed(self, address: str) -> None:
+    def _why_not(self, of_address: int, account: QuotaAccount | None, others: int, conn: str) -> bytes | None:
+        if others >= self.connections_max:
+            return limit_reply(self.connections_max)
+        if of_address >= self.per_address_max:
+            return peer_reply(self.per_address_max)
+        if account is not None and (why := account.why_no_connection()):
+            account.refused(Limit.CONNECTIONS, self._loop.time(), conn)
+            return encode_result(Status.TOO_MANY, why.encode(), OPAQUE_ABSENT)
+        return None
+
+    def closed(self, network: str) -> None:
         """Count an admitted connection no longer."""
-        left = self._by_address[address] - 1
+        left = self._by_network[network] - 1
         if left:
-            self._by_address[address] = left
+            self._by_network[network] = left
         else:
-            del self._by_address[address]
+            del self._by_network[network]
 
     def _reject(self, transport: asyncio.Transport, reply: bytes) -> None:
         self._rejecting.add(transport)
@@ -80,10 +92,10 @@ def limit_reply(connections_max: int) -> bytes:
 
 
 def peer_reply(per_address_max: int) -> bytes:
-    """Return the same for a peer whose address has too many."""
+    """Return the same for a peer whose address has too many: a 429."""
     remedy = "close some, or raise broker.connections_per_address_max"
     text = f"{per_address_max} connections of your address are open: {remedy}"
-    return encode_result(Status.UNAVAILABLE, text.encode(), OPAQUE_ABSENT)
+    return encode_result(Status.TOO_MANY, text.encode(), OPAQUE_ABSENT)
 
 
 class Rejection(asyncio.Protocol):

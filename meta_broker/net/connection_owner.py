@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from journal.errors import StorageFailed
+from meta_broker.access.principal import Principal
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
 
@@ -35,6 +36,9 @@ class ConnectionOwner(Protocol[C]):
         """Register a new connection. False: there are too many, and *transport* was taken over."""
 
     def closed(self, connection: C) -> None: ...
+
+    def become(self, connection: C, principal: Principal) -> str:
+        """Let *connection* join the account of *principal*. Returns why not, blank if it did."""
 
     def received(self, connection: C, held: int, *, made_progress: bool) -> None:
         """Report that *connection* holds *held* bytes of an incomplete body; *made_progress*: a request was

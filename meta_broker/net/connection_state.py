@@ -34,6 +34,7 @@ class Block(Enum):
 
     REPLY = "the current request must be answered before the next one is handled"
     PEER = "the peer does not read its replies"
+    QUOTA = "the next request waits until what was used before is paid for"
     __hash__ = object.__hash__
 
 

@@ -6,12 +6,12 @@ import errno
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from journal.errors import StorageFailed
 from journal.wal.inline_commit import LoopHooks
+from meta_broker.access.accounts import Limit, QuotaAccount
+from meta_broker.access.principal import Principal
 from meta_broker.access.rules import Principals
-from meta_broker.errors import CannotListen
 from meta_broker.fd_limits import connections_allowed
 from meta_broker.handlers.dispatch import Dispatcher
 from meta_broker.handlers.gate import LOGIN_S_MAX
@@ -20,6 +20,7 @@ from meta_broker.net.busy_poll import BusyPoll
 from meta_broker.net.connection import ClientConnection
 from meta_broker.net.connection_limit import ConnectionLimit
 from meta_broker.net.connection_owner import ConnectionBounds
+from meta_broker.net.listening import addresses_of, bound, cannot_listen
 from meta_broker.net.tls_listener import PortTls, TlsListener
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.limits import Limits
@@ -70,9 +71,9 @@ class Server:
         """
         absent: OSError | None = None
         try:
-            for family, kind, protocol, _, address in _addresses(host, port):
+            for family, kind, protocol, _, address in addresses_of(host, port):
                 try:
-                    taken = _bound(family, kind, protocol, (address[0], port, *address[2:]))
+                    taken = bound(family, kind, protocol, (address[0], port, *address[2:]))
                 except OSError as error:
                     if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                         raise
@@ -84,7 +85,7 @@ class Server:
                 raise absent
         except OSError as error:
             self._release()
-            raise _cannot_listen(host, port, error) from error
+            raise cannot_listen(host, port, error) from error
         return port
 
     async def listen(self, dispatcher: Dispatcher) -> None:
@@ -115,7 +116,7 @@ class Server:
                     continue
                 self._servers.append(await self._loop.create_server(connect, sock=self._sockets[0], backlog=BACKLOG))
             except OSError as error:  # another process listened on it first
-                raise _cannot_listen(host, port, error) from error
+                raise cannot_listen(host, port, error) from error
             self._sockets.pop(0)
 
     def wake(self) -> None:
@@ -193,17 +194,29 @@ class Server:
                 connection.drop(f"no login within {LOGIN_S_MAX:g} s")
             else:
                 connection.report_unsent(made_progress=False)
+        context.accounts.sweep()
         self._maybe_continue()  # once slaves are late, waiting writes are refused
 
-    def renew_access(self, rules: Principals) -> None:
-        """Use *rules* from now on: connections and links of principals that changed end."""
+    def renew_access(self, rules: Principals | None) -> None:
+        """Use *rules*, and the quotas of the configuration, from now on: connections and links of principals that
+        changed end."""
         assert self._dispatcher is not None
-        if (gate := self._dispatcher.gate) is not None:
+        if (gate := self._dispatcher.gate) is not None and rules is not None:
             gate.renew(rules)
-            for connection in list(self._connections):
-                connection.login = None  # begun by the former rules: it starts over, which fails
-                if connection.principal is not None and gate.has_changed(connection.principal):
-                    connection.drop("the rights of its principal have changed")
+        for connection in list(self._connections):
+            connection.login = None  # begun by the former rules: it starts over, which fails
+            if gate is not None and connection.principal is not None and gate.has_changed(connection.principal):
+                connection.drop("the rights of its principal have changed")
+            else:
+                connection.join(self._account_of(connection, connection.principal))
+
+    def _account_of(self, connection: ClientConnection, principal: Principal | None) -> QuotaAccount | None:
+        """Return the account that *connection* uses as *principal*; None: it has no limit."""
+        assert self._dispatcher is not None
+        context, gate = self._dispatcher.context, self._dispatcher.gate
+        if principal is None or gate is None:
+            return context.accounts.of_address(connection.network, context.config.address_quota)
+        return context.accounts.of_principal(principal.name, gate.quota_of(principal))
 
     # -- connection_owner.ConnectionOwner --------------------------------------------------------------------
 
@@ -215,10 +228,12 @@ class Server:
 
     def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> bool:
         assert self._dispatcher is not None
-        connection.note_address(transport)
-        if not self.limit.admits(transport, connection.address, len(self._connections)):
+        connection.identify(transport, self._dispatcher.gate)
+        account = self._account_of(connection, connection.principal)
+        if not self.limit.admits(transport, connection, account, len(self._connections)):
             return False
         self._connections.add(connection)
+        connection.join(account)
         self._no_connections.clear()
         self._dispatcher.context.counters.connections += 1
         return True
@@ -249,9 +264,17 @@ class Server:
         assert self._dispatcher is not None
         self._dispatcher.context.counters.connections -= 1
         self._connections.remove(connection)
-        self.limit.closed(connection.address)
+        self.limit.closed(connection.network)
         if not self._connections:
             self._no_connections.set()
+
+    def become(self, connection: ClientConnection, principal: Principal) -> str:
+        account = self._account_of(connection, principal)
+        if account is not None and account is not connection.account and (why := account.why_no_connection()):
+            account.refused(Limit.CONNECTIONS, self._loop.time(), connection.name)
+            return why
+        connection.join(account)
+        return ""
 
     def is_journal_full(self) -> bool:
         assert self._dispatcher is not None
@@ -317,30 +340,3 @@ class Server:
             server.close()
         while self._sockets:
             self._sockets.pop().close()
-
-
-def _addresses(host: str, port: int) -> list[tuple[Any, ...]]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys(found))
-
-
-def _bound(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket bound to *address*, not listening. Raises OSError and leaves nothing open."""
-    taken = socket.socket(family, kind, protocol)
-    try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        taken.bind(address)
-    except OSError:
-        taken.close()
-        raise
-    return taken
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> CannotListen:
-    if error.errno in (errno.EADDRINUSE, errno.EACCES):
-        remedy = "stop what uses that port, or choose another with --port (0: any free one)"
-    else:
-        remedy = "set broker.host to a name or address of this machine"
-    return CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}: {remedy}")

@@ -89,6 +89,20 @@ def test_connections_and_a_branch_in_doubt(small_broker: BrokerProcess, tmp_path
         story.check("MetaqConnectionsRefused", after_s=MINUTE)
 
 
+def test_a_peer_at_its_quota(tmp_path: Path) -> None:
+    config = ADMIN + "\n[address_quota]\nrequests_per_second = 5\n"
+    with running_broker(tmp_path / "broker", None, config=config) as broker, broker.client() as client:
+        story = Story(tmp_path, {"broker": admin_url(broker)})
+
+        def ask_on() -> None:
+            for _ in range(10):
+                client.put("orders", 0, b"message")
+
+        ask_on()
+        story.check(after_s=4 * MINUTE, meanwhile=ask_on)
+        story.check("MetaqQuotaReached", after_s=12 * MINUTE, meanwhile=ask_on)
+
+
 def test_a_full_disk(small_broker: BrokerProcess, tmp_path: Path) -> None:
     with small_broker.client() as client:
         story = Story(tmp_path, {"broker": admin_url(small_broker)})

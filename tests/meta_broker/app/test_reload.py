@@ -109,6 +109,6 @@ def test_only_topics_are_reloaded(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     fresh = reload(config)
     assert fresh == dataclasses.replace(config, topics={"b": TopicConfig(stat=True)}, source=path.read_bytes())
     assert caplog.messages == [
-        "only topics, filters, TLS and access are reloaded: restart the broker for what changed in [broker] and "
-        "[zookeeper]"
+        "only topics, filters, TLS, access and quotas are reloaded: restart the broker for what changed in "
+        "[broker] and [zookeeper]"
     ]

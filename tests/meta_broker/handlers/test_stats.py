@@ -73,6 +73,7 @@ def test_every_text_in_its_order(lone_broker: BrokerProcess) -> None:
                 "offsets",
                 "realtime",
                 "reset",
+                "quotas",
                 "config",
                 "<topic>",
                 "END",

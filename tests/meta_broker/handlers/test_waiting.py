@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from journal.records.record import PartitionName
 from journal.records.xid import BranchKey, LocalKey
 from journal.state.live_branch import LiveBranch
+from meta_broker.access.accounts import QuotaAccount
 from meta_broker.access.principal import Principal
 from meta_broker.access.scram import Login
 from meta_broker.handlers.context import Attach, WaitingFetch
@@ -26,12 +27,13 @@ class SilentPeer:
     """A peer that nobody talks to."""
 
     name: str = "a test"
-    address: str = "127.0.0.1"
+    network: str = "127.0.0.1"
+    account: QuotaAccount | None = None
     principal: Principal | None = None
     login: Login | None = None
     local_transactions: dict[LocalKey, LiveBranch] = field(default_factory=dict)
 
-    def become(self, principal: Principal) -> None:
+    def become(self, principal: Principal) -> str:
         raise AssertionError(principal)
 
     def send(self, data: bytes) -> None:

@@ -215,7 +215,12 @@ def test_a_dead_slave_leaves_the_in_sync_set_and_writes_are_refused(tmp_path: Pa
         assert "it refuses writes: slaves in sync" in told["why_not"][0]
         assert health(admin_url(master), "live")[0] == 200
         missing = {family.name for family in FAMILIES} - exported - seen.families
-    assert missing <= {"metaq_checkpoint_age_seconds", "metaq_branches_in_doubt_oldest_age_seconds"}
+    assert missing <= {
+        "metaq_checkpoint_age_seconds",
+        "metaq_branches_in_doubt_oldest_age_seconds",
+        "metaq_quota_throttled_seconds_total",  # nobody has a quota here
+        "metaq_quota_refused_total",
+    }
     assert exported <= {family.name for family in (*FAMILIES, *LOG)}
 
 

@@ -43,9 +43,9 @@ def test_a_reserved_port_is_taken_and_lets_nobody_in() -> None:
 
 
 def test_an_address_that_is_not_here_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_addresses", addresses("203.0.113.1", "127.0.0.1", "127.0.0.2"))
+    monkeypatch.setattr(server_module, "addresses_of", addresses("203.0.113.1", "127.0.0.1", "127.0.0.2"))
     assert asyncio.run(reserve("two", 0)) > 0
-    monkeypatch.setattr(server_module, "_addresses", addresses("203.0.113.1", "203.0.113.2"))
+    monkeypatch.setattr(server_module, "addresses_of", addresses("203.0.113.1", "203.0.113.2"))
     with pytest.raises(
         CannotListen, match=r"cannot listen on none:0: Cannot assign requested address: set broker\.host"
     ):
@@ -53,7 +53,7 @@ def test_an_address_that_is_not_here_is_passed_over(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_address_in_use_is_enough_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_addresses", addresses("127.0.0.1", "127.0.0.2"))
+    monkeypatch.setattr(server_module, "addresses_of", addresses("127.0.0.1", "127.0.0.2"))
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"cannot listen on two:{port}: Address already in use: stop what uses"):
