@@ -102,16 +102,20 @@ class MessageReader:
         context = self._context
         bytes_max = min(request.bytes_max, context.config.broker.transfer_bytes_max)
         if (of_topic := context.config.filters.get(request.topic)) is not None and request.group in of_topic:
+            self._count_archived(index, log)
             return ToFilter(of_topic[request.group], index, bytes_max, log)
         places = self._places(index, request.offset, bytes_max)
         if not places:
             return _in_gap(index, request)
-        if index is not log and self._store.tier is not None:
-            self._store.tier.reads += 1
+        self._count_archived(index, log)
         size = sum(place.bytes for place in places)
         # No slave has the archive of its master.
         line = _head_line(context, request, size, log.end, places if index is log else ())
         return Messages(line, size, places, ColdRead(self._segments, places))
+
+    def _count_archived(self, index: PartitionIndex, log: PartitionIndex) -> None:
+        if index is not log and self._store.tier is not None:
+            self._store.tier.reads += 1
 
     @property
     def _segments(self) -> SegmentReaders:

@@ -26,6 +26,7 @@ from meta_client.protocol.messages import iter_frames
 from meta_client.protocol.requests import Fetch, Get, OffsetQuery, Offsets, Request, TransactionVerb
 from meta_client.protocol.responses import READ_FROM_MASTER, Data, Result, Value
 from tests.fixtures.broker import BrokerProcess
+from tests.fixtures.filters import install_filters
 from tests.fixtures.s3_server import S3Server
 from tests.fixtures.wire import WireClient
 from tests.integration.conftest import Inbox, wait_until
@@ -58,10 +59,16 @@ Log = dict[int, bytes]  # payload of each offset
 
 
 def started(
-    data: Path, archive: str, *, is_read: bool = True, cache: int = 2 * SEGMENT, zookeeper: str | None = None
+    data: Path,
+    archive: str,
+    *,
+    is_read: bool = True,
+    cache: int = 2 * SEGMENT,
+    zookeeper: str | None = None,
+    more: str = "",
 ) -> BrokerProcess:
     line = f"archive_cache_bytes = {cache}" if is_read else ""
-    config = CONFIG.format(segment=SEGMENT, kept=2 * SEGMENT, archive=archive, cache=line)
+    config = CONFIG.format(segment=SEGMENT, kept=2 * SEGMENT, archive=archive, cache=line) + more
     broker = BrokerProcess(data, zookeeper, config=config)
     broker.flush = "interval:50"
     return broker.start()
@@ -249,6 +256,29 @@ def test_a_consumer_of_a_new_group_gets_everything(tmp_path: Path, archive: Path
             wait_until(lambda: len(inbox.messages) >= expected.total() and consumer.is_caught_up())
         got = Counter(message.payload for message in inbox.messages if b"11-" not in message.payload[:9])
         assert got == expected
+
+
+def test_a_group_with_a_filter_reads_through_it(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_filters(tmp_path / "site", monkeypatch)
+    more = '[filters.stock]\ng = "test-even"\n'
+    with running(started(tmp_path / "data", str(archive), more=more)) as broker, WireClient(broker.port) as wire:
+        for number in range(400):
+            wire.put("stock", 0, b"%d:".ljust(4_000, b".") % number)
+        wait_archived(broker)
+        found: list[int] = []
+        offset, deadline = 0, time.monotonic() + 60
+        while len(found) < 200:
+            answer = wire.get("stock", 0, offset, 100_000)
+            if isinstance(answer, Value):
+                for _, after, message in iter_frames(answer.body, offset):
+                    found.append(int(message.payload.split(b":")[0]))
+                    offset = after
+            elif isinstance(answer, Result) and answer.status == 301:
+                assert int(answer.message) > offset
+                offset = int(answer.message)  # behind messages that the filter left out
+            assert time.monotonic() < deadline, answer
+        assert found == list(range(0, 400, 2))
+        assert counted(broker, "reads") > 0
 
 
 def test_messages_by_time_are_found_in_the_archive(tmp_path: Path, archive: Path) -> None:
