@@ -161,6 +161,15 @@ def test_a_restored_broker(database: Database, broker_pool: BrokerPool, spark: S
             assert not world.prepared()
 
 
-@pytest.mark.parametrize("words", [("--database", "x"), ("--dir", ".", "--database", "x", "--since", "yesterday")])
-def test_what_the_command_refuses(words: tuple[str, ...]) -> None:
-    assert run_metaq("reconcile", *words).returncode == 2
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--database", "x"), "--dir"),
+        (("--dir", ".", "--database", "x", "--since", "yesterday"), "is not a time"),
+        (("--dir", "/nowhere", "--database", "x"), "/nowhere"),
+    ],
+)
+def test_what_the_command_refuses(words: tuple[str, ...], error: str) -> None:
+    done = run_metaq("reconcile", *words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert error in done.stderr
