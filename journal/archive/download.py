@@ -40,7 +40,7 @@ def download(place: ArchiveReader, wanted: ArchivedFile, write: Callable[[bytes]
 
 
 class _Received:
-    """What a download has brought so far."""
+    """Bytes that a download has brought so far."""
 
     def __init__(self, where: str, size: int, write: Callable[[bytes], object]) -> None:
         self._where = where

@@ -41,7 +41,7 @@ class ArchivePlace(Protocol):
 
 
 class ArchiveReader(Protocol):
-    """What can be read of a directory or an object store. Methods block, for minutes if a store does not answer, and
+    """Reads from a directory or an object store. Methods block, for minutes if a store does not answer, and
     raise StorageFailed, with the place, if it is away."""
 
     @property

@@ -1,4 +1,4 @@
-"""What an archive holds, as its manifest and the names of its files tell it. Immutable."""
+"""Contents of an archive, as its manifest and the names of its files tell it. Immutable."""
 
 from bisect import bisect_left, bisect_right
 

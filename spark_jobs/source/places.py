@@ -1,4 +1,4 @@
-"""Where the segments of a journal are: a directory, or the URL of an archive in an object store.
+"""Places of a journal's segments: a directory, or the URL of an archive in an object store.
 
 A segment of an object store is downloaded whole, by the task that reads it, to a temporary file without a name, and is
 read only if it is the one that the manifest lists.
