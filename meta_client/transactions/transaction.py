@@ -1,6 +1,5 @@
 """A row and a message, both or neither, as a `with` block. Owner's thread only."""
 
-import threading
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -37,8 +36,8 @@ class Host(Protocol):
     ) -> BranchHandle: ...
 
 
-_in_use: dict[int, object] = {}  # connections with an open transaction, by identity
-_lock = threading.Lock()
+# Open transactions by their connection's identity. Without a lock, which a fork in another thread might copy locked.
+_in_use: "dict[int, Transaction]" = {}
 
 
 class Transaction:
@@ -162,14 +161,12 @@ class Transaction:
         return self._branches
 
     def _claim(self, connection: object) -> None:
-        with _lock:
-            if id(connection) in _in_use:
-                raise TransactionMisuse(
-                    "the connection is in a transaction with messages already: end that block first; inside it, a "
-                    "savepoint undoes rows alone"
-                )
-            _in_use[id(connection)] = self._connection = connection
+        self._connection = connection
+        if _in_use.setdefault(id(connection), self) is not self:
+            raise TransactionMisuse(
+                "the connection is in a transaction with messages already: end that block first; inside it, a "
+                "savepoint undoes rows alone"
+            )
 
     def _let_go(self) -> None:
-        with _lock:
-            _in_use.pop(id(self._connection), None)
+        _in_use.pop(id(self._connection), None)
