@@ -39,7 +39,8 @@ class RowGone(Unreachable):
 
 
 class OtherTable(Unreachable):
-    """The connection reaches another decision table, whose rows say nothing about the transactions of this one."""
+    """The connection reaches another decision table, whose rows say nothing about the transactions of this one: let
+    connect= open the database of the transaction."""
 
     def __init__(self, table_id: str) -> None:
         super().__init__(

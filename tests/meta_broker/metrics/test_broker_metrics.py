@@ -184,12 +184,14 @@ def test_topics_beyond_the_limit_are_counted_together(tmp_path: Path) -> None:
 
 
 def test_a_dead_slave_leaves_the_in_sync_set_and_writes_are_refused(tmp_path: Path, zookeeper: Chroot) -> None:
-    with Replicas(tmp_path / "replicas", zookeeper.connect, ADMIN + SYNC) as replicas:
+    archive = f'[retention]\npolicy = "archive"\narchive = "{tmp_path}/archive"\narchive_cache_bytes = {1 << 32}\n'
+    with Replicas(tmp_path / "replicas", zookeeper.connect, ADMIN + SYNC + archive) as replicas:
         master, slave = replicas.master, replicas.slaves[0]
         wait_until(lambda: replicas.is_in_sync(slave), "in sync")
         with master.client() as client:
             client.put("orders", 0, BODY)
         seen = wait_for(lambda: scrape(master), lambda seen: seen.get("metaq_replica_lag_bytes", slave="1") == 0)
+        assert seen.get("metaq_archive_cache_bytes") == 0
         assert seen.get("metaq_in_sync_replicas") == 1
         assert seen.get("metaq_in_sync_replicas_min") == 1
         assert seen.get("metaq_replica_in_sync", slave="1") == 1

@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -330,13 +331,17 @@ def test_a_member_without_a_share_is_told_who_has_it(metaq: Metaq, zookeeper: Ch
         assert first.stdout is not None
         assert first.stdout.readline() == b"one\n"
         with running(command) as second:
+            assert first.stderr is not None
             assert second.stderr is not None
-            assert second.stderr.readline() == (
+            said = {first.stderr: first, second.stderr: second}
+            waiting = select.select(said, [], [], 60)[0][0]  # ids have process numbers, so either may be first in order
+            assert waiting.readline() == (
                 b"waiting: other members of group audit own every partition of meta-test: "
                 b"see `metaq groups describe audit`\n"
             )
-            first.terminate()
-            assert second.stderr.readline() == b"going on: meta-test can be read now\n"
+            (owner,) = (one for stream, one in said.items() if stream is not waiting)
+            owner.terminate()
+            assert waiting.readline() == b"going on: meta-test can be read now\n"
 
 
 SYNC = (

@@ -23,7 +23,7 @@ V = TransactionVerb
 EXIT_STATUS = ROOT / "docs/operations/exit-status.md"
 # Commands with --zk that ask ZooKeeper for more than addresses, or run something: no --broker.
 WITHOUT = {"broker", "console", "groups", "groups list", "groups describe", "groups reset", "doctor zookeeper"}
-WITHOUT |= {"groups dead-letters resend", "txn doctor", "txn resolver", "restore", "promote"}
+WITHOUT |= {"groups dead-letters resend", "txn doctor", "txn init", "txn resolver", "restore", "promote", "reconcile"}
 
 
 @pytest.fixture(scope="module")

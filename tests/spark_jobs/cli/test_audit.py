@@ -104,8 +104,8 @@ def test_damage_is_told_in_json_with_exit_code_1(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["nowhere"], "error: nowhere: No such file or directory: name the data directory of a broker"),
-        (["."], "error: .: holds no journal segment: name the data directory of a broker, or an archive"),
+        (["nowhere"], "error: {here}/nowhere: No such file or directory: name the data directory of a broker"),
+        (["."], "error: {here}: holds no journal segment: name the data directory of a broker, or an archive"),
         (
             ["nowhere", "--master", "lokal"],
             "error: 'lokal' is no Spark master: use local[N], spark://HOST:PORT, yarn or k8s://URL",
@@ -117,7 +117,7 @@ def test_what_cannot_be_audited_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(command.audit, arguments)
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{line}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{line.format(here=tmp_path)}\n")
 
 
 def test_without_java_it_says_how_to_get_one(honest: Path, tmp_path: Path) -> None:
