@@ -47,7 +47,7 @@ Numbers = NDArray[np.int64]
 
 
 class RecordBlock(NamedTuple):
-    """Whole records with valid checksums, one behind the other. *headers*: a column a field, of `HEADERS`.
+    """Block of whole records with valid checksums, one behind the other. *headers*: a column a field, of `HEADERS`.
 
     *data* begins with the first record, at LSN *lsn*; *at*: where each record begins in it. *end*: LSN after the last.
     """

@@ -219,7 +219,7 @@ def test_branches_end_at_their_limit_while_others_begin(tmp_path: Path) -> None:
 
 
 def test_idle_connections_of_one_address_keep_nobody_out(tmp_path: Path) -> None:
-    """As many as this process may have files: the genuine kind, known by its address."""
+    """Opens 12,000, or as many as this process may have files: genuine clients, known by their address."""
     count = min(12_000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1_000)
     genuine, other = 'addresses = ["127.0.0.1"]\n' + quota(connections_max=100), 'addresses = ["127.0.0.2"]\n' + RIGHTS
     with served(tmp_path, genuine=genuine, other=other) as (broker, _), contextlib.ExitStack() as opened:

@@ -202,7 +202,7 @@ def test_a_forked_child_does_not_hold_the_port(admin: AdminServer, process: Proc
 
 
 def test_a_copy_of_its_socket_does_not_hold_the_port(admin: AdminServer, process: Process) -> None:
-    """As a child has it that was forked and did not run yet, or is about to execute a program."""
+    """A child has such a copy that was forked and did not run yet, or is about to execute a program."""
     with socket.socket(fileno=os.dup(admin._server.fileno())):
         admin.close()
         with AdminServer("127.0.0.1", admin.port, AdminEndpoint(CollectorRegistry(), process.health, process.health)):

@@ -1,4 +1,4 @@
-"""What a coordinator tells of itself: while it works, when a broker is away, after a restart, and by a registry."""
+"""Metrics of a coordinator: while it works, when a broker is away, after a restart, and by a registry."""
 
 import asyncio
 import threading

@@ -308,7 +308,7 @@ def test_an_overdue_answer_is_noticed_within_a_second(engine: Engine) -> None:
 
 
 def test_a_slow_answer_is_not_overdue_while_those_before_it_come() -> None:
-    """As a broker answers whose quota makes batches wait."""
+    """A broker whose quota makes batches wait answers so."""
     engine = SendingEngine(BatchingConfig(batch_bytes=100, delivery_timeout_s=60.0), "me", SendHandle)
     for _ in range(4):
         add(engine, 500)
