@@ -16,7 +16,7 @@ from meta_client.cli.branches import OnlineBranches
 from meta_client.cli.doctor import verbs_for
 from meta_client.client import Client
 from meta_client.console.reads import Reads, Unknown
-from meta_client.doctor.cases import owner_of
+from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.sources import NO_MASTER, problem_of
 from meta_client.doctor.verdicts import Owner
 from meta_client.metadata.topology import Directory, TopicView

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meta_client.doctor.cases import Case, OwnerDecision, Side
+from meta_client.doctor.cases import Case, Side
+from meta_client.doctor.decisions import OwnerDecision
 from meta_client.doctor.evidence import DatabaseEvidence, PreparedXact
 from meta_client.doctor.verdicts import BranchAnswer, Owner, OwnerAnswer, Verdict
 from meta_client.transactions.table import TABLE

@@ -13,7 +13,8 @@ from meta_client.coordinator.errors import CannotEnlist, CoordinatorError, Heuri
 from meta_client.coordinator.names import branch
 from meta_client.coordinator.participants import BranchEnd
 from meta_client.coordinator.phase_two import commit_once
-from meta_client.doctor.cases import AS_DECIDED, Case, Side
+from meta_client.doctor.cases import Case, Side
+from meta_client.doctor.decisions import AS_DECIDED
 from meta_client.doctor.verdicts import CERTAIN, Age, Owner, OwnerAnswer, Verdict
 from meta_client.producer.xa_verbs import XaVerbs
 from meta_client.protocol.errors import XaError

@@ -22,7 +22,8 @@ from meta_client.coordinator.decision_log import read_decisions
 from meta_client.coordinator.errors import CannotEnlist, ForeignLog, Unreachable
 from meta_client.coordinator.place import is_copy
 from meta_client.coordinator.receipts import Receipts
-from meta_client.doctor.cases import owner_of, to_ask
+from meta_client.doctor.cases import to_ask
+from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
     AT_BROKER,
     Answer,

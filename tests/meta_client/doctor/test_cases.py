@@ -9,7 +9,8 @@ from journal.records.ledger import RESTORED_BY
 from journal.records.xid import XaKey, Xid
 from meta_client.coordinator.names import BROKER, DATABASE, LogName, branch, log_of, new_nonce
 from meta_client.doctor.advice import advice_on, prepared_command
-from meta_client.doctor.cases import STUCK_S, cases_of, owner_of, to_ask
+from meta_client.doctor.cases import STUCK_S, cases_of, to_ask
+from meta_client.doctor.decisions import owner_of
 from meta_client.doctor.evidence import (
     Answer,
     BranchAt,
