@@ -3,7 +3,7 @@
 Any number of threads submit and wait. A waiting thread reads the socket itself if no other thread does: handing a reply
 from one thread to another costs as much as handling it. The connection's reader thread reads replies that no thread
 waits for (those with a callback, or left behind by the last reader) and checks the peer's liveness from time to time.
-Locks are held for a few instructions, except `_writing` and `_reading`, which are held during I/O.
+Locks are held for a few instructions, except `_reading` and the send queue's, which are held during I/O.
 """
 
 import functools
@@ -14,7 +14,6 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Self
 
@@ -25,13 +24,14 @@ from meta_client.net.login import log_in
 from meta_client.net.opaques import next_opaque
 from meta_client.net.pending_reply import OnDone, PendingReply
 from meta_client.net.security import PLAIN, Security
+from meta_client.net.send_queue import SendQueue
 from meta_client.net.tls import ByteStream
 from meta_client.net.wakeups import wake
 from meta_client.protocol.body_buffers import BodyBuffers
 from meta_client.protocol.decoder import ResponseDecoder
-from meta_client.protocol.encoder import JOIN_BYTES_MAX, encode_flight
+from meta_client.protocol.encoder import encode_flight
 from meta_client.protocol.errors import MetaError, RemoteProtocolError, one_line
-from meta_client.protocol.requests import OPAQUE_ABSENT, Body, Quit, Request, Version
+from meta_client.protocol.requests import OPAQUE_ABSENT, Quit, Request, Version
 from meta_client.protocol.responses import Response, Result
 from meta_client.protocol.version import Capabilities
 from zk.forks import detach_descriptor, invalidate_after_fork
@@ -42,7 +42,6 @@ RECEIVE_BYTES = 64 * 1024  # more would be mapped and unmapped for every call
 KEPT_BYTES_MAX = 8 * 1024 * 1024  # of buffers for long answers, in one connection
 UNREAD_MAX = 16  # with more replies due, the reader thread reads even if no thread waits
 WAITING_FEW = 4  # with more replies due, the reader thread reads for the waiting threads
-PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
 LOOK_S = 1.0  # interval of checks on an idle connection
 
 _log = logging.getLogger(__name__)
@@ -55,15 +54,11 @@ class Connection:
         """Take over *connected*, made by open(), and start the reader thread."""
         self.url = url
         self._socket = connected
-        self._lock = threading.Lock()  # guards the next four
+        self._lock = threading.Lock()  # guards the next three, except that the queue sends without it
         self._pending: dict[int, PendingReply] = {}
         self._failure: BaseException | None = None
-        self._patient: dict[int, bytes] = {}  # delayed requests, by opaque
-        self._patient_until = 0.0
-        self._writing = threading.Lock()
-        # The thread that holds `_writing` sends all of it; bounded by OUTSTANDING_MAX.
-        self._outgoing: deque[Body] = deque()
-        self._active_at = time.monotonic()  # last byte in or out
+        self._outgoing = SendQueue(connected)
+        self._received_at = time.monotonic()  # last byte in
         self.is_refused = False  # by a broker at its connection limit
         self._capabilities: Capabilities | None = None  # two threads may both ask: the reply is the same
         self._reading = threading.Lock()  # guards the next four
@@ -116,7 +111,7 @@ class Connection:
 
         *on_done* is called with the reply once it is done, on the thread that reads: it must not block. A request that
         is not *is_urgent* may be delayed to share a system call while other replies are due: it is sent with the first
-        request after PATIENCE_S, or once a thread waits for its reply.
+        request after PATIENCE_S (send_queue), or once a thread waits for its reply.
 
         Returns once the bytes are handed to the operating system or to a sending thread. Raises NotConnected or
         TooManyRequests if nothing was sent, LocalProtocolError for an invalid request. If the connection breaks later,
@@ -149,16 +144,14 @@ class Connection:
                 assert reply.opaque not in self._pending, "an opaque is used once"
                 self._pending[reply.opaque] = reply
             if has_time:
-                if not self._patient:
-                    self._patient_until = time.monotonic() + PATIENCE_S
-                self._patient[replies[0].opaque] = b"".join(pieces)
+                self._outgoing.delay(replies[0].opaque, b"".join(pieces))
             else:
-                self._outgoing.extend(pieces)
-        if self._patient and time.monotonic() >= self._patient_until:
-            self._end_patience()
-            has_time = False
+                self._outgoing.add(pieces)
+            if self._outgoing.is_delay_over:
+                self._outgoing.end_delay()
+                has_time = False
         if not has_time:
-            self._send()
+            self._outgoing.send(self._break)
         if (on_done is not None or len(self._pending) > UNREAD_MAX) and not self._reading.locked():
             self._called.set()
         return replies
@@ -191,41 +184,6 @@ class Connection:
             reply.fail(ReplyTimeout(f"{after_s:g} s"))
             wake([reply])
 
-    def _end_patience(self) -> None:
-        """Queue the delayed requests for the next send."""
-        with self._lock:
-            self._outgoing.extend(self._patient.values())
-            self._patient.clear()
-
-    def _send(self) -> None:
-        """Send what is queued, or leave it to the thread that is sending: many small requests share one system call.
-
-        The sending thread takes along requests queued meanwhile, and checks again after it releases the lock, so that
-        none stays behind. It is soon free: encoding a request takes longer than sending one.
-        """
-        while self._outgoing and self._writing.acquire(blocking=False):
-            try:
-                self._drain()
-            except OSError as error:
-                self._outgoing.clear()
-                self._break(error)  # part of a command may be sent: nothing can follow it
-            except BaseException as error:  # ^C: the same
-                self._outgoing.clear()
-                self._break(error)
-                raise
-            finally:
-                self._writing.release()
-
-    def _drain(self) -> None:
-        outgoing = self._outgoing
-        while outgoing:
-            small: list[Body] = []  # sent in one call
-            room = JOIN_BYTES_MAX
-            while outgoing and (room := room - len(outgoing[0])) >= 0:
-                small.append(outgoing.popleft())
-            self._socket.sendall(b"".join(small) if small else outgoing.popleft())
-            self._active_at = time.monotonic()
-
     # -- reading: by one thread at a time, which holds `_reading` -------------------------------------------------
 
     def read_for(self, reply: PendingReply, deadline: float) -> None:
@@ -234,9 +192,10 @@ class Connection:
         Sends the request first if it was delayed. While many replies are due, the reader thread reads for all waiting
         threads: each of them would soon have its own reply and stop reading.
         """
-        if reply.opaque in self._patient:
-            self._end_patience()
-            self._send()
+        if self._outgoing.is_delayed(reply.opaque):
+            with self._lock:
+                self._outgoing.end_delay()
+            self._outgoing.send(self._break)
         if len(self._pending) > WAITING_FEW:
             if not self._reading.locked():
                 self._called.set()
@@ -256,6 +215,10 @@ class Connection:
             self._called.set()
 
     @property
+    def _active_at(self) -> float:
+        return max(self._received_at, self._outgoing.sent_at)
+
+    @property
     def _is_awaited(self) -> bool:
         return bool(self._pending) or self._beat_opaque is not None
 
@@ -273,7 +236,7 @@ class Connection:
                     finally:
                         self._stop_reading()
         finally:
-            with self._reading, self._writing:  # a reading or sending thread ends at once: the socket is shut down
+            with self._reading, self._outgoing.sending:  # their holders end at once: the socket is shut down
                 self._socket.close()
 
     def _read_some(self, timeout_s: float) -> None:
@@ -300,10 +263,10 @@ class Connection:
         """Receive what is there, and return the responses that it completes."""
         if isinstance(self._socket, socket.socket) and (room := self._decoder.body_room) is not None:
             if count := self._socket.recv_into(room):
-                self._active_at = time.monotonic()
+                self._received_at = time.monotonic()
                 return self._decoder.body_received(count)
         elif chunk := self._socket.recv(RECEIVE_BYTES):  # TLS makes bytes of its own, always
-            self._active_at = time.monotonic()
+            self._received_at = time.monotonic()
             return self._decoder.receive_data(chunk)
         raise ConnectionLost("the broker closed it")
 
@@ -338,8 +301,8 @@ class Connection:
         match beat:
             case Beat.SEND:
                 self._beat_opaque = next_opaque()
-                self._outgoing.extend(encode_flight([Version(self._beat_opaque)]))
-                self._send()
+                self._outgoing.add(encode_flight([Version(self._beat_opaque)]))
+                self._outgoing.send(self._break)
             case Beat.GIVE_UP:
                 self._break(ConnectionLost("no good answer to three heart-beats"))
             case Beat.WAIT:

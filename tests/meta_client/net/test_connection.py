@@ -10,9 +10,11 @@ import pytest
 
 from meta_client.errors import ClientClosed, ConnectionLost, NotConnected, ReplyTimeout, TooManyRequests
 from meta_client.net import connection as connection_module
+from meta_client.net import send_queue
 from meta_client.net.calls import checked_result, checked_value
-from meta_client.net.connection import PATIENCE_S, Connection
+from meta_client.net.connection import Connection
 from meta_client.net.opaques import next_opaque
+from meta_client.net.send_queue import PATIENCE_S
 from meta_client.protocol.errors import LocalProtocolError, RemoteProtocolError
 from meta_client.protocol.requests import Get, Put, Request, Version
 from meta_client.protocol.responses import Result, Value
@@ -142,7 +144,7 @@ def test_what_is_not_urgent_waits_for_company(
     peer: Peer, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While other answers are due; else, and once it is waited for or was patient long enough, it leaves."""
-    monkeypatch.setattr(connection_module, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(send_queue, "PATIENCE_S", 600.0)
     alone = connection.submit(put(b"alone"), is_urgent=False)
     alone.wait(60)
     peer.handler = lambda request: None if isinstance(request, Put) and request.body == b"due" else ok(request)
@@ -155,7 +157,7 @@ def test_what_is_not_urgent_waits_for_company(
     behind.wait(60)
     patient.wait(60)
     assert bodies(peer) == [b"alone", b"due", b"patient", b"behind"]
-    monkeypatch.setattr(connection_module, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(send_queue, "PATIENCE_S", PATIENCE_S)
     third = connection.submit(put(b"third"), is_urgent=False)
     connection.submit(put(b"at once")).wait(60)
     time.sleep(PATIENCE_S)

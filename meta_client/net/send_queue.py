@@ -1,0 +1,78 @@
+"""Bytes of one connection on their way to its socket, whichever thread sends them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from meta_client.net.tls import ByteStream
+from meta_client.protocol.encoder import JOIN_BYTES_MAX
+from meta_client.protocol.requests import Body
+
+PATIENCE_S = 0.005  # delay of requests that are not urgent, while other replies are due
+
+
+class SendQueue:
+    """Queued pieces, in order, and requests that may be delayed. Bounded by the replies that may be due."""
+
+    def __init__(self, connected: ByteStream) -> None:
+        self.sending = threading.Lock()  # its holder sends all that is queued
+        self.sent_at = time.monotonic()
+        self._socket = connected
+        self._pieces: deque[Body] = deque()
+        self._delayed: dict[int, bytes] = {}  # by opaque
+        self._delayed_until = 0.0
+
+    def add(self, pieces: Iterable[Body]) -> None:
+        """Queue *pieces* of requests. One thread at a time."""
+        self._pieces.extend(pieces)
+
+    def delay(self, opaque: int, request: bytes) -> None:
+        """Keep *request* for `end_delay`. One thread at a time."""
+        if not self._delayed:
+            self._delayed_until = time.monotonic() + PATIENCE_S
+        self._delayed[opaque] = request
+
+    def is_delayed(self, opaque: int) -> bool:
+        """Return whether the request of *opaque* is kept back."""
+        return opaque in self._delayed
+
+    @property
+    def is_delay_over(self) -> bool:
+        """True if a request has been kept back for PATIENCE_S."""
+        return bool(self._delayed) and time.monotonic() >= self._delayed_until
+
+    def end_delay(self) -> None:
+        """Queue the delayed requests. One thread at a time."""
+        self._pieces.extend(self._delayed.values())
+        self._delayed.clear()
+
+    def send(self, on_failure: Callable[[BaseException], None]) -> None:
+        """Send what is queued, or leave it to the thread that is sending: many small requests share one system call.
+
+        The sending thread takes along requests queued meanwhile, and checks again after it releases the lock, so that
+        none stays behind. It is soon free: encoding a request takes longer than sending one.
+
+        An error, or an interrupt, which is raised again, may leave part of a command sent, so that nothing can follow
+        it: what is queued is dropped, and *on_failure* called before anybody else can send.
+        """
+        while self._pieces and self.sending.acquire(blocking=False):
+            try:
+                self._drain()
+            except BaseException as error:
+                self._pieces.clear()
+                on_failure(error)
+                if not isinstance(error, OSError):
+                    raise
+            finally:
+                self.sending.release()
+
+    def _drain(self) -> None:
+        pieces = self._pieces
+        while pieces:
+            small: list[Body] = []  # sent in one call
+            room = JOIN_BYTES_MAX
+            while pieces and (room := room - len(pieces[0])) >= 0:
+                small.append(pieces.popleft())
+            self._socket.sendall(b"".join(small) if small else pieces.popleft())
+            self.sent_at = time.monotonic()
