@@ -177,9 +177,7 @@ class Consumer:
     def close(self) -> None:
         """Wait for the listeners to return, commit, release the partitions, and leave the group. Idempotent."""
         if self.is_listening():
-            raise ConsumerMisuse(
-                f"consumer {self.consumer_id}: a listener can't close its consumer, it would wait for itself"
-            )
+            raise ConsumerMisuse(f"consumer {self.consumer_id}: a listener can't close it, it would wait for itself")
         with self._closing, contextlib.ExitStack() as closing:  # in reverse order
             if self._is_closed:
                 return
@@ -292,14 +290,10 @@ class Consumer:
         """Apply `on_reject` at once to a message of a topic without a listener, or with manual acknowledgement; "stop"
         pauses its partition. Does not consume the message. Any thread. Raises what on_reject does; with "dead_letter"
         StoreFull and StorageFailed, and then the message is not kept."""
-        if message.topic not in self._subscriptions:
-            raise ConsumerMisuse(f"topic {message.topic} is not subscribed to by this consumer")
         if self._member is None:
             raise ConsumerMisuse(f"consumer {self.consumer_id}: start() it before rejecting messages")
-        if (reject := self._subscriptions[message.topic].reject) is None:
+        if not self._subscriptions.reject(message, error):
             self.pause((message.topic, message.partition))
-        else:
-            reject(message, error)
 
     def dead_letters(self) -> list[DeadLetterEntry]:
         """Return the dead letters kept here, oldest first."""
@@ -348,10 +342,8 @@ class Consumer:
         return self._assigned is not None or self._session.lease.is_valid()
 
     def _new_member(self) -> GroupMember | AssignedMember:
-        session, config, fetcher = self._session, self._config, self._fetcher
+        session, config, fetcher, topics = self._session, self._config, self._fetcher, self._subscriptions
         if self._assigned is not None:
-            return AssignedMember(
-                session, self._assigned, fetcher, self._tracker, self._store, self._subscriptions, config
-            )
-        member = Member(self.group, self.consumer_id, frozenset(self._subscriptions))
+            return AssignedMember(session, self._assigned, fetcher, self._tracker, self._store, topics, config)
+        member = Member(self.group, self.consumer_id, frozenset(topics))
         return GroupMember(session, member, self._owned, fetcher, config)

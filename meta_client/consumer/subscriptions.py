@@ -1,5 +1,6 @@
 """Subscriptions of one consumer, by topic: what may be subscribed to how, and what each kind allows."""
 
+from meta_client.consumer.batch import ReceivedMessage
 from meta_client.consumer.config import ConsumerConfig
 from meta_client.consumer.dead_letters.queue import DeadLetterQueue
 from meta_client.consumer.error_policy import ErrorPolicy, OnReject, reject_handler
@@ -72,6 +73,15 @@ class Subscriptions(dict[str, Subscription]):
             buffer=self._buffer,
             tracker=self._tracker,
         )
+
+    def reject(self, message: ReceivedMessage, error: Exception) -> bool:
+        """Apply the topic's `on_reject`; False: that is to stop. Raises ConsumerMisuse, and what on_reject does."""
+        if message.topic not in self:
+            raise ConsumerMisuse(f"topic {message.topic} is not subscribed to by this consumer")
+        if (reject := self[message.topic].reject) is None:
+            return False
+        reject(message, error)
+        return True
 
     def check_pulled(self) -> None:
         """Raise ConsumerMisuse if no topic is left for fetch() and iteration."""

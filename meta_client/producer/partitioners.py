@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from journal.checksum import crc32
+from meta_client.metadata.topology import TopicView
 from zk.tree.nodes import Partition
 
 
@@ -48,6 +49,22 @@ class ByAttribute:
         if message.attribute is None or not partitions:
             return None
         return partitions[key_hash(message.attribute) % len(partitions)]
+
+
+def choose(
+    partitioner: Partitioner, view: TopicView, payload: bytes, attribute: str | None, broker_id: int | None
+) -> Partition | None:
+    """Return the choice of *partitioner*, among the partitions of *broker_id* if a transaction is bound to that.
+
+    Raises TypeError for a choice that is no partition, and what *partitioner* raises.
+    """
+    known, available = view.known, view.available
+    if broker_id is not None:
+        known = available = view.on_broker(broker_id)
+    chosen = partitioner(PartitionContext(view.topic, attribute, payload, known, available))
+    if chosen is not None and not isinstance(chosen, Partition):
+        raise TypeError(f"the partitioner chose {chosen!r} for {view.topic}: return a partition it got, or None")
+    return chosen
 
 
 def key_hash(key: str) -> int:

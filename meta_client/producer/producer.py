@@ -24,7 +24,7 @@ from meta_client.producer.outgoing import (
     parse_partition,
     view_of,
 )
-from meta_client.producer.partitioners import PartitionContext, Partitioner
+from meta_client.producer.partitioners import Partitioner, choose
 from meta_client.producer.results import Adds, Enlists, Gatherer, Handle, SendResult
 from meta_client.producer.single_sends import SingleSends
 from meta_client.producer.transaction_owner import TransactionOwner
@@ -202,8 +202,7 @@ class Producer:
         self._sender.flush(timeout_s)
 
     def partitions(self, topic: str, timeout_s: float = SEND_TIMEOUT_S) -> tuple[Partition, ...]:
-        """Return the partitions that `send` chooses from now, one at least. Raises NoPartition, NoBroker, and zk's
-        InvalidName for an invalid topic."""
+        """Return the partitions that `send` chooses from now, one at least. Raises NoPartition or NoBroker."""
         return available_in(self._view(topic, timeout_s))
 
     def transaction(self, timeout_s: float = 0) -> LocalTransaction:
@@ -215,9 +214,7 @@ class Producer:
         """
         seconds = time_limit(timeout_s)
         if self._within is not None:
-            raise TransactionMisuse(
-                "the producer has joined a transaction: end that one first, or use another producer"
-            )
+            raise TransactionMisuse("the producer has joined a transaction: end that one, or use another producer")
         if (open_one := self._current()) is not None:
             raise TransactionMisuse(f"transaction {open_one.key} is not over: finish it before another one")
         if (branch := self._xa.current) is not None:
@@ -244,10 +241,7 @@ class Producer:
         self._owner = TransactionOwner()
 
     def join(self) -> None:
-        """Make the calling thread or task the owner of the open transaction or branch.
-
-        Any other thread or task that sends in it then gets TransactionMisuse.
-        """
+        """Make the calling thread or task the owner of the open transaction or branch: others get TransactionMisuse."""
         self._owner.join()
 
     def enter(self, transaction: Enlists) -> None:
@@ -319,15 +313,11 @@ class Producer:
         """Return the partition this message has to go to; None if any will do."""
         if partition is not None:
             return parse_partition(partition)
-        if self._partitioner is None:
-            return None
-        known, available = view.known, view.available
-        if (broker_id := self._broker_id()) is not None:
-            known = available = view.on_broker(broker_id)
-        chosen = self._partitioner(PartitionContext(view.topic, attribute, payload, known, available))
-        if chosen is not None and not isinstance(chosen, Partition):
-            raise TypeError(f"the partitioner chose {chosen!r} for {view.topic}: return a partition it got, or None")
-        return chosen
+        return (
+            None
+            if self._partitioner is None
+            else choose(self._partitioner, view, payload, attribute, self._broker_id())
+        )
 
     def _broker_id(self) -> int | None:
         """Return the broker that the open transaction is bound to, if any."""
