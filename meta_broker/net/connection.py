@@ -16,15 +16,14 @@ from meta_broker.net.connection_owner import ConnectionBounds, ConnectionOwner
 from meta_broker.net.connection_state import HANDLES, Block, ConnectionEvent, ConnectionState, next_state
 from meta_broker.net.identified import UNKNOWN_LIMITS, Identified
 from meta_broker.net.reply_queue import ReplyQueue
+from meta_broker.net.request_receiver import RequestReceiver
 from meta_client.logs.context import CONTEXT
-from meta_client.protocol.decoder import RequestDecoder
 from meta_client.protocol.errors import RemoteProtocolError
 
 log = logging.getLogger(__name__)
 
 # Of one connection, before others have their turn: a receive buffer holds thousands of short requests.
 REQUESTS_PER_TURN = 128
-TRICKLE_BYTES = 1024  # less of an incomplete request, within idle_seconds_max, is no sign of life
 
 
 class ClientConnection(Identified, asyncio.BufferedProtocol):
@@ -49,9 +48,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._dispatcher = dispatcher
         self._loop = loop
         self._bounds = bounds
-        self._decoder = RequestDecoder(bounds.decoder, owner.buffers)
-        self._received = owner.received_chunk
-        self._is_body = False  # what is being received
+        self._receiver = RequestReceiver(bounds.decoder, owner.buffers, owner.received_chunk)
         self._state = ConnectionState.NEW
         self._blocks: set[Block] = set()
         self._transport: asyncio.Transport | None = None  # None: NEW or CLOSED
@@ -59,8 +56,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         self._in_flight = 0  # handled and not answered, except waiting fetches
         self._pending_bytes = 0  # of replies held for the high watermark
         self._unsent_bytes = 0  # as last reported to the owner
-        self._received_bytes = 0  # of an incomplete body, as last reported to the owner
-        self._trickled = 0  # bytes received since the connection was active
         self._replies = ReplyQueue()
         self._is_flush_due = self._is_handling_due = False
 
@@ -73,32 +68,25 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
             self._transport = taken
             self._transport.set_write_buffer_limits(high=self._bounds.unsent_bytes_max)
             if self._dispatcher.gate is not None and self.principal is None:
-                self._decoder.limit(UNKNOWN_LIMITS)
+                self._receiver.limit(UNKNOWN_LIMITS)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the rest of a large body, or the chunk that all share: it is empty again before another one reads."""
         del sizehint
-        room = self._decoder.body_room
-        self._is_body = room is not None
-        room = self._received if room is None else room
+        room = self._receiver.room()
         return room if self.throttle is None else room[: self.throttle.read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         waiting = len(self._requests)
         try:
-            if self._is_body:
-                self._requests.extend(self._decoder.body_received(nbytes))
-            else:
-                self._requests.extend(self._decoder.receive_data(bytes(self._received[:nbytes])))
+            self._requests.extend(self._receiver.arrived(nbytes))
         except RemoteProtocolError as error:
             if self._state is ConnectionState.OPEN:
                 log.warning("connection closed conn=%s reason=%s", self.name, error)
-                self._requests.extend(self._decoder.completed_before_failure)
+                self._requests.extend(self._receiver.completed_before_failure)
             self._state = next_state(self._state, ConnectionEvent.INPUT_INVALID)
         made_progress = len(self._requests) > waiting
-        self._trickled += nbytes
-        if made_progress or self._trickled >= TRICKLE_BYTES:
-            self.last_active, self._trickled = self._loop.time(), 0
+        if self._receiver.is_sign_of_life(nbytes, made_progress=made_progress):
+            self.last_active = self._loop.time()
         self._report_received(made_progress=made_progress)
         if self.throttle is not None:
             self.throttle.received(nbytes)
@@ -132,7 +120,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Belong to *principal* from now on. Returns why not, blank if it does."""
         if not (why := self._owner.become(self, principal)):
             self.principal = principal
-            self._decoder.limit(self._bounds.decoder)
+            self._receiver.limit(self._bounds.decoder)
         return why
 
     # -- handlers.context.Peer --------------------------------------------------------------------------------
@@ -199,7 +187,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         False, with no effect: *attach* returns None, or the peer has already sent more.
         """
         transport = self._transport
-        if transport is None or self._requests or not self._decoder.is_between_commands or self._in_flight != 1:
+        if transport is None or self._requests or not self._receiver.is_between_commands or self._in_flight != 1:
             return False
         if (successor := attach(transport, self.name)) is None:
             return False
@@ -233,8 +221,8 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
 
     def drop_body(self, reason: str) -> None:
         """Discard the incomplete body, and answer its request with *reason*."""
-        log.warning("body dropped conn=%s bytes=%d reason=%s", self.name, self._received_bytes, reason)
-        self._requests.append(self._decoder.drop_body(reason))
+        log.warning("body dropped conn=%s bytes=%d reason=%s", self.name, self._receiver.body_bytes_held, reason)
+        self._requests.append(self._receiver.drop_body(reason))
         self._report_received(made_progress=False)
         self._schedule_handling()
 
@@ -260,10 +248,6 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         """Drop the connection now."""
         if self._transport is not None:
             self._transport.abort()
-
-    def close(self) -> None:
-        """Answer what was handled, then close."""
-        self.quit()
 
     def _handle_queued(self) -> None:
         """Handle requests until none is left or a limit is reached; read the socket only if none is left."""
@@ -341,9 +325,7 @@ class ClientConnection(Identified, asyncio.BufferedProtocol):
         )
 
     def _report_received(self, *, made_progress: bool) -> None:
-        held = self._decoder.body_bytes_held
-        if held or self._received_bytes:
-            self._received_bytes = held
+        if (held := self._receiver.changed_bytes()) is not None:
             self._owner.received(self, held, made_progress=made_progress)
 
     def flush(self) -> None:

@@ -320,7 +320,7 @@ class Server:
         """Stop accepting; answer and close the connections, aborting those whose peers do not read. Idempotent."""
         self._release()
         for connection in list(self._connections):
-            connection.close()
+            connection.quit()
         await self._wait_no_connections(GOODBYE_S)
         if self._dispatcher is not None:
             await self._dispatcher.close()

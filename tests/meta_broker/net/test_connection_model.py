@@ -283,7 +283,7 @@ class Connections(RuleBasedStateMachine):
     @rule(anything=st.integers(0, 9))
     def stop_the_server(self, anything: int) -> None:
         if anything == 0:
-            self.call(self.connection.close)
+            self.call(self.connection.quit)
             assert self.is_quitting
 
     @precondition(lambda self: not self.is_lost)
