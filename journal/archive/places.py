@@ -1,4 +1,4 @@
-"""Names of archives: a directory, or the URL of an object store."""
+"""Names of archives: a directory, or the URL of an object store. Stands alone: neither kind knows the other."""
 
 from pathlib import Path
 

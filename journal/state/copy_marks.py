@@ -1,4 +1,6 @@
-"""Files that mark a directory as no broker's own: a back-up, or one that is being made or restored."""
+"""Files that mark a directory as no broker's own: a back-up, or one that is being made or restored.
+
+Stands alone: opening a directory needs nothing else of back-ups."""
 
 from typing import Final
 

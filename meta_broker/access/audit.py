@@ -3,6 +3,7 @@ what came of it.
 
 The logger `metaq.audit`, which logs nothing else, and whose lines are never left out. Names of facts are this
 program's; values may be anybody's, and the log quotes them.
+Stands alone: logins, requests and commands write it.
 """
 
 import logging

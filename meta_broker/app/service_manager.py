@@ -1,7 +1,7 @@
 """Tells a service manager when a broker is ready and when it stops, by systemd's protocol of datagrams (sd_notify(3)).
 
 Without a manager, which names its socket in NOTIFY_SOCKET, nothing happens. A manager that does not listen is no reason
-to stop serving.
+to stop serving. Stands alone: the command and the broker both tell.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""`[admin]`: where metrics and health are served."""
+"""`[admin]`: where metrics and health are served. Stands alone: each section of the file has its own."""
 
 import msgspec
 

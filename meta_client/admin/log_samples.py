@@ -1,4 +1,4 @@
-"""Samples of what a process logs, for every process with an admin port."""
+"""Samples of what a process logs, for every process with an admin port. Stands alone: all export them."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,6 @@
-"""Brokers and partitions as a command reads them: from ZooKeeper, or with --broker from the brokers that were named."""
+"""Brokers and partitions as a command reads them: from ZooKeeper, or with --broker from the brokers that were named.
+
+Stands alone: six commands share it."""
 
 from meta_client.client import Client
 from zk.brokers.cluster import BrokerEntry, read_brokers, read_topic, subscribable_partitions

@@ -2,6 +2,8 @@
 
 `conn` of a broker is set while it handles a connection's requests, `rebalance` of a consumer while it does that; a
 branch is in the fields of its own lines. Each is set for the present thread, or context of a task, alone.
+
+Stands alone: what logs imports no handler.
 """
 
 import contextlib

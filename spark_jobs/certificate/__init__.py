@@ -2,5 +2,5 @@
 
 Read: sides (each side's rows), classes (joins them, and judges; pure transforms) -> database (PostgreSQL's columns as
 DataFrames, one snapshot), broker_side (a journal and its audit) -> join (both sides, judged, with counts that must add
-up; reconciliation/ shares it) -> statement -> certify -> signing, page (HTML).
+up; reconciliation/ shares it) -> statement -> signing, page (HTML).
 """

@@ -1,17 +1,29 @@
-"""Statement of a certificate: the classes counted, and what nothing vouches for."""
+"""Statement of a certificate: both sides joined, the classes counted, and what nothing vouches for."""
 
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program gives it
 
 from spark_jobs.certificate.classes import BROKEN
-from spark_jobs.certificate.join import JoinedSides, came_apart, name_of
+from spark_jobs.certificate.join import JoinedSides, JoinRequest, Progress, came_apart, joined_sides, name_of
 
 FORMAT: Final = 1
 EXAMPLES_MAX: Final = 20  # a class
+
+
+def make_certificate(
+    spark: SparkSession, request: JoinRequest, on_progress: Progress = lambda _: None
+) -> dict[str, Any]:
+    """Return the certificate, unsigned. `refused` in it says why it must not be signed, if anything does.
+
+    Raises DatabaseProblem, StorageFailed, ForeignJournal.
+    """
+    with joined_sides(spark, request, on_progress) as sides:
+        return Statement(sides).made()
 
 
 class Statement:

@@ -78,10 +78,10 @@ def _run(url: str, since_ms: int, directories: tuple[Path, ...], **given: Any) -
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j ships no types
         from pyspark.errors import PySparkException
 
-        from spark_jobs.certificate.certify import make_certificate
         from spark_jobs.certificate.database import DatabaseProblem, Marker
         from spark_jobs.certificate.join import JoinRequest
         from spark_jobs.certificate.signing import SigningError, read_private_key, signed
+        from spark_jobs.certificate.statement import make_certificate
         from spark_jobs.source.cluster import ClusterAway
         from spark_jobs.source.places import plan
         from spark_jobs.source.session import InvalidMaster, checked_master, spark_session

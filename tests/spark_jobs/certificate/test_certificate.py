@@ -18,9 +18,9 @@ from journal.state.transaction_store import JournalTransactionStore
 from journal.wal.open_journal import JournalConfig
 from journal.wal.segments import read_header, segment_name
 from journal.wal.storage import DirectoryStorage
-from spark_jobs.certificate.certify import make_certificate
 from spark_jobs.certificate.database import Marker
 from spark_jobs.certificate.join import JoinRequest
+from spark_jobs.certificate.statement import make_certificate
 from tests.fixtures.broker_pool import BrokerPool
 from tests.fixtures.postgres import Database
 from tests.meta_client.transactions.conftest import World, make_postgres, running_world
